@@ -1,0 +1,100 @@
+"""`Bars`: price bars as they are after reading and checking, one `Series` per instrument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import ConfigError, did_you_mean
+
+PRICE_COLUMNS = ("open", "high", "low", "close")
+
+
+def read_only(array: NDArray) -> NDArray:
+    """Return the array C-contiguous and write-protected."""
+    frozen = np.ascontiguousarray(array)
+    if frozen is array and array.flags.writeable:
+        frozen = array.copy()
+    frozen.flags.writeable = False
+    return frozen
+
+
+@dataclass(frozen=True)
+class Series:
+    """One instrument's bars: strictly increasing open times and float64 columns of equal length."""
+
+    time: NDArray[np.int64]  # open time of each bar, nanoseconds since 1970-01-01 UTC
+    open: NDArray[np.float64]
+    high: NDArray[np.float64]
+    low: NDArray[np.float64]
+    close: NDArray[np.float64]
+    volume: NDArray[np.float64]
+    extra: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # further numeric columns of the file
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time", read_only(np.asarray(self.time, dtype=np.int64)))
+        for name in (*PRICE_COLUMNS, "volume"):
+            object.__setattr__(self, name, read_only(np.asarray(getattr(self, name), dtype=np.float64)))
+        extra = {name: read_only(np.asarray(column, dtype=np.float64)) for name, column in self.extra.items()}
+        object.__setattr__(self, "extra", MappingProxyType(extra))
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a price column, the volume, or an extra column by name."""
+        if name in (*PRICE_COLUMNS, "volume"):
+            return getattr(self, name)
+        if name in self.extra:
+            return self.extra[name]
+        legal = (*PRICE_COLUMNS, "volume", *self.extra)
+        raise ConfigError(f"no column {name!r} in these bars; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
+
+    def slice(self, begin: int, end: int) -> Series:
+        """Return the bars begin … end − 1."""
+        extra = {name: column[begin:end] for name, column in self.extra.items()}
+        return Series(
+            self.time[begin:end],
+            self.open[begin:end],
+            self.high[begin:end],
+            self.low[begin:end],
+            self.close[begin:end],
+            self.volume[begin:end],
+            extra,
+        )
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars of one or many instruments, all of the same bar size."""
+
+    series: Mapping[str, Series]  # by symbol
+    timeframe: str  # bar size as Polars writes it: "1m", "5m", "1h", "1d" …
+    timezone: str = "UTC"  # where days and sessions begin; times themselves are UTC
+    source: str = ""  # file, folder or generator that they came from
+    optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "series", MappingProxyType(dict(self.series)))
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return tuple(self.series)
+
+    def __getitem__(self, symbol: str) -> Series:
+        if symbol not in self.series:
+            raise ConfigError(
+                f"no symbol {symbol!r}; there are {', '.join(self.symbols)}.{did_you_mean(symbol, self.symbols)}"
+            )
+        return self.series[symbol]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.series)
+
+    def __len__(self) -> int:
+        """Return the number of bars of all instruments together."""
+        return sum(len(series) for series in self.series.values())

@@ -1,0 +1,40 @@
+"""The errors Velodrome raises on purpose. Each message says what was received, what is legal and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class VelodromeError(Exception):
+    """Base of every error that Velodrome raises on purpose."""
+
+
+class DataError(VelodromeError, ValueError):
+    """Price data that would corrupt a result: names the file, the row and the column."""
+
+
+class ConfigError(VelodromeError, ValueError):
+    """A parameter that is unknown, out of range, or contradicts another."""
+
+
+class LeakError(VelodromeError):
+    """A feature or window that used data from after the moment it describes."""
+
+
+class ActionError(VelodromeError, ValueError):
+    """An action outside its space."""
+
+
+class BackendError(VelodromeError, RuntimeError):
+    """A backend that cannot serve: says why, and which one can."""
+
+
+class MissingDependencyError(VelodromeError, ImportError):
+    """An optional package that is not installed: names the extra that brings it."""
+
+
+def did_you_mean(received: str, legal: Iterable[str]) -> str:
+    """Return ' Did you mean …?' when one of the legal names is close to the received one, else ''."""
+    close = difflib.get_close_matches(received, list(legal), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""

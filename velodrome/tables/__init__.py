@@ -1,0 +1,1 @@
+"""Bars become frozen, contiguous, read-only arrays here: features, timeframes, splits and the proof of no look-ahead."""

@@ -1,0 +1,59 @@
+"""`Market`: what an environment needs of the price data, as frozen, contiguous, read-only arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import ConfigError, did_you_mean
+from velodrome.tables.windows import WindowTables
+
+
+
+@dataclass(frozen=True)
+class Market:
+    """Execution bars of all instruments one after another, and the windows that an observation shows of them.
+
+    T counts execution bars of all instruments together, K counts instruments. Row numbers are within the T rows.
+    """
+
+    symbols: tuple[str, ...]
+    timeframe: str  # of the execution bars
+    timezone: str
+    time: NDArray[np.int64]  # [T] open time, nanoseconds UTC
+    ohlc: NDArray[np.float64]  # [T, 4] open, high, low, close: what fills and marks use
+    volume: NDArray[np.float64]  # [T]
+    atr: NDArray[np.float64]  # [T] average true range over 14 bars, in price units, known when the bar closed
+    session_last: NDArray[np.uint8]  # [T] 1 on the last bar of its session
+    columns: Mapping[str, NDArray[np.float64]]  # further columns of the data by name, [T] each (funding rates …)
+    begin: NDArray[np.int64]  # [K] first row on which a decision may be taken: every window is complete
+    end: NDArray[np.int64]  # [K] one past the last row that may be traded
+    windows: WindowTables
+    window_names: tuple[str, ...]  # [w] the timeframe of each window
+    feature_names: tuple[tuple[str, ...], ...]  # [w] the features in each row of each window
+    splits: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # by name: begin, end by instrument
+    content_hash: str = ""  # of every array and every choice that made them
+    optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
+    name: str = "market"
+
+    def split(self, name: str) -> Market:
+        """Return the same market restricted to one split; windows may still look back before its first bar."""
+        if name not in self.splits:
+            legal = tuple(self.splits)
+            raise ConfigError(
+                f"no split {name!r} in this market; there are {', '.join(legal) or 'none'}.{did_you_mean(name, legal)}"
+            )
+        begin, end = np.array(self.splits[name], np.int64).reshape(-1, 2).T
+        begin = np.maximum(begin, self.begin)
+        return replace(self, begin=begin, end=np.minimum(end, self.end), name=f"{self.name}[{name}]")
+
+    @property
+    def window_floats(self) -> int:
+        """Number of floats that the windows take in one observation."""
+        return int((self.windows.length * self.windows.width).sum())
+
+    def __len__(self) -> int:
+        return len(self.time)
