@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.tables.scaling import Scaler
 from velodrome.tables.windows import WindowTables
-
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Market:
     content_hash: str = ""  # of every array and every choice that made them
     optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
     name: str = "market"
+    scalers: tuple[Scaler, ...] = ()  # [w] how the features of each window were scaled
 
     def split(self, name: str) -> Market:
         """Return the same market restricted to one split; windows may still look back before its first bar."""
@@ -47,8 +48,9 @@ class Market:
                 f"no split {name!r} in this market; there are {', '.join(legal) or 'none'}.{did_you_mean(name, legal)}"
             )
         begin, end = np.array(self.splits[name], np.int64).reshape(-1, 2).T
-        begin = np.maximum(begin, self.begin)
-        return replace(self, begin=begin, end=np.minimum(end, self.end), name=f"{self.name}[{name}]")
+        begin, end = np.maximum(begin, self.begin), np.minimum(end, self.end)
+        begin.flags.writeable = end.flags.writeable = False
+        return replace(self, begin=begin, end=end, name=f"{self.name}[{name}]")
 
     @property
     def window_floats(self) -> int:

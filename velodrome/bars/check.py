@@ -1,0 +1,267 @@
+"""`check_bars`: everything worth knowing about price files before they are trusted, without refusing any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from velodrome.bars.frame import PRICE_COLUMNS, Series
+from velodrome.bars.gaps import find_gaps
+from velodrome.bars.inspection import inspect_bars
+from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, Rows
+from velodrome.bars.timeframe import DAY, HOUR, MINUTE, Timeframe, describe_time, infer_timeframe
+
+JUMP = 0.2  # relative change from close to close that is worth a look
+FLAT_BARS = 20  # bars in a row without any movement that are worth a look
+LISTED_GAPS = 5
+
+
+@dataclass(frozen=True)
+class GapExample:
+    """One of the longest gaps."""
+
+    after: str  # UTC open time of the last bar before it
+    before: str  # UTC open time of the first bar after it
+    missing: int  # bars
+
+
+@dataclass(frozen=True)
+class SymbolSummary:
+    """The figures of one symbol."""
+
+    symbol: str
+    files: tuple[str, ...]
+    rows: int  # as in the files, duplicates and faulty rows included
+    first: str  # UTC, '' without a readable time, as are `last` and `timeframe`
+    last: str
+    timeframe: str
+    missing_bars: int
+    missing_share: float  # of the bars that a series without gaps would have
+    session_breaks: int
+    longest_gaps: tuple[GapExample, ...]
+    nan_counts: dict[str, int]  # by column, those without NaN left out
+    zero_volume_share: float
+
+
+@dataclass(frozen=True)
+class BarsReport:
+    """What a check found."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    symbols: tuple[SymbolSummary, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether `read_bars` with the same arguments succeeds."""
+        return all(finding.severity != REFUSED for finding in self.findings)
+
+    def of(self, severity: str) -> tuple[Finding, ...]:
+        """Return the findings of one severity: 'refused', 'note' or 'ok'."""
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+
+def check_bars(
+    path: str | Path,
+    symbols: str | Sequence[str] | None = None,
+    timeframe: str | None = None,
+    timezone: str = "UTC",
+    day_first: bool | None = None,
+) -> BarsReport:
+    """Return all that `read_bars` with the same arguments would refuse, and notes on what it would let pass.
+
+    Data never raises here, nor does a path without data; a wrong argument raises `ConfigError` as in `read_bars`.
+    """
+    inspection = inspect_bars(path, symbols, timeframe, timezone, day_first)
+    findings = list(inspection.findings)
+    summaries = []
+    for symbol, rows in inspection.rows.items():
+        summary, notes = describe(rows, inspection.series[symbol], timezone)
+        summaries.append(summary)
+        findings.extend(notes)
+    return BarsReport(str(path), tuple(findings), tuple(summaries))
+
+
+def describe(rows: Rows, series: Series, timezone: str) -> tuple[SymbolSummary, list[Finding]]:
+    """Return a symbol's figures and the notes on them."""
+    notes = [note_order(rows), note_volume(rows), *note_missing_extra(rows)]
+    size = infer_timeframe(series.time) if len(series) >= 2 else None
+    missing, breaks = 0, 0
+    examples: tuple[GapExample, ...] = ()
+    if size is not None:
+        missing, breaks, examples, gap_note = summarise_gaps(rows, series, size, timezone)
+        notes.extend([gap_note, note_jumps(rows, series), note_flat(rows, series)])
+    volume = rows.values["volume"]
+    summary = SymbolSummary(
+        rows.symbol,
+        tuple(str(table.file) for table in rows.tables),
+        len(rows),
+        describe_time(series.time[0]) if len(series) else "",
+        describe_time(series.time[-1]) if len(series) else "",
+        size.text if size is not None else "",
+        missing,
+        missing / (missing + len(series)) if len(series) else 0.0,
+        breaks,
+        examples,
+        {name: int(count) for name, values in rows.values.items() if (count := np.isnan(values).sum())},
+        float(np.mean(volume == 0)) if len(volume) else 0.0,
+    )
+    return summary, notes
+
+
+def note_order(rows: Rows) -> Finding:
+    backwards = np.flatnonzero((np.diff(rows.time) < 0) & rows.timed[1:] & rows.timed[:-1]) + 1
+    if len(backwards) == 0:
+        return Finding(OK, "order of time", rows.symbol)
+    newest_first = len(backwards) == len(rows) - 1
+    message = "the newest row comes first" if newest_first else "the row is older than the one before"
+    advice = "Rows are sorted when read; nothing to do."
+    count = 1 if newest_first else len(backwards)
+    return rows.find(NOTE, "order of time", int(backwards[0]), "time", count, message, advice)
+
+
+def note_volume(rows: Rows) -> Finding:
+    if not rows.has_volume:
+        advice = "Volumes are read as zero; features that use them will be constant."
+        file = str(rows.tables[0].file)
+        return Finding(NOTE, "volume", rows.symbol, 1, file, message="there is no volume column", advice=advice)
+    empty = rows.values["volume"] == 0
+    if not empty.any():
+        return Finding(OK, "volume", rows.symbol)
+    message = f"volume is zero in {empty.mean():.1%} of the rows"
+    advice = "No trade could have been made in such a bar; leave them out if they are many."
+    return rows.find(NOTE, "volume", int(np.argmax(empty)), "volume", int(empty.sum()), message, advice)
+
+
+def note_missing_extra(rows: Rows) -> list[Finding]:
+    findings = []
+    for name, values in rows.values.items():
+        missing = np.isnan(values)
+        if name in (*PRICE_COLUMNS, "volume") or not missing.any():
+            continue
+        message, advice = f"{name} is missing", "It is kept as NaN; fill it before it becomes a feature."
+        row = int(np.argmax(missing))
+        findings.append(rows.find(NOTE, "missing value", row, name, int(missing.sum()), message, advice))
+    return findings
+
+
+def summarise_gaps(
+    rows: Rows, series: Series, size: Timeframe, timezone: str
+) -> tuple[int, int, tuple[GapExample, ...], Finding]:
+    """Return the missing bars, the session breaks, the longest gaps, and a note at the longest."""
+    gaps = find_gaps(series.time, size, timezone)
+    if len(gaps.before) == 0:
+        return 0, gaps.session_breaks, (), Finding(OK, "gaps", rows.symbol)
+    longest = np.argsort(-gaps.length, kind="stable")[:LISTED_GAPS]
+    examples = tuple(
+        GapExample(
+            describe_time(series.time[gaps.before[i]]),
+            describe_time(series.time[gaps.before[i] + 1]),
+            int(gaps.missing[i]),
+        )
+        for i in longest
+    )
+    missing = int(gaps.missing.sum())
+    message = (
+        f"{missing} bars are missing ({missing / (missing + len(series)):.2%}); the longest gap is "
+        f"{describe_length(int(gaps.length[longest[0]]))}, after {examples[0].after} UTC"
+    )
+    advice = "Fill short gaps from another source, or let windows end at long ones; single days may be holidays."
+    row = first_row_at(rows, series.time[gaps.before[longest[0]]])
+    note = rows.find(NOTE, "gaps", row, "time", len(gaps.before), message, advice)
+    return missing, gaps.session_breaks, examples, note
+
+
+def note_jumps(rows: Rows, series: Series) -> Finding:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = series.close[1:] / series.close[:-1] - 1
+    jumps = np.flatnonzero(np.abs(change) > JUMP)
+    if len(jumps) == 0:
+        return Finding(OK, "jumps", rows.symbol)
+    largest = int(jumps[np.argmax(np.abs(change[jumps]))])
+    row = first_row_at(rows, series.time[largest + 1])
+    message = (
+        f"the close changes by more than {JUMP:.0%} from one bar to the next; "
+        f"by {change[largest]:+.1%} at {describe_time(series.time[largest + 1])} UTC"
+    )
+    advice = "Look for a split, a contract change or a wrong price; adjusted prices avoid the first two."
+    return rows.find(NOTE, "jumps", row, "close", len(jumps), message, advice)
+
+
+def note_flat(rows: Rows, series: Series) -> Finding:
+    """Stretches in which every price equals the close before them."""
+    still = (series.high[1:] == series.low[1:]) & (series.close[1:] == series.close[:-1])
+    edges = np.flatnonzero(np.diff(np.r_[False, still, False].astype(np.int8)))
+    begin, end = edges[::2], edges[1::2]
+    long = end - begin >= FLAT_BARS
+    if not long.any():
+        return Finding(OK, "flat stretches", rows.symbol)
+    longest = int(np.argmax(end - begin))
+    start = series.time[begin[longest] + 1]
+    message = (
+        f"the price stands still for {FLAT_BARS} bars or more; longest for {int(end[longest] - begin[longest])} bars "
+        f"from {describe_time(start)} UTC"
+    )
+    advice = "Gaps may have been filled forward, or trading was halted; leave the stretch out if so."
+    return rows.find(NOTE, "flat stretches", first_row_at(rows, start), "close", int(long.sum()), message, advice)
+
+
+def first_row_at(rows: Rows, time: np.int64) -> int:
+    return int(np.argmax((rows.time == time) & rows.timed))
+
+
+def describe_length(nanoseconds: int) -> str:
+    """Return a length as '3d 4h' or '25m'."""
+    parts = []
+    for unit, length in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
+        if nanoseconds >= length:
+            parts.append(f"{nanoseconds // length}{unit}")
+            nanoseconds %= length
+    return " ".join(parts[:2]) or f"{nanoseconds / 1e9:g}s"
+
+
+def rich_table(report: BarsReport) -> Any:
+    """Return a rich renderable: the symbols, then the findings that are not ok, then the verdict."""
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    overview = Table(title=escape(report.path))
+    for heading in ("symbol", "rows", "first (UTC)", "last (UTC)", "bar", "missing", "session breaks", "zero volume"):
+        overview.add_column(heading, justify="left" if heading in ("symbol", "bar") else "right")
+    for entry in report.symbols:
+        overview.add_row(
+            escape(entry.symbol),
+            f"{entry.rows:,}",
+            entry.first,
+            entry.last,
+            entry.timeframe,
+            f"{entry.missing_bars:,} ({entry.missing_share:.2%})",
+            f"{entry.session_breaks:,}",
+            f"{entry.zero_volume_share:.1%}",
+        )
+    details = Table(title="findings")
+    for heading in ("", "symbol", "rule", "count", "first at", "what", "what to do"):
+        details.add_column(heading, overflow="fold")
+    style = {REFUSED: "bold red", NOTE: "yellow"}
+    shown = (*report.of(REFUSED), *report.of(NOTE))
+    for finding in shown:
+        location = " ".join(part for part in (Path(finding.file).name, finding.place, finding.column) if part)
+        details.add_row(
+            Text(finding.severity, style=style[finding.severity]),
+            escape(finding.symbol),
+            escape(finding.rule),
+            f"{finding.count:,}",
+            escape(location),
+            escape(finding.message),
+            escape(finding.advice),
+        )
+    passed = f"{len(report.of(OK))} checks passed, {len(report.of(NOTE))} notes, {len(report.of(REFUSED))} refusals"
+    verdict = Text("These bars can be read. " if report.ok else "These bars would be refused. ", style="bold")
+    tables = [table for table, filled in ((overview, report.symbols), (details, shown)) if filled]
+    return Group(*tables, verdict + Text(passed))

@@ -1,0 +1,200 @@
+"""Data files as tables: finding them, detecting separator and header, and reading them with Polars.
+
+Text files come in as text columns; `numbers.py` and `times.py` turn them into values, so that a value that cannot be
+read is still there to be shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.bars.columns import count_price_names
+from velodrome.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
+SEPARATORS = (",", ";", "\t")
+PREAMBLE_LINES = 30  # a header further down than this is not looked for
+PREAMBLE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file as read."""
+
+    file: Path
+    frame: pl.DataFrame  # text columns, or typed ones from Parquet
+    row: NDArray[np.int64]  # of each frame row: the line in a text file, counted from 1, or the Parquet row, from 0
+    separator: str | None  # None: Parquet
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its ending: the symbol, where no column holds one."""
+        return self.file.name[: -len(suffix_of(self.file))]
+
+    def place(self, index: int) -> str:
+        """Return where a frame row stands in the file, as an editor or Polars counts."""
+        row = self.row[index]
+        return f"row {row} (counted from 0)" if self.separator is None else f"line {row}"
+
+    def received(self, index: int, column: str) -> Any:
+        """Return the value as the file has it."""
+        return self.frame[column][int(index)]
+
+
+def suffix_of(file: Path) -> str:
+    """Return the file's ending among those that can be read, as spelled in its name, or ''."""
+    name = file.name.lower()
+    known = max((suffix for suffix in SUFFIXES if name.endswith(suffix)), key=len, default="")
+    return file.name[len(file.name) - len(known) :]
+
+
+def find_files(path: str | Path) -> list[Path]:
+    """Return the data files at the path: the file, or those of the folder and of its folders, by name."""
+    path = Path(path).expanduser()
+    if not path.exists():
+        folder = path.parent
+        neighbours = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        where = f"{folder} holds {', '.join(neighbours[:10]) or 'nothing'}" if folder.is_dir() else f"nor is {folder}"
+        raise DataError(
+            f"{path}: no such file or folder; {where}.{did_you_mean(path.name, neighbours)} Check the path."
+        )
+    if path.is_file():
+        if not suffix_of(path):
+            raise DataError(f"{path}: not a data file by its name; it must end in {', '.join(SUFFIXES)}. Rename it.")
+        return [path]
+    entries = [*path.glob("*"), *path.glob("*/*")]
+    visible = (entry for entry in entries if not any(part.startswith(".") for part in entry.relative_to(path).parts))
+    files = sorted(entry for entry in visible if entry.is_file() and suffix_of(entry))
+    if not files:
+        raise DataError(
+            f"{path}: no data files in this folder or the folders in it; "
+            f"there must be one that ends in {', '.join(SUFFIXES)}."
+        )
+    return files
+
+
+def read_table(file: Path) -> Table:
+    """Return the file's table, or refuse a file without rows or that is not what its ending says."""
+    table = read_parquet(file) if suffix_of(file).lower() in PARQUET_SUFFIXES else read_text(file)
+    if len(table.frame) == 0:
+        raise DataError(f"{file}: no rows below the header. Check that the export finished, or remove the file.")
+    return table
+
+
+def read_parquet(file: Path) -> Table:
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(file)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{file}: not a Parquet file that Polars can read ({error}). Export it again.") from error
+    return Table(file, frame, np.arange(len(frame)), None)
+
+
+def read_text(file: Path) -> Table:
+    import polars as pl
+
+    content = file_bytes(file)
+    if not content.strip():
+        raise DataError(f"{file}: the file is empty. Check that the export finished, or remove the file.")
+    header_line, separator = find_header(content)
+    from_header = content.split(b"\n", header_line - 1)[-1]
+    names = unique_names(fields_of(from_header.split(b"\n", 1)[0].decode("utf-8", errors="replace"), separator))
+    if not names:
+        raise DataError(f"{file}: line {header_line} is no header that can be read. Check that it is a text file.")
+    try:
+        # The header goes in as a row of data: Polars takes the width of the table from the first one.
+        frame = pl.read_csv(
+            io.BytesIO(from_header),
+            has_header=False,
+            schema=dict.fromkeys(names, pl.String),
+            separator=separator,
+            encoding="utf8-lossy",
+        ).slice(1)
+    except pl.exceptions.PolarsError as error:
+        reason = long_line(from_header, header_line, separator, len(names)) or str(error)
+        raise DataError(f"{file}: {reason}") from error
+    row = np.arange(len(frame)) + header_line + 1
+    blank = frame.select(pl.all_horizontal(pl.all().is_null() | (pl.all().str.strip_chars() == ""))).to_series()
+    if blank.any():
+        frame, row = frame.filter(~blank), row[~blank.to_numpy()]
+    return Table(file, frame, row, separator)
+
+
+def file_bytes(file: Path) -> bytes:
+    """Return the file unpacked and in UTF-8 without a byte order mark."""
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.name.lower().endswith(".gz") else file.read_bytes()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{file}: not a complete gzip file ({error}). Export or download it again.") from error
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}). Check its permissions.") from error
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):  # MetaTrader writes UTF-16
+        content = content.decode("utf-16", errors="replace").encode()
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    return content if b"\n" in content else content.replace(b"\r", b"\n")
+
+
+def find_header(content: bytes) -> tuple[int, str]:
+    """Return the header's line, counted from 1, and the separator.
+
+    The header is the first line that names at least two of the four prices. Lines above it are a preamble, such as the
+    address in the first line of CryptoDataDownload's files. Where no line does, the first one that is not blank counts.
+    """
+    lines = content[:PREAMBLE_BYTES].decode("utf-8", errors="replace").split("\n")[:PREAMBLE_LINES]
+    for number, line in enumerate(lines, start=1):
+        scores = [count_price_names(fields_of(line, mark)) for mark in SEPARATORS]
+        if max(scores) >= 2:
+            return number, SEPARATORS[scores.index(max(scores))]
+    number = next((number for number, line in enumerate(lines, start=1) if line.strip()), 1)
+    counts = [lines[number - 1].count(mark) for mark in SEPARATORS]
+    return number, SEPARATORS[counts.index(max(counts))]
+
+
+def fields_of(line: str, separator: str) -> list[str]:
+    """Return the fields of one line; none where it is no line of a table."""
+    try:
+        return next(csv.reader([line.strip("\r")], delimiter=separator), [])
+    except csv.Error:
+        return []
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Return the header's names, with blank ones and repetitions made distinct."""
+    unique: list[str] = []
+    for position, name in enumerate(names):
+        plain = name.strip() or ("unnamed" if position == 0 else f"unnamed_{position}")
+        label, number = plain, 2
+        while label in unique:
+            label, number = f"{plain}_{number}", number + 1
+        unique.append(label)
+    return unique
+
+
+def long_line(from_header: bytes, header_line: int, separator: str, width: int) -> str:
+    """Return a message on the first line with more fields than the header, or ''."""
+    reader = csv.reader(io.StringIO(from_header.decode("utf-8", errors="replace")), delimiter=separator)
+    with contextlib.suppress(csv.Error):
+        for fields in reader:
+            if len(fields) > width:
+                return (
+                    f"line {header_line + reader.line_num - 1} has {len(fields)} fields under a header of {width}. "
+                    f"Repair the line; a decimal comma needs semicolons between the fields."
+                )
+    return ""

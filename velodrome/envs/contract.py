@@ -1,0 +1,119 @@
+"""What an environment is: scalar rule functions, and the arrays that they work on.
+
+A rule is four plain functions about environment `i` of many:
+
+    reset(i, state, tables, params)                      begin an episode
+    step(i, action, state, tables, params)               -> (reward, terminated, truncated)
+    observe(i, state, tables, params, out)               write the endogenous part of the observation into `out`
+    finish(i, state, tables, params, out)                write the statistics of the episode that just ended into `out`
+
+They are written in the subset of Python that Numba compiles for the CPU and for CUDA: no allocation, no exceptions, no
+Python objects. The same functions run uncompiled, so a debugger can step through them. `docs/add_an_environment.md`
+walks through the smallest one.
+
+`state` is a block of LANES environments, column after column, and `i` is a lane of it: `state.cash[i]`. A batch is an
+array of such blocks. To compiled code a block is one pointer, where a tuple of columns would be hundreds of arguments
+to every call (docs/decisions/0001-state-in-blocks.md); on a GPU neighbouring threads read neighbouring memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import ConfigError
+from velodrome.tables.windows import WindowTables, no_windows
+
+
+@dataclass(frozen=True)
+class Column:
+    """One state column: its type, and its number of rows when an environment has several values of it."""
+
+    dtype: type
+    rows: int | None = None  # None: one value per environment, shape [lanes]; else shape [rows, lanes]
+
+
+Float64 = Annotated[NDArray[np.float64], Column(np.float64)]
+Int32 = Annotated[NDArray[np.int32], Column(np.int32)]
+Int8 = Annotated[NDArray[np.int8], Column(np.int8)]
+UInt64 = Annotated[NDArray[np.uint64], Column(np.uint64)]
+
+LANES = 64  # environments in a block; a multiple of the 32 threads of a GPU's warp
+
+# Every State has these; the engine seeds the generator and reads the cursor to gather windows.
+REQUIRED_COLUMNS = {"rng_key": np.uint64, "rng_counter": np.uint64, "cursor": np.int32}
+
+
+class Rule(NamedTuple):
+    """The four functions of an environment."""
+
+    reset: Callable
+    step: Callable
+    observe: Callable
+    finish: Callable
+
+
+@dataclass(frozen=True)
+class World:
+    """One environment ready to be run any number of times: its rule, its parameters and its read-only tables."""
+
+    name: str
+    rule: Rule
+    state_type: type  # a class whose fields are annotated with Float64, Int32 …
+    params: Any  # a NamedTuple of scalars
+    tables: Any  # a NamedTuple of read-only arrays, shared by all environments
+    action_space: gymnasium.Space
+    observed: tuple[str, ...]  # names of the values that `observe` writes
+    statistics: tuple[str, ...]  # names of the values that `finish` writes
+    windows: WindowTables = field(default_factory=lambda: no_windows(0))
+    window_names: tuple[str, ...] = ()
+    substitutions: Mapping[str, Callable] = field(default_factory=dict)  # names in the rule taken by a user's function
+    reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it
+    check_options: Callable[[Mapping[str, NDArray]], None] | None = None  # raises if an option of reset() is illegal
+    describe_state: Callable[[Mapping[str, Any]], str] | None = None  # a line about an environment, given its columns
+
+    @property
+    def window_shapes(self) -> tuple[tuple[int, int], ...]:
+        """[rows, features] of each window."""
+        return tuple(
+            (int(length), int(width)) for length, width in zip(self.windows.length, self.windows.width, strict=True)
+        )
+
+
+def state_columns(state_type: type) -> dict[str, Column]:
+    """Return the columns of a State type by field name, checking that it has what the engine needs."""
+    columns: dict[str, Column] = {}
+    for name, hint in get_type_hints(state_type, include_extras=True).items():
+        found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Column)]
+        if not found:
+            raise ConfigError(
+                f"{state_type.__name__}.{name} has no column type; annotate it as Float64, Int32, Int8, UInt64 or "
+                f"Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
+            )
+        columns[name] = found[0]
+    for name, dtype in REQUIRED_COLUMNS.items():
+        if name not in columns or columns[name].dtype is not dtype:
+            raise ConfigError(f"{state_type.__name__} needs a column {name!r} of type {dtype.__name__}")
+    return columns
+
+
+def state_dtype(state_type: type) -> np.dtype:
+    """Return the record of one block of environments."""
+    fields = [
+        (name, column.dtype, (LANES,) if column.rows is None else (column.rows, LANES))
+        for name, column in state_columns(state_type).items()
+    ]
+    return np.dtype(fields, align=True)
+
+
+def params_record(params: Any) -> NDArray:
+    """Return a rule's scalars as an array of one record, in which compiled code reads `params.name`."""
+    fields = [(name, np.float64 if isinstance(value, float) else np.int64) for name, value in params._asdict().items()]
+    record = np.array([tuple(params)], dtype=np.dtype(fields)).view(np.recarray)
+    record.flags.writeable = False
+    return record

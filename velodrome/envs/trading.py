@@ -1,0 +1,526 @@
+"""The trading environment: one instrument, one account, one decision per execution bar.
+
+`docs/trading.md` states the rule in words, in the same order as `step` below. Money is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.envs.config import number_names, params_type
+from velodrome.envs.contract import Column, Float64, Int8, Int32, Rule, UInt64
+from velodrome.envs.margin_account import (
+    CLOSE,
+    CODE_NAMES,
+    CODES,
+    DROPPED,
+    EXHAUSTED,
+    FRACTIONAL,
+    HELD_SAME,
+    HOLD,
+    IGNORED,
+    LIQUIDATED,
+    LOCKED,
+    NONE,
+    REFUSED_COOLDOWN,
+    REFUSED_TURNOVER,
+    SESSION_CLOSED,
+    Account,
+    Terms,
+    account_with_cash,
+    equity_at,
+    liquidation_fill,
+    liquidation_price,
+    order_bracket,
+    order_level,
+    play_bar,
+    realise,
+)  # fmt: skip
+from velodrome.envs.ranges import draw_numbers, number
+from velodrome.envs.rng import stream_index, uniform
+from velodrome.envs.trading_config import TradingConfig
+
+LEVELS, CONTINUOUS, BRACKETS = 0, 1, 2  # action kinds
+LOG_RETURN, RETURN, DIFFERENTIAL_SHARPE, DRAWDOWN, CUSTOM = 0, 1, 2, 3, 4  # rewards
+RANDOM, SEQUENTIAL, FIRST = 0, 1, 2  # starts
+OPEN_PRICE, HIGH_PRICE, LOW_PRICE, CLOSE_PRICE = 0, 1, 2, 3  # columns of Tables.ohlc
+
+NUMBERS = number_names(TradingConfig)  # their positions in State.numbers, by name:
+(
+    INITIAL_CASH, FEE, HALF_SPREAD, SLIPPAGE, SLIPPAGE_ATR, FUNDING, LEVERAGE, MAINTENANCE_MARGIN, BANKRUPT_AT,
+    REBALANCE_BAND, MIN_TRADE, POSITION_FRACTION, QUANTITY_PER_TRADE, COOLDOWN, TURNOVER_CAP, MAX_DRAWDOWN,
+    DAILY_DRAWDOWN, TURNOVER_PENALTY, DRAWDOWN_PENALTY, SHARPE_DECAY,
+) = range(len(NUMBERS))  # fmt: skip
+STATISTICS = (
+    "reward", "return", "length", "fees", "turnover", "trades", "win_rate", "sharpe", "max_drawdown", "liquidations",
+    "funding", *CODE_NAMES,
+)  # fmt: skip
+TORCHTRADE_VALUES = ("exposure", "direction", "unrealised_return", "bars_held", "leverage", "liquidation_distance")
+ACCOUNT_VALUES = (*TORCHTRADE_VALUES, "drawdown", "episode_left")
+BRACKET_VALUES = (*ACCOUNT_VALUES, "stop_distance", "target_distance")
+
+Params = params_type(
+    TradingConfig,
+    (
+        "action", "reward", "trade_mode", "start", "fill_at_close", "allow_short", "hold_on_same_action",
+        "lock_position", "flat_at_session_end", "perpetual_funding", "funding_from_data", "randomised", "observed",
+        "episode_length_low", "episode_length_high",
+    ),
+)  # fmt: skip
+
+
+class Tables(NamedTuple):
+    """Read-only arrays; T execution bars of K instruments one after another, A actions, N numeric parameters."""
+
+    ohlc: NDArray[np.float64]  # [T, 4]
+    atr: NDArray[np.float64]  # [T] price units
+    funding: NDArray[np.float64]  # [T] rate of each bar, or empty
+    session_last: NDArray[np.uint8]  # [T]
+    begin: NDArray[np.int64]  # [K] first row of a decision
+    end: NDArray[np.int64]  # [K] one past the last row
+    levels: NDArray[np.float64]  # [A] target exposure of each action
+    side: NDArray[np.float64]  # [A] of each bracket action: HOLD, CLOSE, +1 or −1
+    stop: NDArray[np.float64]  # [A] distances as fractions of the fill price
+    target: NDArray[np.float64]  # [A]
+    number_low: NDArray[np.float64]  # [N] range of each numeric parameter
+    number_high: NDArray[np.float64]  # [N]
+    number_whole: NDArray[np.uint8]  # [N]
+
+
+class State:
+    """One column per value, one entry per environment."""
+
+    rng_key: UInt64
+    rng_counter: UInt64
+    cursor: Int32  # the bar that was observed last
+    start: Int32  # the episode's first bar
+    last: Int32  # the episode's last bar
+    next_start: Int32  # start and last bar that reset() was asked for; −1: none
+    next_last: Int32
+    episode: Int32  # episodes begun since seeding
+    cash: Float64
+    units: Float64
+    entry: Float64
+    stop: Float64
+    target: Float64
+    equity: Float64  # at the close of the cursor's bar
+    initial: Float64
+    peak: Float64
+    previous_level: Float64  # NaN: none yet
+    held: Int32  # bars
+    cooldown_left: Int32
+    session_equity: Float64
+    session_turnover: Float64
+    sharpe_mean: Float64  # moving averages of the differential Sharpe ratio
+    sharpe_square: Float64
+    reward_sum: Float64
+    return_sum: Float64
+    return_square_sum: Float64
+    fees: Float64
+    funding: Float64
+    turnover: Float64
+    worst_drawdown: Float64
+    trades: Int32
+    closed: Int32
+    wins: Int32
+    order_code: Int8
+    exit_code: Int8
+    code_counts: Annotated[NDArray[np.int32], Column(np.int32, rows=CODES)]
+    numbers: Annotated[
+        NDArray[np.float64], Column(np.float64, rows=len(NUMBERS))
+    ]  # drawn parameters, if any is a range
+
+
+class RewardAccount(NamedTuple):
+    """What a user's reward sees of the account before and after a step."""
+
+    equity: float
+    cash: float
+    units: float
+    entry: float
+    price: float
+    peak: float
+    initial: float
+    turnover: float  # of this step, times equity; 0 before it
+    fees: float  # of this step; 0 before it
+
+
+def custom_reward(old: RewardAccount, new: RewardAccount) -> float:
+    """Stand in for the user's function, which takes this name's place when the rule is assembled."""
+    return new.equity / old.equity - 1.0
+
+
+# Orders
+
+
+def take_order(
+    i: int, action: Any, quote: float, cost: float, gated: int, account: Account, terms: Terms, state: State,
+    tables: Tables, params: Any,
+) -> tuple[Account, int]:  # fmt: skip
+    """Carry out the action of environment i; `gated` is the code of a refusal, or NONE."""
+    must_be_flat = params.fill_at_close and params.flat_at_session_end and tables.session_last[state.cursor[i]] == 1
+    if params.action == BRACKETS:
+        index = int(action)
+        side = tables.side[index]
+        if account.units != 0.0 and params.lock_position:
+            return account, LOCKED
+        if side == HOLD or (side == CLOSE and account.units == 0.0):
+            return account, NONE
+        if side != CLOSE and side * account.units > 0.0:
+            return account, IGNORED
+        if gated != NONE:
+            return account, gated
+        if must_be_flat:
+            if account.units == 0.0:
+                return account, NONE
+            side = CLOSE
+        size = number(i, POSITION_FRACTION, params.position_fraction, state, params)
+        if params.trade_mode != FRACTIONAL:
+            size = number(i, QUANTITY_PER_TRADE, params.quantity_per_trade, state, params)
+        stop, target = tables.stop[index], tables.target[index]
+        return order_bracket(side, stop, target, quote, cost, size, params.trade_mode, account, terms)
+
+    level = tables.levels[int(action)] if params.action == LEVELS else float(action)
+    if params.hold_on_same_action and account.units != 0.0 and level == state.previous_level[i]:
+        return account, HELD_SAME
+    if gated != NONE and (level != 0.0 or account.units != 0.0):
+        return account, gated
+    state.previous_level[i] = level
+    if must_be_flat or (level < 0.0 and not params.allow_short):
+        level = 0.0
+    band = number(i, REBALANCE_BAND, params.rebalance_band, state, params)
+    floor = number(i, MIN_TRADE, params.min_trade, state, params)
+    return order_level(level, quote, cost, band, floor, account, terms)
+
+
+# Rewards
+
+
+def differential_sharpe(i: int, gain: float, decay: float, state: State) -> float:
+    """Return Moody and Saffell's differential Sharpe ratio of one return and update its moving averages."""
+    mean, square = state.sharpe_mean[i], state.sharpe_square[i]
+    variance = square - mean * mean
+    ratio = 0.0
+    if variance > 1e-12:
+        ratio = (square * (gain - mean) - 0.5 * mean * (gain * gain - square)) / (variance * math.sqrt(variance))
+    state.sharpe_mean[i] = mean + decay * (gain - mean)
+    state.sharpe_square[i] = square + decay * (gain * gain - square)
+    return ratio
+
+
+def log_return(before: float, after: float) -> float:
+    if after <= 0.0:
+        return -10.0 if before > 0.0 else 0.0
+    return math.log(after / before) if before > 0.0 else 0.0
+
+
+def built_in_reward(i: int, before: float, after: float, deeper: float, state: State, params: Any) -> float:
+    """Return a named reward; `deeper` is the increase of the drawdown."""
+    if params.reward == LOG_RETURN:
+        return log_return(before, after)
+    if params.reward == DRAWDOWN:
+        weight = number(i, DRAWDOWN_PENALTY, params.drawdown_penalty, state, params)
+        return log_return(before, after) - weight * max(0.0, deeper)
+    gain = after / before - 1.0 if before > 0.0 else 0.0
+    if params.reward == DIFFERENTIAL_SHARPE:
+        return differential_sharpe(i, gain, number(i, SHARPE_DECAY, params.sharpe_decay, state, params), state)
+    return gain
+
+
+# The rule
+
+
+def begin_episode(i: int, state: State, tables: Tables, params: Any) -> None:
+    """Choose the start and the last bar of environment i's next episode."""
+    length = params.episode_length_low
+    if params.episode_length_high > length:
+        length += int(uniform(i, state) * (params.episode_length_high - length + 1))
+    index = stream_index(i, state)
+    instruments = tables.begin.size
+    shortest = max(1, length)
+    start, last = tables.begin[index % instruments], tables.end[index % instruments] - 1
+    if params.start != FIRST:
+        blocks = params.start == SEQUENTIAL
+        total = 0
+        for k in range(instruments):
+            free = tables.end[k] - shortest - tables.begin[k]
+            if free > 0:
+                total += ((free - 1) // length + 1 if length > 0 else 1) if blocks else free
+        chosen = (index + state.episode[i]) % total if blocks else int(uniform(i, state) * total)
+        for k in range(instruments):
+            free = tables.end[k] - shortest - tables.begin[k]
+            count = 0
+            if free > 0:
+                count = ((free - 1) // length + 1 if length > 0 else 1) if blocks else free
+            if chosen < count:
+                start = tables.begin[k] + (chosen * length if blocks else chosen)
+                last = tables.end[k] - 1
+                break
+            chosen -= count
+    if length > 0:
+        last = min(last, start + length)
+    if state.next_start[i] >= 0:
+        start = state.next_start[i]
+        for k in range(instruments):
+            if start < tables.end[k]:
+                last = tables.end[k] - 1
+                break
+        if length > 0:
+            last = min(last, start + length)
+    if state.next_last[i] >= 0:
+        last = state.next_last[i]
+    state.next_start[i] = -1
+    state.next_last[i] = -1
+    state.episode[i] += 1
+    state.start[i] = start
+    state.cursor[i] = start
+    state.last[i] = last
+
+
+def reset(i: int, state: State, tables: Tables, params: Any) -> None:
+    """Draw what is drawn per episode, choose the start, and open a flat account."""
+    if params.randomised:
+        draw_numbers(i, state, tables)
+    begin_episode(i, state, tables, params)
+    cash = number(i, INITIAL_CASH, params.initial_cash, state, params)
+    state.cash[i] = cash
+    state.equity[i] = cash
+    state.initial[i] = cash
+    state.peak[i] = cash
+    state.session_equity[i] = cash
+    state.units[i] = 0.0
+    state.entry[i] = 0.0
+    state.stop[i] = 0.0
+    state.target[i] = 0.0
+    state.previous_level[i] = np.nan
+    state.held[i] = 0
+    state.cooldown_left[i] = 0
+    state.session_turnover[i] = 0.0
+    state.sharpe_mean[i] = 0.0
+    state.sharpe_square[i] = 0.0
+    state.reward_sum[i] = 0.0
+    state.return_sum[i] = 0.0
+    state.return_square_sum[i] = 0.0
+    state.fees[i] = 0.0
+    state.funding[i] = 0.0
+    state.turnover[i] = 0.0
+    state.worst_drawdown[i] = 0.0
+    state.trades[i] = 0
+    state.closed[i] = 0
+    state.wins[i] = 0
+    state.order_code[i] = NONE
+    state.exit_code[i] = NONE
+    for k in range(CODES):
+        state.code_counts[k, i] = 0
+
+
+def trading_cost(i: int, price: float, draw: float, state: State, tables: Tables, params: Any) -> float:
+    """Return how much worse than `price` a fill is, as a fraction: spread, slippage, and slippage by ATR."""
+    cost = number(i, HALF_SPREAD, params.half_spread, state, params)
+    cost += number(i, SLIPPAGE, params.slippage, state, params) * draw
+    by_range = number(i, SLIPPAGE_ATR, params.slippage_atr, state, params)
+    if by_range > 0.0:
+        cost += by_range * tables.atr[state.cursor[i]] / price
+    return min(cost, 0.99)
+
+
+def funding_paid(
+    i: int, bar: int, account: Account, price: float, terms: Terms, state: State, tables: Tables, params: Any
+) -> float:
+    """Return what a holder pays for one bar: never more than the account is worth; below zero it is received."""
+    rate = tables.funding[bar] if params.funding_from_data else number(i, FUNDING, params.funding, state, params)
+    due = rate * price * (account.units if params.perpetual_funding else abs(account.units))
+    return due if due <= 0.0 else min(due, max(0.0, equity_at(account, price, terms)))
+
+
+def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tuple[float, bool, bool]:
+    """Take the order, play the next bar, mark the account at its close."""
+    cursor = state.cursor[i]
+    if cursor >= state.last[i]:
+        state.order_code[i] = EXHAUSTED
+        state.exit_code[i] = NONE
+        state.code_counts[EXHAUSTED, i] += 1
+        return 0.0, False, True
+    bar = cursor + 1
+    opened_at = tables.ohlc[bar, OPEN_PRICE]
+    close = tables.ohlc[bar, CLOSE_PRICE]
+    margin = 1.0 / number(i, LEVERAGE, params.leverage, state, params)
+    fee = number(i, FEE, params.fee, state, params)
+    terms = Terms(margin, fee, number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params))
+    account = Account(
+        state.cash[i], state.units[i], state.entry[i], state.stop[i], state.target[i], 0.0, 0.0, 0, 0, 0
+    )  # fmt: skip
+    before = state.equity[i]
+    direction = account.units
+
+    # Sessions and gates.
+    daily_drawdown = number(i, DAILY_DRAWDOWN, params.daily_drawdown, state, params)
+    turnover_cap = number(i, TURNOVER_CAP, params.turnover_cap, state, params)
+    has_sessions = daily_drawdown > 0.0 or turnover_cap > 0.0
+    if has_sessions and tables.session_last[cursor] == 1 and cursor > state.start[i]:
+        state.session_equity[i] = before
+        state.session_turnover[i] = 0.0
+    gated = NONE
+    cooldown = number(i, COOLDOWN, params.cooldown, state, params)
+    if cooldown > 0.0 and state.cooldown_left[i] > 0:
+        state.cooldown_left[i] -= 1
+        gated = REFUSED_COOLDOWN
+    elif turnover_cap > 0.0 and state.session_turnover[i] >= turnover_cap:
+        gated = REFUSED_TURNOVER
+
+    # The order.
+    draw = uniform(i, state) if number(i, SLIPPAGE, params.slippage, state, params) > 0.0 else 0.0
+    quote = tables.ohlc[cursor, CLOSE_PRICE] if params.fill_at_close else opened_at
+    liquidation = 0.0 if params.fill_at_close else liquidation_price(account, terms)
+    order_code, exit_code = NONE, NONE
+    if liquidation > 0.0 and (quote <= liquidation if direction > 0.0 else quote >= liquidation):
+        account = realise(account, account.units, liquidation_fill(account, quote, liquidation, terms), terms)
+        order_code, exit_code = DROPPED, LIQUIDATED
+    else:
+        cost = trading_cost(i, quote, draw, state, tables, params)
+        account, order_code = take_order(i, action, quote, cost, gated, account, terms, state, tables, params)
+
+    # The bar.
+    paid = 0.0
+    if account.units != 0.0:
+        high, low = tables.ohlc[bar, HIGH_PRICE], tables.ohlc[bar, LOW_PRICE]
+        account, exit_code = play_bar(account, opened_at, high, low, params.action == BRACKETS, terms)
+    if account.units != 0.0:
+        paid = funding_paid(i, bar, account, close, terms, state, tables, params)
+        account = account_with_cash(account, account.cash - paid)
+        if params.flat_at_session_end and tables.session_last[bar] == 1:
+            cost = trading_cost(i, close, draw, state, tables, params)
+            price = close * (1.0 - cost) if account.units > 0.0 else close * (1.0 + cost)
+            account = realise(account, account.units, price, terms)
+            exit_code = SESSION_CLOSED
+
+    # The mark.
+    after = equity_at(account, close, terms)
+    turnover = account.traded / before if before > 0.0 else 0.0
+    old_peak = state.peak[i]
+    peak = max(old_peak, after)
+    drawdown = 1.0 - after / peak
+    if params.reward == CUSTOM:
+        reward = custom_reward(
+            RewardAccount(
+                before, state.cash[i], state.units[i], state.entry[i], tables.ohlc[cursor, CLOSE_PRICE], old_peak,
+                state.initial[i], 0.0, 0.0,
+            ),
+            RewardAccount(
+                after, account.cash, account.units, account.entry, close, peak, state.initial[i], turnover, account.fees
+            ),
+        )  # fmt: skip
+    else:
+        reward = built_in_reward(i, before, after, drawdown - (1.0 - before / old_peak), state, params)
+        reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
+
+    # The books.
+    state.cursor[i] = bar
+    state.cash[i] = account.cash
+    state.units[i] = account.units
+    state.entry[i] = account.entry
+    state.equity[i] = after
+    if after > old_peak:
+        state.peak[i] = after
+    if drawdown > state.worst_drawdown[i]:
+        state.worst_drawdown[i] = drawdown
+    if params.action == BRACKETS:
+        state.stop[i] = account.stop
+        state.target[i] = account.target
+    if account.units == 0.0:
+        state.held[i] = 0
+    else:
+        state.held[i] = state.held[i] + 1 if account.units * direction > 0.0 else 1
+    if account.trades > 0:
+        state.trades[i] += account.trades
+        state.fees[i] += account.fees
+        state.turnover[i] += turnover
+        state.closed[i] += account.closed
+        state.wins[i] += account.wins
+        if cooldown > 0.0:
+            state.cooldown_left[i] = int(cooldown)
+        if has_sessions:
+            state.session_turnover[i] += turnover
+    if paid != 0.0:
+        state.funding[i] += paid
+    gain = after / before - 1.0 if before > 0.0 else 0.0
+    state.reward_sum[i] += reward
+    state.return_sum[i] += gain
+    state.return_square_sum[i] += gain * gain
+    state.order_code[i] = order_code
+    state.exit_code[i] = exit_code
+    if order_code > NONE:
+        state.code_counts[order_code, i] += 1
+    if exit_code > NONE:
+        state.code_counts[exit_code, i] += 1
+
+    # The end.
+    max_drawdown = number(i, MAX_DRAWDOWN, params.max_drawdown, state, params)
+    terminated = after < number(i, BANKRUPT_AT, params.bankrupt_at, state, params) * state.initial[i]
+    if max_drawdown > 0.0 and drawdown >= max_drawdown:
+        terminated = True
+    if daily_drawdown > 0.0 and 1.0 - after / state.session_equity[i] >= daily_drawdown:
+        terminated = True
+    return reward, terminated, bar >= state.last[i]
+
+
+def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
+    """Write the account vector at the close of the cursor's bar."""
+    cursor = state.cursor[i]
+    price = tables.ohlc[cursor, CLOSE_PRICE]
+    leverage = number(i, LEVERAGE, params.leverage, state, params)
+    maintenance = number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params)
+    terms = Terms(1.0 / leverage, 0.0, maintenance)
+    units, entry, equity = state.units[i], state.entry[i], state.equity[i]
+    side = 0.0
+    gain = 0.0
+    distance = 1.0
+    if units != 0.0:
+        side = 1.0 if units > 0.0 else -1.0
+        gain = side * (price - entry) / entry
+        liquidation = liquidation_price(
+            Account(state.cash[i], units, entry, 0.0, 0.0, 0.0, 0.0, 0, 0, 0), terms
+        )  # fmt: skip
+        if liquidation > 0.0:
+            distance = max(0.0, side * (price - liquidation) / price)
+    out[0] = abs(units) * price / equity if equity > 0.0 else 0.0
+    out[1] = side
+    out[2] = gain
+    out[3] = state.held[i]
+    out[4] = leverage
+    out[5] = distance
+    if params.observed > 6:
+        out[6] = 1.0 - equity / state.peak[i]
+        out[7] = (state.last[i] - cursor) / max(1, state.last[i] - state.start[i])
+    if params.observed > 8:
+        out[8] = side * (price - state.stop[i]) / price if units != 0.0 else 0.0
+        out[9] = side * (state.target[i] - price) / price if units != 0.0 else 0.0
+
+
+def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
+    """Write the statistics of the episode, in the order of STATISTICS."""
+    length = state.cursor[i] - state.start[i]
+    bars = max(1, length)
+    mean = state.return_sum[i] / bars
+    variance = state.return_square_sum[i] / bars - mean * mean
+    out[0] = state.reward_sum[i]
+    out[1] = state.equity[i] / state.initial[i] - 1.0
+    out[2] = length
+    out[3] = state.fees[i]
+    out[4] = state.turnover[i]
+    out[5] = state.trades[i]
+    out[6] = state.wins[i] / max(1, state.closed[i])
+    # Rounding leaves a constant series a variance of the order of 1e-17 times its square.
+    out[7] = mean / math.sqrt(variance) if variance > 1e-14 * mean * mean else 0.0
+    out[8] = state.worst_drawdown[i]
+    out[9] = state.code_counts[LIQUIDATED, i]
+    out[10] = state.funding[i]
+    for k in range(CODES):
+        out[11 + k] = state.code_counts[k, i]
+
+
+RULE = Rule(reset, step, observe, finish)

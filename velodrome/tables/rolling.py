@@ -1,0 +1,220 @@
+"""Rolling and recursive kernels, prefix-stable to the bit: row t is computed from rows up to t in one fixed order.
+
+A running sum that adds the newest and subtracts the oldest value drifts over a million rows. The rolling kernels here
+cut the rows into blocks as long as the window instead: a window is the tail of one block and the head of the next, so
+each is the sum (or moment, or maximum) of two short pieces, in constant time a row and without any subtraction.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+# Coefficients of the fdlibm logarithm (Sun Microsystems, 1993); its error is below one unit in the last place.
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_L1, _L2, _L3, _L4 = (
+    6.666666666666735130e-01,
+    3.999999999940941908e-01,
+    2.857142874366239149e-01,
+    2.222219843214978396e-01,
+)
+_L5, _L6, _L7 = 1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01
+_HALF_ROOT = 0.7071067811865476
+
+
+@njit(cache=True)
+def natural_log(values):
+    """Logarithm of each value, NaN where it is not positive.
+
+    Written out in additions, multiplications and divisions because those give the same bits on every machine and in
+    every position of an array; vectorised library logarithms do not promise either.
+    """
+    out = np.empty(len(values))
+    for t in range(len(values)):
+        x = values[t]
+        if not x > 0.0 or math.isinf(x):
+            out[t] = np.nan if not x > 0.0 else x
+            continue
+        mantissa, exponent = math.frexp(x)
+        if mantissa < _HALF_ROOT:
+            mantissa *= 2.0
+            exponent -= 1
+        f = mantissa - 1.0
+        s = f / (2.0 + f)
+        z = s * s
+        w = z * z
+        series = z * (_L1 + w * (_L3 + w * (_L5 + w * _L7))) + w * (_L2 + w * (_L4 + w * _L6))
+        half = 0.5 * f * f
+        out[t] = exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
+    return out
+
+
+@njit(cache=True)
+def rolling_sum(values, period):
+    """Sum of the last `period` rows; NaN before there are so many."""
+    rows = len(values)
+    out = np.full(rows, np.nan)
+    tail = np.zeros(period + 1)  # tail[j]: sum of the previous block from its row j to its end
+    for begin in range(0, rows, period):
+        end = min(begin + period, rows)
+        head = 0.0
+        for t in range(begin, end):
+            head += values[t]
+            if t >= period - 1:
+                out[t] = tail[t - begin + 1] + head
+        if end - begin == period:
+            total = 0.0
+            for j in range(period - 1, -1, -1):
+                total += values[begin + j]
+                tail[j] = total
+    return out
+
+
+@njit(cache=True)
+def rolling_moments(values, period):
+    """Mean and population standard deviation of the last `period` rows; NaN before there are so many.
+
+    Means and sums of squared deviations are merged (Chan), never taken as a difference of large squares.
+    """
+    rows = len(values)
+    mean_out = np.full(rows, np.nan)
+    deviation_out = np.full(rows, np.nan)
+    tail_mean = np.zeros(period + 1)
+    tail_square = np.zeros(period + 1)
+    for begin in range(0, rows, period):
+        end = min(begin + period, rows)
+        mean = 0.0
+        square = 0.0
+        for t in range(begin, end):
+            count = t - begin + 1
+            delta = values[t] - mean
+            mean += delta / count
+            square += delta * (values[t] - mean)
+            if t >= period - 1:
+                before = period - count
+                gap = mean - tail_mean[count]
+                if before == 0:
+                    mean_out[t] = mean
+                    deviation_out[t] = math.sqrt(square / period)
+                else:
+                    mean_out[t] = tail_mean[count] + gap * count / period
+                    total = tail_square[count] + square + gap * gap * before * count / period
+                    deviation_out[t] = math.sqrt(total / period)
+        if end - begin == period:
+            mean = 0.0
+            square = 0.0
+            for j in range(period - 1, -1, -1):
+                delta = values[begin + j] - mean
+                mean += delta / (period - j)
+                square += delta * (values[begin + j] - mean)
+                tail_mean[j] = mean
+                tail_square[j] = square
+    return mean_out, deviation_out
+
+
+@njit(cache=True)
+def rolling_maximum(values, period):
+    """Largest of the last `period` rows; NaN before there are so many."""
+    rows = len(values)
+    out = np.full(rows, np.nan)
+    tail = np.full(period + 1, -np.inf)
+    for begin in range(0, rows, period):
+        end = min(begin + period, rows)
+        head = -np.inf
+        for t in range(begin, end):
+            head = max(head, values[t])
+            if t >= period - 1:
+                out[t] = max(tail[t - begin + 1], head)
+        if end - begin == period:
+            largest = -np.inf
+            for j in range(period - 1, -1, -1):
+                largest = max(largest, values[begin + j])
+                tail[j] = largest
+    return out
+
+
+@njit(cache=True)
+def rolling_mean_deviation(values, mean, period):
+    """Mean absolute distance of the last `period` rows from the mean of that window."""
+    out = np.full(len(values), np.nan)
+    for t in range(period - 1, len(values)):
+        total = 0.0
+        for row in range(t - period + 1, t + 1):
+            total += abs(values[row] - mean[t])
+        out[t] = total / period
+    return out
+
+
+@njit(cache=True)
+def exponential(values, period, seed_row):
+    """Exponential mean with weight 2/(period + 1), seeded at `seed_row` by the plain mean of the rows up to it."""
+    out = np.full(len(values), np.nan)
+    if seed_row >= len(values):
+        return out
+    total = 0.0
+    for row in range(seed_row - period + 1, seed_row + 1):
+        total += values[row]
+    state = total / period
+    out[seed_row] = state
+    weight = 2.0 / (period + 1)
+    for t in range(seed_row + 1, len(values)):
+        state += (values[t] - state) * weight
+        out[t] = state
+    return out
+
+
+@njit(cache=True)
+def wilder(values, period, first):
+    """Wilder's mean, weight 1/period, seeded by the plain mean of the `period` rows from row `first`."""
+    out = np.full(len(values), np.nan)
+    seed_row = first + period - 1
+    if seed_row >= len(values):
+        return out
+    total = 0.0
+    for row in range(first, seed_row + 1):
+        total += values[row]
+    state = total / period
+    out[seed_row] = state
+    for t in range(seed_row + 1, len(values)):
+        state = (state * (period - 1) + values[t]) / period
+        out[t] = state
+    return out
+
+
+@njit(cache=True)
+def directional_index(high, low, true_range, period):
+    """Wilder's average directional index, 0 … 100; its first value is on row 2·period − 1."""
+    rows = len(high)
+    out = np.full(rows, np.nan)
+    plus = 0.0
+    minus = 0.0
+    movement = 0.0  # Wilder sum of the true range
+    state = 0.0
+    for t in range(1, rows):
+        up = high[t] - high[t - 1]
+        down = low[t - 1] - low[t]
+        if t >= period:
+            plus -= plus / period
+            minus -= minus / period
+            movement -= movement / period
+        if down > 0.0 and up < down:
+            minus += down
+        elif up > 0.0 and up > down:
+            plus += up
+        movement += true_range[t]
+        if t < period:
+            continue
+        known = movement > 0.0 and plus + minus > 0.0
+        index = 100.0 * abs(minus - plus) / (minus + plus) if known else 0.0
+        if t < 2 * period:
+            state += index
+            if t == 2 * period - 1:
+                state /= period
+                out[t] = state
+        else:
+            if known:
+                state = (state * (period - 1) + index) / period
+            out[t] = state
+    return out

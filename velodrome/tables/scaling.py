@@ -1,0 +1,219 @@
+"""Scalers: one centre and one scale for each feature, fitted on what the training split can show and stored with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from velodrome.errors import ConfigError, did_you_mean
+from velodrome.tables.windows import WindowTables
+
+SCALER_KINDS = ("standard", "robust", "minmax", "none")
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """The scaling of one window's features: (value − centre)/scale, then clipped to ±clip if that is given."""
+
+    timeframe: str
+    kind: str
+    features: tuple[str, ...]
+    symbols: tuple[str, ...]  # one row each in centre and scale; empty: one row for all instruments
+    centre: NDArray[np.float64]  # [1 or instruments, features]
+    scale: NDArray[np.float64]  # [1 or instruments, features], never 0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("centre", "scale"):
+            array = np.array(getattr(self, name), np.float64).reshape(-1, len(self.features))
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scaler) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.timeframe, self.kind, self.features, self.symbols, self.centre.tobytes()))
+
+    def apply(self, values: NDArray[np.float64], symbol: str) -> NDArray[np.float32]:
+        """Return the scaled values [rows, features]; NaN, which only warm-up rows have, becomes 0."""
+        row = self.symbols.index(symbol) if self.symbols else 0
+        scaled = values - self.centre[row]
+        scaled /= self.scale[row]
+        if self.clip is not None:
+            np.clip(scaled, -self.clip, self.clip, out=scaled)
+        np.nan_to_num(scaled, copy=False, nan=0.0)
+        return scaled.astype(np.float32)
+
+    def undo(self, scaled: NDArray[np.float32], symbol: str) -> NDArray[np.float64]:
+        """Return the values that were scaled, as far as float32 has kept them."""
+        row = self.symbols.index(symbol) if self.symbols else 0
+        return scaled.astype(np.float64) * self.scale[row] + self.centre[row]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists and numbers, for a run's record; `Scaler.from_dict` reads them back to the bit."""
+        return {
+            "timeframe": self.timeframe,
+            "kind": self.kind,
+            "features": list(self.features),
+            "symbols": list(self.symbols),
+            "centre": self.centre.tolist(),
+            "scale": self.scale.tolist(),
+            "clip": self.clip,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Scaler:
+        return cls(
+            timeframe=record["timeframe"],
+            kind=record["kind"],
+            features=tuple(record["features"]),
+            symbols=tuple(record["symbols"]),
+            centre=record["centre"],
+            scale=record["scale"],
+            clip=record["clip"],
+        )
+
+
+def check_kind(kind: str, clip: float | None) -> None:
+    """Refuse a scaler that does not exist, or a clip that is not positive."""
+    if kind not in SCALER_KINDS:
+        raise ConfigError(
+            f"scaler is {kind!r}; it must be one of {', '.join(SCALER_KINDS)}.{did_you_mean(str(kind), SCALER_KINDS)}"
+        )
+    if clip is not None and not clip > 0:
+        raise ConfigError(f"clip is {clip!r}; give the largest scaled value to keep, such as 5.0, or None.")
+
+
+def fit(
+    kind: str,
+    timeframe: str,
+    features: tuple[str, ...],
+    symbols: Sequence[str],
+    rows: Sequence[NDArray[np.float64]],
+    clip: float | None = None,
+    per_instrument: bool = False,
+) -> Scaler:
+    """Fit on training rows [rows, features], given by instrument: all together, or each on its own."""
+    groups = list(rows) if per_instrument else [np.concatenate(list(rows))]
+    fitted = [centre_and_scale(group, kind) for group in groups]
+    centre = np.stack([centre for centre, _ in fitted])
+    scale = np.stack([scale for _, scale in fitted])
+    return Scaler(timeframe, kind, features, tuple(symbols) if per_instrument else (), centre, scale, clip)
+
+
+def centre_and_scale(values: NDArray[np.float64], kind: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return centre and scale of each column; a constant column has scale 1.
+
+    standard: mean and population deviation. robust: median and distance between the quartiles (the deviation where
+    that is 0). minmax: the middle and half of the range, so that the training values fill −1 … 1.
+    """
+    columns = values.shape[1]
+    if kind == "none":
+        return np.zeros(columns), np.ones(columns)
+    low, high = values.min(axis=0), values.max(axis=0)
+    if kind == "minmax":
+        centre, scale = low + (high - low) / 2.0, (high - low) / 2.0
+    else:
+        centre, scale = column_moments(values)
+        if kind == "robust":
+            lower, median, upper = np.percentile(values, [25.0, 50.0, 75.0], axis=0)
+            centre, scale = median, np.where(upper > lower, upper - lower, scale)
+    constant = (high == low) | (scale == 0.0)
+    return np.where(high == low, low, centre), np.where(constant, 1.0, scale)
+
+
+@njit(cache=True)
+def column_moments(values):
+    """Mean and population deviation of each column, in one fixed order of additions so that bits do not vary."""
+    rows, columns = values.shape
+    mean = np.zeros(columns)
+    deviation = np.zeros(columns)
+    for column in range(columns):
+        total = 0.0
+        lost = 0.0  # Kahan: what the last addition rounded away
+        for row in range(rows):
+            term = values[row, column] - lost
+            larger = total + term
+            lost = (larger - total) - term
+            total = larger
+        mean[column] = total / rows
+        square = 0.0
+        for row in range(rows):
+            distance = values[row, column] - mean[column]
+            square += distance * distance
+        deviation[column] = np.sqrt(square / rows)
+    return mean, deviation
+
+
+def refit(
+    windows: WindowTables,
+    scalers: Sequence[Scaler],
+    symbols: Sequence[str],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    train: Sequence[tuple[int, int]],
+    clip: float | None = None,
+) -> tuple[WindowTables, tuple[Scaler, ...]]:
+    """Undo the scaling of tables and fit it anew on what another training split shows.
+
+    The tables are float32, so that the undone values are good to about seven digits. Rows that no decision from
+    `begin` to `end` shows become 0.
+    """
+    check_kind("none", clip)
+    clipped = [scaler for scaler in scalers if scaler.clip is not None]
+    if clipped:
+        raise ConfigError(
+            f"the scalers of {clipped[0].timeframe} clip at {clipped[0].clip}, which cannot be undone; build the "
+            "market with clip=None and give clip to walk_forward."
+        )
+    if all(scaler.kind == "none" for scaler in scalers) and clip is None:
+        return windows, tuple(scalers)
+    values = np.zeros_like(windows.values)
+    fitted = []
+    for index, scaler in enumerate(scalers):
+        width, length, row_of = int(windows.width[index]), int(windows.length[index]), windows.rows[index]
+        base = int(windows.base[index])
+        stop = int(windows.base[index + 1]) if index + 1 < len(windows.base) else len(values)
+        table, target = (array[base:stop].reshape(-1, width) for array in (windows.values, values))
+        every = list(zip(begin, end, strict=True))
+        shown, learnt = (
+            [(int(row_of[low]) - length + 1, int(row_of[high - 1]) + 1) for low, high in rows]
+            for rows in (every, train)
+        )
+        raw = [scaler.undo(table[low:high], symbol) for (low, high), symbol in zip(learnt, symbols, strict=True)]
+        new = fit(scaler.kind, scaler.timeframe, scaler.features, symbols, raw, clip, bool(scaler.symbols))
+        for (low, high), symbol in zip(shown, symbols, strict=True):
+            target[low:high] = new.apply(scaler.undo(table[low:high], symbol), symbol)
+        fitted.append(new)
+    values.flags.writeable = False
+    return windows._replace(values=values), tuple(fitted)
+
+
+def check_given(
+    scalers: Sequence[Scaler], windows: Sequence[tuple[str, tuple[str, ...]]], symbols: Sequence[str]
+) -> tuple[Scaler, ...]:
+    """Return given scalers if they fit the windows, each (timeframe, features), one for one."""
+    received = [(scaler.timeframe, scaler.features) for scaler in scalers]
+    if received != list(windows):
+        raise ConfigError(
+            f"scalers are for {_listed(received)} and the windows are {_listed(windows)}; "
+            "build with the same windows and features as the market that the scalers come from."
+        )
+    for scaler in scalers:
+        missing = [symbol for symbol in symbols if scaler.symbols and symbol not in scaler.symbols]
+        if missing:
+            raise ConfigError(
+                f"scalers were fitted per instrument for {', '.join(scaler.symbols)} and not for {', '.join(missing)}; "
+                "fit them with per_instrument=False to use them on other instruments."
+            )
+    return tuple(scalers)
+
+
+def _listed(windows: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    return "; ".join(f"{timeframe}: {', '.join(features)}" for timeframe, features in windows) or "none"

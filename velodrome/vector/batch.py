@@ -1,0 +1,117 @@
+"""The loops around a rule, written once. The rule's four functions take the places of the names below.
+
+`assemble.py` puts a rule's functions (and `copy_floats`) in place of the stand-ins and compiles the result: with
+`prange` over all cores, as a plain loop, or not at all. `cuda_kernels.py` calls the same `advance` and `begin`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from velodrome.envs._template import finish, observe, reset, step
+from velodrome.envs.contract import LANES
+from velodrome.tables.windows import WindowTables
+
+
+class Outputs(NamedTuple):
+    """What a step leaves behind, one row per environment; D floats of observation."""
+
+    rewards: NDArray[np.float32]  # [n]
+    terminated: NDArray[np.bool_]  # [n]
+    truncated: NDArray[np.bool_]  # [n]
+    observations: NDArray[np.float32]  # [n, D] windows, then what `observe` writes
+    cursors: NDArray[np.int32]  # [n]
+    final_observations: NDArray[np.float32]  # [n, D] of the episode that ended in this step; else old
+    final_cursors: NDArray[np.int32]  # [n]
+    statistics: NDArray[np.float64]  # [n, s] of the episode that ended in this step; else old
+    window_floats: int  # where the observed part of a row begins
+
+
+def copy_floats(source: NDArray[np.float32], first: int, count: int, target: NDArray[np.float32], at: int) -> None:
+    """Copy floats; compiled code has a raw memcpy in this one's place, several times faster than a loop."""
+    target[at : at + count] = source[first : first + count]
+
+
+def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32]) -> None:
+    """Write every window at a cursor into the front of an observation row."""
+    at = 0
+    for w in range(windows.length.size):
+        width = windows.width[w]
+        count = windows.length[w] * width
+        first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
+        copy_floats(windows.values, first, count, row, at)
+        at += count
+
+
+def begin(lane: int, row: int, state: Any, tables: Any, params: Any, out: Outputs) -> None:
+    """Start an episode of the environment in a lane of a block; `row` is its row in the outputs."""
+    reset(lane, state, tables, params)
+    observe(lane, state, tables, params, out.observations[row][out.window_floats :])
+    out.cursors[row] = state.cursor[lane]
+
+
+def advance(
+    lane: int, row: int, action: Any, autoreset: bool, state: Any, tables: Any, params: Any, out: Outputs
+) -> bool:
+    """Step one environment; if its episode ended, keep what belongs to it and start the next. Return whether it did."""
+    reward, terminated, truncated = step(lane, action, state, tables, params)
+    out.rewards[row] = reward
+    out.terminated[row] = terminated
+    out.truncated[row] = truncated
+    ended = terminated or truncated
+    if ended:
+        observe(lane, state, tables, params, out.final_observations[row][out.window_floats :])
+        out.final_cursors[row] = state.cursor[lane]
+        finish(lane, state, tables, params, out.statistics[row])
+        if autoreset:
+            reset(lane, state, tables, params)
+    observe(lane, state, tables, params, out.observations[row][out.window_floats :])
+    out.cursors[row] = state.cursor[lane]
+    return ended
+
+
+def step_block(
+    block: int,
+    actions: Any,
+    autoreset: bool,
+    blocks: Any,
+    tables: Any,
+    params: Any,
+    windows: WindowTables,
+    out: Outputs,
+) -> int:
+    """Step the environments of one block; return how many episodes ended."""
+    state = blocks[block]
+    first = block * LANES
+    finished = 0
+    for lane in range(min(LANES, actions.shape[0] - first)):
+        row = first + lane
+        if advance(lane, row, actions[row], autoreset, state, tables, params[0], out):
+            gather(out.final_cursors[row], windows, out.final_observations[row])
+            finished += 1
+        gather(out.cursors[row], windows, out.observations[row])
+    return finished
+
+
+def step_all(
+    actions: Any, autoreset: bool, blocks: Any, tables: Any, params: Any, windows: WindowTables, out: Outputs
+) -> int:
+    """Step every environment; return how many episodes ended."""
+    finished = 0
+    for block in prange(blocks.size):
+        finished += step_block(block, actions, autoreset, blocks, tables, params, windows, out)
+    return finished
+
+
+def reset_all(
+    chosen: NDArray[np.bool_], blocks: Any, tables: Any, params: Any, windows: WindowTables, out: Outputs
+) -> None:
+    """Start an episode of every chosen environment."""
+    for row in range(chosen.size):
+        if chosen[row]:
+            begin(row % LANES, row, blocks[row // LANES], tables, params[0], out)
+            gather(out.cursors[row], windows, out.observations[row])
