@@ -112,7 +112,9 @@ def test_a_leak_on_some_rows_only_is_caught(seed, rate, horizon):
 
     # A hash of the time, so that the same rows leak whichever bars are left.
     def sometimes(series):
-        draw = (series.time // MINUTE * 2_654_435_761 % 2**32) / 2**32
+        mixed = (series.time // MINUTE).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        draw = (mixed >> np.uint64(32)) / 2**32
         return np.where(draw < rate, ahead(series, horizon), series.close)
 
     report = check_leaks(data, [sometimes], 4)

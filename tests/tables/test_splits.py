@@ -7,7 +7,7 @@ import datetime
 import numpy as np
 import pytest
 
-from tests.tables.price_data import MINUTE, START, gappy_bars
+from tests.tables.price_data import gappy_bars
 from velodrome.errors import ConfigError
 from velodrome.tables import build_market, walk_forward
 from velodrome.tables.windows import window_at
@@ -105,7 +105,7 @@ def test_an_instrument_without_bars_in_a_split_is_named():
 
 
 def test_unknown_split_is_refused():
-    with pytest.raises(ConfigError, match="no split 'tset'.*Did you mean 'test'"):
+    with pytest.raises(ConfigError, match=r"no split 'tset'.*Did you mean 'test'"):
         market_of(gappy_bars(1000)).split("tset")
 
 
@@ -180,8 +180,7 @@ def test_refused_walks(choices, message):
 
 
 def test_clipped_values_cannot_be_scaled_again():
-    with pytest.raises(ConfigError, match="clip at 2.0, which cannot be undone"):
+    with pytest.raises(ConfigError, match=r"clip at 2\.0, which cannot be undone"):
         walk_forward(market_of(gappy_bars(1000), clip=2.0), folds=2)
     fold = walk_forward(market_of(gappy_bars(1000)), folds=2, clip=1.5)[0]
     assert np.abs(fold.windows.values).max() == 1.5
-    assert START % MINUTE == 0

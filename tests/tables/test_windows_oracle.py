@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import zoneinfo
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from tests.tables.price_data import MINUTE, gappy_bars, with_series
+from tests.tables.price_data import MINUTE, gappy_bars, gappy_series, with_series
 from velodrome.bars.frame import Bars
 from velodrome.tables import build_market
 from velodrome.tables.leaks import altered_after
@@ -100,6 +101,23 @@ def test_days_in_a_time_zone_over_a_change_of_clocks():
     bars = gappy_bars(1500, 2, timezone="America/New_York", minutes=15, missing=0.02)
     check_against_loop(bars, "15m", {"15m": 2, "1d": 3})
     check_against_loop(bars, "1d", {"1h": 5, "1d": 2})
+
+
+def test_weeks_of_daily_bars():
+    # Sunday 2024-03-10 has 23 hours in New York; its bar closes the week all the same.
+    zone = zoneinfo.ZoneInfo("America/New_York")
+    first = datetime.date(2024, 1, 1)
+    days = [first + datetime.timedelta(days=day) for day in range(140)]
+    midnights = [datetime.datetime(day.year, day.month, day.day, tzinfo=zone) for day in days]
+    series = dataclasses.replace(
+        gappy_series(140, 0), time=np.array([int(midnight.timestamp()) * 10**9 for midnight in midnights])
+    )
+    bars = Bars({"AAA": series}, "1d", "America/New_York")
+    market = build_market(bars, ["close"], {"1w": 1, "1d": 1}, splits={}, scaler="none")
+    for t in range(int(market.begin[0]), 140):
+        sunday = t - (days[t].weekday() + 1) % 7
+        assert window_at(market.windows, 0, t)[0, 0] == np.float32(series.close[sunday])
+        assert window_at(market.windows, 1, t)[0, 0] == np.float32(series.close[t])
 
 
 @settings(max_examples=12, deadline=None)

@@ -78,4 +78,4 @@ def allocate_buffers(world: World, num_envs: int, with_windows: bool) -> Buffers
 
 def column_rows(column: NDArray, num_envs: int) -> NDArray:
     """Return a state column of all blocks, [blocks, (rows,) lanes], as [(rows,) n]: a copy."""
-    return np.moveaxis(column, 0, -2).reshape(*column.shape[1:-1], -1)[..., :num_envs]
+    return np.moveaxis(column, 0, -2).reshape(*column.shape[1:-1], -1)[..., :num_envs].copy()

@@ -1,0 +1,1 @@
+"""The names and data that users of other systems know, thin over the rest."""

@@ -1,0 +1,326 @@
+"""TorchTrade 0.1.0: its market layout, its parameters, and the replay of its recorded trajectories.
+
+Only the market differs from Velodrome's own: bins counted from midnight of the first day, empty execution bars filled
+with the last close, prices rounded to float32, and coarse bars labelled by their end, shown one bar later than they
+could be. The account is Velodrome's trading rule with the preset `torchtrade`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.bars.timeframe import DAY, parse_timeframe
+from velodrome.envs import margin_account as codes
+from velodrome.envs.trading_world import trading_world
+from velodrome.errors import ConfigError, DataError
+from velodrome.tables.market import Market
+from velodrome.tables.windows import WindowPart, stack_windows
+from velodrome.vector.native import NativeVectorEnv
+
+OHLCV = ("open", "high", "low", "close", "volume")
+SOFT_VALUE = 1e-6  # of the initial cash: below it a value is rounding noise
+
+
+class Frame(NamedTuple):
+    """Bars of one period; bins without a row give no bar."""
+
+    start: NDArray[np.int64]  # [bars] bin start, ns
+    ohlcv: NDArray[np.float32]  # [bars, 5]
+
+
+def _nanoseconds(timeframe: str) -> int:
+    length = parse_timeframe(timeframe).nanoseconds
+    if length is None:
+        raise ConfigError(f"time frame {timeframe!r}: TorchTrade's frames have a fixed length")
+    return length
+
+
+def _frame(data: Mapping[str, NDArray], period: int) -> Frame:
+    time = np.asarray(data["timestamp"], np.int64)
+    if len(time) == 0:
+        raise DataError("the TorchTrade data has no rows")
+    anchor = time[0] // DAY * DAY
+    bins = (time - anchor) // period
+    first = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
+    last = np.r_[first[1:] - 1, len(time) - 1]
+    columns = [
+        np.asarray(data["open"])[first],
+        np.maximum.reduceat(data["high"], first),
+        np.minimum.reduceat(data["low"], first),
+        np.asarray(data["close"])[last],
+        np.add.reduceat(data["volume"], first),
+    ]
+    return Frame(anchor + bins[first] * period, np.stack(columns, axis=1).astype(np.float32))
+
+
+def _execution_grid(frame: Frame, period: int) -> Frame:
+    """Fill the empty bins of the execution frame with the last close and no volume."""
+    labels = np.arange(frame.start[0], frame.start[-1] + period, period)
+    source = np.searchsorted(frame.start, labels, side="right") - 1
+    ohlcv = frame.ohlcv[source]
+    empty = frame.start[source] != labels
+    ohlcv[empty, :4] = ohlcv[empty, 3:4]
+    ohlcv[empty, 4] = 0.0
+    return Frame(labels, ohlcv)
+
+
+def torchtrade_market(
+    data: Mapping[str, NDArray], time_frames: Sequence[str], window_sizes: Sequence[int], execute_on: str
+) -> Market:
+    """Lay out bars as TorchTrade's sampler does; `data` has timestamp (ns), open, high, low, close and volume."""
+    if len(time_frames) != len(window_sizes):
+        raise ConfigError(f"{len(time_frames)} time frames but {len(window_sizes)} window sizes; give one for each")
+    execution_period = _nanoseconds(execute_on)
+    grid = _execution_grid(_frame(data, execution_period), execution_period)
+    windows = []
+    first_labels, coarse_periods, window_spans = [], [0], []
+    for name, length in zip(time_frames, window_sizes, strict=True):
+        period = _nanoseconds(name)
+        frame = _frame(data, period)
+        coarse = period > execution_period
+        labels = frame.start + period if coarse else frame.start
+        # A finer bar must have ended by the end of the execution bar.
+        look_up = grid.start + (execution_period - period if period < execution_period else 0)
+        last_row = np.searchsorted(labels, look_up, side="right") - 1
+        windows.append((int(length), [WindowPart(frame.ohlcv, last_row)]))
+        first_labels.append(labels[0])
+        window_spans.append(period * int(length))
+        coarse_periods += [period] if coarse else []
+    first_usable = max(first_labels) + max(window_spans) + max(coarse_periods)
+    begin = int(np.searchsorted(grid.start, first_usable))
+    bars = len(grid.start)
+    if begin >= bars:
+        raise DataError(
+            f"windows of {dict(zip(time_frames, window_sizes, strict=True))} leave no usable bar of {bars}; "
+            f"use shorter windows or more data"
+        )
+    day = grid.start // DAY
+    return Market(
+        symbols=("torchtrade",),
+        timeframe=execute_on,
+        timezone="UTC",
+        time=grid.start,
+        ohlc=np.ascontiguousarray(grid.ohlcv[:, :4].astype(np.float64)),
+        volume=grid.ohlcv[:, 4].astype(np.float64),
+        atr=np.zeros(bars),
+        session_last=np.r_[day[1:] != day[:-1], True].astype(np.uint8),
+        columns={},
+        begin=np.array([begin]),
+        end=np.array([bars]),
+        windows=stack_windows(windows),
+        window_names=tuple(time_frames),
+        feature_names=(OHLCV,) * len(windows),
+        name="torchtrade",
+    )
+
+
+def trading_parameters(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Translate TorchTrade's parameters into those of the trading environment."""
+    leverage = float(config["leverage"])
+    values: dict[str, Any] = {
+        "preset": "torchtrade",
+        "initial_cash": float(config["initial_cash"]),
+        "fee": float(config["transaction_fee"]),
+        "leverage": leverage,
+        "maintenance_margin": float(config["maintenance_margin_rate"]),
+        "bankrupt_at": float(config["bankrupt_threshold"]),
+    }
+    if kind == "base":
+        levels = tuple(float(level) for level in config["action_levels"])
+        return {**values, "levels": levels, "allow_short": leverage > 1.0 and min(levels) < 0.0}
+    return {
+        **values,
+        "action": "brackets",
+        "stop_loss": tuple(-float(level) for level in config["stoploss_levels"]),
+        "take_profit": tuple(float(level) for level in config["takeprofit_levels"]),
+        "include_hold": bool(config["include_hold_action"]),
+        "include_close": bool(config["include_close_action"]),
+        "lock_position": bool(config["lock_position_until_sltp"]),
+        "trade_mode": config["trade_mode"],
+        "position_fraction": float(config["position_fraction"]),
+        "quantity_per_trade": float(config["quantity_per_trade"]),
+        "allow_short": leverage > 1.0,
+    }
+
+
+def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:
+    """Run a recorded file's actions through the trading rule and return its arrays as Velodrome computes them.
+
+    The data file that the recording names must lie beside it. Inputs of the recording (`config`, `action`, the episode
+    starts, which windows to show, `ep_decision_margin`) are passed through.
+    """
+    path = Path(path)
+    with np.load(path, allow_pickle=False) as file:
+        recorded = {name: file[name] for name in file.files}
+    header = json.loads(str(recorded["config"]))
+    data_path = path.with_name(f"{header['data']}.npz")
+    if not data_path.exists():
+        raise DataError(f"{path.name} was recorded over {header['data']}; {data_path} is missing beside it")
+    with np.load(data_path, allow_pickle=False) as file:
+        data = {name: file[name] for name in file.files}
+    config = header["config"]
+    market = torchtrade_market(data, config["time_frames"], config["window_sizes"], config["execute_on"])
+    world = trading_world(market, **trading_parameters(config, header["kind"]))
+    starts = recorded["ep_start_index"].astype(np.int64)
+    longest = config["max_traj_length"]
+    begin, bars = int(market.begin[0]), int(market.end[0] - market.begin[0])
+    ends = np.full(len(starts), bars) if longest is None else np.minimum(starts + longest, bars)
+
+    envs = NativeVectorEnv(world, len(starts), seed=0, autoreset=False, compiled=compiled)
+    observations, _ = envs.reset(options={"cursor": begin + starts, "last": begin + ends - 1})
+    recorder = _Recorder(market, header, recorded, envs)
+    recorder.keep_windows(observations, step=0)
+    reset_ohlcv = _ohlcv(market, begin + starts)
+    reset_account = np.array(observations[:, -6:])
+    reset_value = envs.column("equity")
+    lengths = np.diff(recorded["ep_offset"])
+    for step in range(int(lengths.max(initial=0))):
+        running = step < lengths
+        actions = np.zeros(len(starts), np.int64)
+        actions[running] = recorded["action"][recorded["ep_offset"][:-1][running] + step]
+        outcome = envs.step(actions)
+        recorder.keep_step(running, step, outcome)
+        recorder.keep_windows(outcome[0], step=step + 1)
+    return {
+        **{name: recorded[name] for name in PASSED_THROUGH if name in recorded},
+        "ep_end_index": ends.astype(np.int32),
+        "ep_reset_ts": market.time[begin + starts],
+        "ep_reset_ohlcv": reset_ohlcv,
+        "ep_reset_account_state": reset_account,
+        "ep_reset_portfolio_value": reset_value,
+        "ep_complete": recorder.complete(),
+        **recorder.arrays,
+        **recorder.windows,
+    }
+
+
+PASSED_THROUGH = ("config", "ep_offset", "ep_start_index", "action", "win_episode", "win_step", "ep_decision_margin")
+
+
+def _ohlcv(market: Market, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    return np.column_stack([market.ohlc[rows], market.volume[rows]]).astype(np.float32)
+
+
+class _Recorder:
+    """Collects what the environments do, in the layout of the recording: episodes one after another."""
+
+    def __init__(
+        self, market: Market, header: Mapping[str, Any], recorded: Mapping[str, NDArray], envs: NativeVectorEnv
+    ) -> None:
+        steps = len(recorded["action"])
+        self.market, self.header, self.recorded, self.envs = market, header, recorded, envs
+        self.begin = int(market.begin[0])
+        self.reward_sum = np.zeros(envs.num_envs)
+        self.arrays: dict[str, NDArray] = {
+            "bar_index": np.zeros(steps, np.int32),
+            "bar_ts": np.zeros(steps, np.int64),
+            "bar_ohlcv": np.zeros((steps, 5), np.float32),
+            **{name: np.zeros(steps) for name in ("balance", "position_size", "entry_price", "portfolio_value")},
+            "hold_counter": np.zeros(steps, np.int32),
+            **{name: np.zeros(steps) for name in ("liquidation_price", "stop_loss", "take_profit", "reward64")},
+            "reward": np.zeros(steps, np.float32),
+            "terminated": np.zeros(steps, bool),
+            "truncated": np.zeros(steps, bool),
+            "account_state": np.zeros((steps, 6), np.float32),
+            "event": np.zeros(steps, np.int8),
+            "soft": np.zeros(steps, bool),
+        }
+        shapes = envs.world.window_shapes
+        shown = len(recorded["win_episode"])
+        self.windows = {
+            name: np.zeros((shown, *shape), np.float32) for name, shape in zip(header["windows"], shapes, strict=True)
+        }
+
+    def keep_step(self, running: NDArray[np.bool_], step: int, outcome: tuple) -> None:
+        """Store one step of the episodes that are still running."""
+        observations, rewards, terminated, truncated, _ = outcome
+        rows = self.recorded["ep_offset"][:-1][running] + step
+        column = {name: self.envs.column(name)[running] for name in COLUMNS}
+        reward_sum = self.envs.column("reward_sum")
+        cursor = column["cursor"].astype(np.int64)
+        levels = {name: column[source] for name, source in STEP_COLUMNS.items()}
+        kept: dict[str, NDArray] = {
+            **levels,
+            "bar_index": cursor - self.begin,
+            "bar_ts": self.market.time[cursor],
+            "bar_ohlcv": _ohlcv(self.market, cursor),
+            "liquidation_price": self._liquidation_prices(column),
+            "reward64": (reward_sum - self.reward_sum)[running],
+            "reward": rewards[running],
+            "terminated": terminated[running],
+            "truncated": truncated[running],
+            "account_state": observations[running, -6:],
+            "event": self._events(column),
+            "soft": column["equity"] < SOFT_VALUE * column["initial"],
+        }
+        self.reward_sum = reward_sum
+        for name, values in kept.items():
+            self.arrays[name][rows] = values
+
+    def keep_windows(self, observations: NDArray[np.float32], step: int) -> None:
+        """Store the windows that the recording shows at this step of an episode; 0 is the reset."""
+        shown = np.flatnonzero(self.recorded["win_step"] == step)
+        episodes = self.recorded["win_episode"][shown]
+        at = 0
+        for name, (length, width) in zip(self.windows, self.envs.world.window_shapes, strict=True):
+            part = observations[episodes, at : at + length * width]
+            self.windows[name][shown] = part.reshape(-1, length, width)
+            at += length * width
+
+    def complete(self) -> NDArray[np.bool_]:
+        """Return for each episode whether its last step, and no earlier one, ended it."""
+        ended = self.arrays["terminated"] | self.arrays["truncated"]
+        offsets = self.recorded["ep_offset"]
+        return np.array([bool(ended[end - 1]) and not ended[start : end - 1].any() for start, end in pairwise(offsets)])
+
+    def _liquidation_prices(self, column: Mapping[str, NDArray]) -> NDArray[np.float64]:
+        config = self.header["config"]
+        terms = codes.Terms(1.0 / config["leverage"], config["transaction_fee"], config["maintenance_margin_rate"])
+        accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
+        return np.array(
+            [
+                codes.liquidation_price(codes.Account(*account, 0.0, 0.0, 0.0, 0.0, 0, 0, 0), terms)
+                for account in accounts
+            ]
+        )
+
+    def _events(self, column: Mapping[str, NDArray]) -> NDArray[np.int8]:
+        """Translate codes to the package's own labels, which are informative only."""
+        names = self.header["events"]
+        brackets = self.header["kind"] == "sltp"
+        shorts = bool(self.envs.world.params.allow_short)
+        labels = []
+        for order, leave, units in zip(column["order_code"], column["exit_code"], column["units"], strict=True):
+            side = ("long" if units > 0 else "short") if brackets or shorts else "buy"
+            entered = order in (codes.OPENED, codes.SWITCHED, codes.INCREASED)
+            closed = "close" if brackets else ("flat" if shorts else "sell")
+            reduced = "close_partial" if shorts else "sell"
+            label = EXIT_EVENTS.get(int(leave)) or (
+                side if entered
+                else closed if order in (codes.CLOSED, codes.SWITCH_CLOSED)
+                else reduced if order == codes.DECREASED
+                else "exhausted" if order == codes.EXHAUSTED
+                else "hold"
+            )  # fmt: skip
+            labels.append(names.index(label))
+        return np.array(labels, np.int8)
+
+
+EXIT_EVENTS = {codes.LIQUIDATED: "liquidation", codes.STOPPED: "sltp_sl", codes.TARGET: "sltp_tp"}
+STEP_COLUMNS = {
+    "balance": "cash",
+    "position_size": "units",
+    "entry_price": "entry",
+    "portfolio_value": "equity",
+    "hold_counter": "held",
+    "stop_loss": "stop",
+    "take_profit": "target",
+}
+COLUMNS = (*STEP_COLUMNS.values(), "cursor", "initial", "order_code", "exit_code")
