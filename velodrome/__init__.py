@@ -1,3 +1,54 @@
 """Velodrome trains reinforcement-learning agents on thousands of environments at once."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+# Public name -> module. Imported when first used, so that `import velodrome` costs next to nothing.
+_HOMES = {
+    "read_bars": "velodrome.bars",
+    "check_bars": "velodrome.bars",
+    "synthetic_bars": "velodrome.bars",
+    "Bars": "velodrome.bars",
+    "build_market": "velodrome.tables",
+    "walk_forward": "velodrome.tables",
+    "check_leaks": "velodrome.tables",
+    "describe_features": "velodrome.tables",
+    "Market": "velodrome.tables",
+    "make": "velodrome.vector.make",
+    "make_vec": "velodrome.vector.make",
+}
+__all__ = [
+    "Bars",
+    "Market",
+    "__version__",
+    "build_market",
+    "check_bars",
+    "check_leaks",
+    "describe_features",
+    "make",
+    "make_vec",
+    "read_bars",
+    "synthetic_bars",
+    "walk_forward",
+]
+
+if TYPE_CHECKING:
+    from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
+    from velodrome.tables import Market, build_market, check_leaks, describe_features, walk_forward
+    from velodrome.vector.make import make, make_vec
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'velodrome' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 from numpy.testing import assert_array_equal
 
 from tests.tables.price_data import MINUTE, gappy_bars, gappy_series, with_series
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables import Market, build_market, indicators
+from velodrome.tables.hashing import content_hash
 from velodrome.tables.windows import window_at
 
 
@@ -34,7 +37,7 @@ def test_defaults_are_eight_features_over_32_bars_in_three_splits():
 
 
 def test_execution_arrays():
-    bars = gappy_bars(700, symbols=("AAA", "BBB"))
+    bars = gappy_bars(700, symbols=("AAA", "BBB"), minutes=15, missing=0.0)
     market = build_market(bars, ["log_return"], 4, name="two")
     for column, name in enumerate(("open", "high", "low", "close")):
         expected = np.concatenate([getattr(bars[symbol], name) for symbol in bars])
@@ -42,6 +45,8 @@ def test_execution_arrays():
     second = bars["BBB"]
     assert_array_equal(market.atr[700:], indicators.atr_from_first_row(second.high, second.low, second.close))
     assert_array_equal(market.columns["funding_rate"][700:], second.extra["funding_rate"])
+    day = market.time // (24 * 60 * MINUTE)
+    assert_array_equal(market.session_last[:699], day[1:700] != day[:699])
     assert market.session_last[699] == market.session_last[-1] == 1
     assert market.end.tolist() == [700, 1437]
     assert market.begin.tolist() == [4, 704]
@@ -123,6 +128,19 @@ def test_windows_with_bars_at_odd_times_know_nothing_early():
         assert newest <= t
 
 
+def test_windows_with_bars_closer_than_their_size_know_nothing_early():
+    # The hourly bar of 11:30 claims to close at 12:30, but another opens at 11:45, within the 4 hours until 12:00.
+    hourly = gappy_series(400, 0, minutes=60, missing=0.0)
+    time = hourly.time + 30 * MINUTE
+    time[12::24] = time[11::24][: len(time[12::24])] + 15 * MINUTE
+    market = build_market(
+        Bars({"AAA": dataclasses.replace(hourly, time=time)}, "1h"), ["close"], {"4h": 1}, splits={}, scaler="none"
+    )  # fmt: skip
+    for t in range(int(market.begin[0]), 100):
+        shown = window_at(market.windows, 0, t)[-1, 0]
+        assert max(row for row in range(400) if np.float32(hourly.close[row]) == shown) <= t
+
+
 HASH_SCRIPT = """
 import numpy as np
 from tests.tables.price_data import gappy_bars
@@ -151,6 +169,53 @@ def test_the_hash_is_the_same_in_other_processes():
         hashes.add(run.stdout.strip())
     assert len(hashes) == 1
     assert len(hashes.pop()) == 64
+
+
+class Weighted:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __call__(self, series):
+        return series.close * self.weight
+
+
+def weighted(series, weight=1.0):
+    return series.close * weight
+
+
+def heavier(series, weight=2.0):
+    return series.close * weight
+
+
+def test_the_hash_sees_what_functions_do():
+    def closing_over(weight):
+        return lambda series: series.close * weight
+
+    different = [
+        *(closing_over(1.0), closing_over(2.0), closing_over(np.arange(3)), closing_over(np.arange(1, 4))),
+        *(weighted, heavier, functools.partial(weighted, weight=3.0), functools.partial(weighted, weight=4.0)),
+        *(Weighted(1.0), Weighted(2.0), Weighted(1.0).__call__, njit(closing_over(3.0)), len, abs),
+        *(lambda series: [each + 1 for each in series.close], lambda series: [each + 2 for each in series.close]),
+        *(
+            {"a": 1},
+            {"b": 1},
+            ["a", 1],
+            "a",
+            b"a",
+            1,
+            1.5,
+            None,
+            True,
+            {"a", "b"},
+            object(),
+            np.float32([1]),
+            np.ones(1),
+        ),
+    ]
+    hashes = [content_hash({"value": value}) for value in different]
+    assert len(set(hashes)) == len(hashes)
+    assert content_hash({"value": closing_over(2.0)}) == hashes[1]
+    assert content_hash({"value": np.float64(1.5)}) == content_hash({"value": 1.5})
 
 
 def test_the_hash_sees_every_choice_and_every_number():

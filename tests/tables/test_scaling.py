@@ -44,6 +44,13 @@ def test_a_constant_feature_has_scale_one(kind):
     assert scale[1] > 0
 
 
+@pytest.mark.parametrize("rows", range(2, 40))
+def test_a_constant_whose_mean_rounds_has_scale_one_too(rows):
+    for value in (0.1, 1 / 3, 1e5 / 7):
+        centre, scale = centre_and_scale(np.full((rows, 1), value), "standard")
+        assert (centre[0], scale[0]) == (value, 1.0)
+
+
 @pytest.mark.parametrize("per_instrument", [False, True])
 def test_fitted_on_the_rows_that_training_can_show(per_instrument):
     bars = gappy_bars(900, 2, ("AAA", "BBB"))

@@ -104,17 +104,17 @@ def test_days_in_a_time_zone_over_a_change_of_clocks():
 
 
 def test_weeks_of_daily_bars():
-    # Sunday 2024-03-10 has 23 hours in New York; its bar closes the week all the same.
+    # Sundays 2024-03-10 and 2024-11-03 have 23 and 25 hours in New York; their bars close the week all the same.
     zone = zoneinfo.ZoneInfo("America/New_York")
     first = datetime.date(2024, 1, 1)
-    days = [first + datetime.timedelta(days=day) for day in range(140)]
+    days = [first + datetime.timedelta(days=day) for day in range(320)]
     midnights = [datetime.datetime(day.year, day.month, day.day, tzinfo=zone) for day in days]
     series = dataclasses.replace(
-        gappy_series(140, 0), time=np.array([int(midnight.timestamp()) * 10**9 for midnight in midnights])
+        gappy_series(320, 0), time=np.array([int(midnight.timestamp()) * 10**9 for midnight in midnights])
     )
     bars = Bars({"AAA": series}, "1d", "America/New_York")
     market = build_market(bars, ["close"], {"1w": 1, "1d": 1}, splits={}, scaler="none")
-    for t in range(int(market.begin[0]), 140):
+    for t in range(int(market.begin[0]), 320):
         sunday = t - (days[t].weekday() + 1) % 7
         assert window_at(market.windows, 0, t)[0, 0] == np.float32(series.close[sunday])
         assert window_at(market.windows, 1, t)[0, 0] == np.float32(series.close[t])

@@ -304,7 +304,7 @@ class _Recorder:
             reduced = "close_partial" if shorts else "sell"
             label = EXIT_EVENTS.get(int(leave)) or (
                 side if entered
-                else closed if order in (codes.CLOSED, codes.SWITCH_CLOSED)
+                else closed if order == codes.CLOSED or (order == codes.SWITCH_CLOSED and not brackets)
                 else reduced if order == codes.DECREASED
                 else "exhausted" if order == codes.EXHAUSTED
                 else "hold"

@@ -1,0 +1,64 @@
+"""One environment of a rule as a plain Gymnasium environment: the same compiled loop over a batch of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+
+from velodrome.envs.contract import World, state_columns
+from velodrome.vector.native import NativeVectorEnv
+from velodrome.vector.rule_env import ObservationKind
+
+
+class RuleEnv(gymnasium.Env):
+    """One environment. `compiled=False` runs the rule as plain Python, so that a debugger can step into it."""
+
+    def __init__(
+        self, world: World, *, seed: int | None = None, observation: ObservationKind = "flat",
+        check_actions: bool = True, compiled: bool = True, render_mode: Literal["ansi"] | None = None,
+    ) -> None:  # fmt: skip
+        self.metadata = {"render_modes": ["ansi"], "render_fps": 0}
+        self.render_mode = render_mode
+        self.envs = NativeVectorEnv(
+            world, 1, seed=seed, observation=observation, check_actions=check_actions, autoreset=False, threads=1,
+            compiled=compiled, copy=True,
+        )  # fmt: skip
+        self.action_space = self.envs.single_action_space
+        self.observation_space = self.envs.single_observation_space
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; options["cursor"] and options["last"] choose where, if the environment has such options."""
+        super().reset(seed=seed)
+        observations, _ = self.envs.reset(seed=seed, options=options)
+        return _first(observations), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one step; at the end of an episode info["statistics"] holds its statistics by name."""
+        actions = np.asarray(action)[None]
+        observations, rewards, terminated, truncated, infos = self.envs.step(actions)
+        info = {}
+        if "statistics" in infos:
+            info["statistics"] = {name: float(values[0]) for name, values in infos["statistics"].items()}
+        return _first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info
+
+    def state(self) -> dict[str, Any]:
+        """Return the state's columns by name: a copy, for people and debuggers."""
+        names = state_columns(self.envs.world.state_type)
+        return {name: self.envs.column(name)[..., 0] for name in names}
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Return a line for people about the environment."""
+        lines = self.envs.render() if self.render_mode == "ansi" else None
+        return lines[0] if lines else None
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+def _first(observations: Any) -> Any:
+    if isinstance(observations, dict):
+        return {name: _first(part) for name, part in observations.items()}
+    return np.asarray(observations[0])
