@@ -1,0 +1,199 @@
+"""The CUDA backend: one thread per environment over torch tensors that never leave the device.
+
+`step` launches kernels on torch's current stream and returns device tensors; nothing is copied to the host. Inside
+`torch.cuda.graph(…)` a step is two kernel launches of a few microseconds; `docs/performance.md` has the numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.envs.contract import LANES, World, params_record, state_dtype
+from velodrome.errors import BackendError, ConfigError
+from velodrome.vector.batch import Outputs
+from velodrome.vector.buffers import Buffers, allocate_outputs, block_count, bytes_per_environment, column_rows
+from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
+
+THREADS = 128  # per block of the step kernel
+ROWS = 8  # environments per block of the gather kernel, one warp each
+
+
+def unavailable_reason() -> str | None:
+    """Return why CUDA cannot serve, with what to do, or None if it can."""
+    import torch
+
+    try:
+        from velodrome.vector import cuda_kernels
+    except Exception as error:
+        return f"numba's CUDA support does not import ({type(error).__name__}: {error}); pip install 'velodrome[cuda]'"
+    if cuda_kernels.SIMULATED:
+        return None
+    if not torch.cuda.is_available():
+        build = torch.version.cuda or "none: a CPU build"
+        return f"torch {torch.__version__} sees no CUDA device (CUDA of the build: {build})"
+    if not cuda_kernels.cuda.is_available():
+        return "torch sees a CUDA device but numba does not; pip install 'velodrome[cuda]' and run `velodrome doctor`"
+    return None
+
+
+class CudaVectorEnv(RuleVectorEnv):
+    """n environments of one rule on the GPU; actions, observations, rewards and flags are tensors on it.
+
+    Checking actions copies one flag to the host in each step; pass check_actions=False, or capture the step in a CUDA
+    graph, where it is not possible, to avoid that.
+    """
+
+    def __init__(
+        self, world: World, num_envs: int, *, seed: int | None = None, observation: ObservationKind = "flat",
+        check_actions: bool = True, copy: bool = False, autoreset: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            world, num_envs, seed=seed, observation=observation, check_actions=check_actions, copy=copy,
+            autoreset=autoreset,
+        )  # fmt: skip
+        reason = unavailable_reason()
+        if reason is not None:
+            raise BackendError(
+                f"backend='cuda' cannot serve: {reason}. Use backend='native' for all CPU cores, or set "
+                f"NUMBA_ENABLE_CUDASIM=1 before the start to run the kernels in a (slow) simulator."
+            )
+        import torch
+
+        from velodrome.vector import cuda_kernels
+
+        self._torch, self._cuda = torch, cuda_kernels
+        self.device = torch.device("cpu" if cuda_kernels.SIMULATED else "cuda")
+        self._kernels = cuda_kernels.compile_kernels(world)
+        dtype = state_dtype(world.state_type)
+        initial = np.zeros(block_count(self.num_envs), dtype)
+        for column in world.reset_options.values():
+            initial[column] = -1
+        self._blocks = torch.from_numpy(initial.view(np.uint8)).to(self.device)
+        out = allocate_outputs(world, self.num_envs, observation != "cursor", self._allocate)
+        if observation == "cursor":
+            # Column after column: neighbouring threads then write neighbouring floats.
+            out = out._replace(observations=self._allocate(np.float32, out.observations.shape[::-1]).T)
+        self.buffers = Buffers(self._blocks, out, bytes_per_environment(world, self.num_envs))
+        self._params_bytes = self._to_device(params_record(world.params).view(np.uint8))
+        self._memory = cuda_kernels.Memory(
+            self._array(self._blocks, dtype), self._array(self._params_bytes, params_record(world.params).dtype)
+        )
+        self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
+        self._tables = type(world.tables)(*map(self._array, self._tensors[0]))
+        self._window_tables = type(self.windows)(*map(self._array, self._tensors[1]))
+        self._out = Outputs(*(value if isinstance(value, int) else self._array(value) for value in out))
+        self._actions = torch.zeros(self._shape_of_actions(), dtype=self._action_tensor_type(), device=self.device)
+        self._action_array = self._array(self._actions)
+        self._observation_view = self._view(out.observations, out.cursors)
+        self._final_view = self._view(out.final_observations, out.final_cursors)
+        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(world.statistics)}
+        self._grid = (-(-self.num_envs // THREADS), THREADS)
+        self._gather_grid = (-(-self.num_envs // ROWS), (cuda_kernels.WARP, ROWS))
+
+    # Memory
+
+    def _allocate(self, dtype: Any, shape: tuple[int, ...]) -> Any:
+        torch_type = getattr(self._torch, "bool" if dtype is np.bool_ else np.dtype(dtype).name)
+        return self._torch.zeros(shape, dtype=torch_type, device=self.device)
+
+    def _to_device(self, array: NDArray) -> Any:
+        return self._torch.from_numpy(np.array(array)).to(self.device)
+
+    def _array(self, tensor: Any, dtype: np.dtype | None = None) -> Any:
+        """Return a tensor's memory as kernels take it, without a copy."""
+        if self._cuda.SIMULATED:
+            array = tensor.numpy()
+            return array if dtype is None else array.view(dtype).view(np.recarray)
+        array = self._cuda.cuda.as_cuda_array(tensor)
+        return array if dtype is None else array.view(dtype)
+
+    def _action_tensor_type(self) -> Any:
+        return self._torch.int64 if self._action_dtype.kind == "i" else self._torch.float32
+
+    def _host_blocks(self) -> NDArray:
+        return self._blocks.cpu().numpy().view(state_dtype(self.world.state_type))
+
+    def _write_state(self, column: str, rows: NDArray[np.int64], values: NDArray) -> None:
+        blocks = np.array(self._host_blocks())
+        blocks[column][rows // LANES, rows % LANES] = values
+        self._blocks.copy_(self._torch.from_numpy(blocks.view(np.uint8)))
+
+    def column(self, name: str) -> Any:
+        """Return a copy of one column of the state on the host: [n], or [rows, n]."""
+        return column_rows(self._host_blocks()[name], self.num_envs)
+
+    # Steps
+
+    def _launch(self, kernel: Any, grid: Any, *arguments: Any) -> None:
+        stream: Any = 0
+        if not self._cuda.SIMULATED:
+            stream = self._cuda.cuda.external_stream(self._torch.cuda.current_stream().cuda_stream)
+        with self._cuda.separate_rounding():
+            kernel[(*grid, stream)](*arguments)
+
+    def _gather(self) -> None:
+        if self.buffers.out.window_floats:
+            self._launch(self._kernels.gather, self._gather_grid, self._window_tables, self._out)
+
+    def _reset_chosen(self, chosen: NDArray[np.bool_]) -> None:
+        mask = self._to_device(chosen)
+        self._launch(self._kernels.reset, self._grid, self._array(mask), self._memory, self._tables, self._out)
+        self._gather()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments. The infos are always present: reading whether an episode ended would need a copy."""
+        if not self._seeded:
+            raise ConfigError("call reset() before the first step()")
+        self.set_actions(actions)
+        self.step_kernels()
+        out = self.buffers.out
+        ended = out.terminated | out.truncated
+        infos = {"final_obs": self._final_view, "_final_obs": ended, "statistics": self._statistics_view,
+                 "_statistics": ended}  # fmt: skip
+        if self.copy:
+            infos = _cloned(infos)
+            return _cloned(self._observation_view), *map(_cloned, (out.rewards, out.terminated, out.truncated)), infos
+        return self._observation_view, out.rewards, out.terminated, out.truncated, infos
+
+    def set_actions(self, actions: Any) -> None:
+        """Copy actions into the buffer that `step_kernels` reads, checking them unless a graph is being captured."""
+        actions = self._torch.as_tensor(actions, device=self.device)
+        if self._action_dtype.kind == "i" and actions.is_floating_point():
+            raise self._bad_shape(actions)
+        if actions.numel() != self._actions.numel():
+            raise self._bad_shape(actions)
+        actions = actions.reshape(self._actions.shape)
+        capturing = not self._cuda.SIMULATED and self._torch.cuda.is_current_stream_capturing()
+        if self.check_actions and not capturing:
+            legal = (actions >= self._to_bound(self._action_low)) & (actions <= self._to_bound(self._action_high))
+            if not bool(legal.all()):
+                host = actions.cpu().numpy()
+                self._refuse(host, int(np.argmin(legal.cpu().numpy().reshape(self.num_envs, -1).all(axis=1))))
+        self._actions.copy_(actions)
+
+    def _to_bound(self, bound: Any) -> Any:
+        return self._torch.as_tensor(bound, device=self.device) if isinstance(bound, np.ndarray) else bound
+
+    def step_kernels(self, actions: Any = None) -> None:
+        """Launch one step on the current stream and nothing else: what belongs into a CUDA graph.
+
+        `actions` is a contiguous tensor on the device of the right type and shape, read in place and not checked;
+        None takes what `set_actions` stored. Results are in `buffers.out`.
+        """
+        source = self._action_array if actions is None else self._array(actions)
+        self._launch(
+            self._kernels.step, self._grid, source, self.autoreset, self._memory, self._tables, self._out
+        )  # fmt: skip
+        if self.buffers.out.window_floats:
+            self._launch(self._kernels.gather_final, self._gather_grid, self._window_tables, self._out)
+        self._gather()
+
+    def _observations(self) -> Any:
+        return _cloned(self._observation_view) if self.copy else self._observation_view
+
+
+def _cloned(value: Any) -> Any:
+    return {name: _cloned(part) for name, part in value.items()} if isinstance(value, dict) else value.clone()
