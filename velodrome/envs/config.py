@@ -85,9 +85,12 @@ def number_ranges(config: EnvConfig) -> tuple[NDArray[np.float64], NDArray[np.fl
     return low, high, np.array(whole, np.uint8)
 
 
-def params_type(model: type[EnvConfig], further: tuple[str, ...]) -> Any:
-    """Make the NamedTuple of scalars that a rule receives: the numeric parameters, then further integers."""
-    return namedtuple("Params", (*number_names(model), *further))
+def params_type(module: str, model: type[EnvConfig], further: tuple[str, ...]) -> Any:
+    """Make the NamedTuple of scalars that a rule receives: the numeric parameters, then further integers.
+
+    It must be the attribute `Params` of the named module: Numba's cache finds it there.
+    """
+    return namedtuple("Params", (*number_names(model), *further), module=module)
 
 
 def low_ends(config: EnvConfig) -> dict[str, float]:

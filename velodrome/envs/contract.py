@@ -114,6 +114,7 @@ def state_dtype(state_type: type) -> np.dtype:
 def params_record(params: Any) -> NDArray:
     """Return a rule's scalars as an array of one record, in which compiled code reads `params.name`."""
     fields = [(name, np.float64 if isinstance(value, float) else np.int64) for name, value in params._asdict().items()]
-    record = np.array([tuple(params)], dtype=np.dtype(fields)).view(np.recarray)
+    # Aligned: of a packed record a GPU would read every field byte by byte.
+    record = np.array([tuple(params)], dtype=np.dtype(fields, align=True)).view(np.recarray)
     record.flags.writeable = False
     return record

@@ -64,6 +64,7 @@ ACCOUNT_VALUES = (*TORCHTRADE_VALUES, "drawdown", "episode_left")
 BRACKET_VALUES = (*ACCOUNT_VALUES, "stop_distance", "target_distance")
 
 Params = params_type(
+    __name__,
     TradingConfig,
     (
         "action", "reward", "trade_mode", "start", "fill_at_close", "allow_short", "hold_on_same_action",
@@ -212,20 +213,22 @@ def differential_sharpe(i: int, gain: float, decay: float, state: State) -> floa
     return ratio
 
 
-def log_return(before: float, after: float) -> float:
-    if after <= 0.0:
-        return -10.0 if before > 0.0 else 0.0
-    return math.log(after / before) if before > 0.0 else 0.0
+def log_return(growth: float, before: float) -> float:
+    if before <= 0.0:
+        return 0.0
+    return math.log(growth) if growth > 0.0 else -10.0
 
 
-def built_in_reward(i: int, before: float, after: float, deeper: float, state: State, params: Any) -> float:
-    """Return a named reward; `deeper` is the increase of the drawdown."""
+def built_in_reward(
+    i: int, growth: float, before: float, old_peak: float, drawdown: float, state: State, params: Any
+) -> float:
+    """Return a named reward; `growth` is equity after over equity `before`, `drawdown` the one after."""
     if params.reward == LOG_RETURN:
-        return log_return(before, after)
+        return log_return(growth, before)
     if params.reward == DRAWDOWN:
         weight = number(i, DRAWDOWN_PENALTY, params.drawdown_penalty, state, params)
-        return log_return(before, after) - weight * max(0.0, deeper)
-    gain = after / before - 1.0 if before > 0.0 else 0.0
+        return log_return(growth, before) - weight * max(0.0, drawdown - (1.0 - before / old_peak))
+    gain = growth - 1.0 if before > 0.0 else 0.0
     if params.reward == DIFFERENTIAL_SHARPE:
         return differential_sharpe(i, gain, number(i, SHARPE_DECAY, params.sharpe_decay, state, params), state)
     return gain
@@ -400,7 +403,8 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
 
     # The mark.
     after = equity_at(account, close, terms)
-    turnover = account.traded / before if before > 0.0 else 0.0
+    turnover = account.traded / before if account.traded > 0.0 and before > 0.0 else 0.0
+    growth = after / before if before > 0.0 else 0.0
     old_peak = state.peak[i]
     peak = max(old_peak, after)
     drawdown = 1.0 - after / peak
@@ -415,7 +419,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
             ),
         )  # fmt: skip
     else:
-        reward = built_in_reward(i, before, after, drawdown - (1.0 - before / old_peak), state, params)
+        reward = built_in_reward(i, growth, before, old_peak, drawdown, state, params)
         reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
 
     # The books.
@@ -447,7 +451,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
             state.session_turnover[i] += turnover
     if paid != 0.0:
         state.funding[i] += paid
-    gain = after / before - 1.0 if before > 0.0 else 0.0
+    gain = growth - 1.0 if before > 0.0 else 0.0
     state.reward_sum[i] += reward
     state.return_sum[i] += gain
     state.return_square_sum[i] += gain * gain

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.contract import LANES, World, params_record, state_dtype
+from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import Buffers, allocate_outputs, block_count, bytes_per_environment, column_rows
@@ -77,10 +77,8 @@ class CudaVectorEnv(RuleVectorEnv):
             # Column after column: neighbouring threads then write neighbouring floats.
             out = out._replace(observations=self._allocate(np.float32, out.observations.shape[::-1]).T)
         self.buffers = Buffers(self._blocks, out, bytes_per_environment(world, self.num_envs))
-        self._params_bytes = self._to_device(params_record(world.params).view(np.uint8))
-        self._memory = cuda_kernels.Memory(
-            self._array(self._blocks, dtype), self._array(self._params_bytes, params_record(world.params).dtype)
-        )
+        self._memory = cuda_kernels.Memory(self._array(self._blocks, dtype))
+        self._params = kernel_params(world)
         self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
         self._tables = type(world.tables)(*map(self._array, self._tensors[0]))
         self._window_tables = type(self.windows)(*map(self._array, self._tensors[1]))
@@ -134,14 +132,15 @@ class CudaVectorEnv(RuleVectorEnv):
         with self._cuda.separate_rounding():
             kernel[(*grid, stream)](*arguments)
 
-    def _gather(self) -> None:
+    def _gather(self, after_step: bool) -> None:
         if self.buffers.out.window_floats:
-            self._launch(self._kernels.gather, self._gather_grid, self._window_tables, self._out)
+            self._launch(self._kernels.gather, self._gather_grid, after_step, self._window_tables, self._out)
 
     def _reset_chosen(self, chosen: NDArray[np.bool_]) -> None:
         mask = self._to_device(chosen)
-        self._launch(self._kernels.reset, self._grid, self._array(mask), self._memory, self._tables, self._out)
-        self._gather()
+        arguments = (self._array(mask), self._memory, self._tables, self._params, self._out)
+        self._launch(self._kernels.reset, self._grid, *arguments)
+        self._gather(after_step=False)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments. The infos are always present: reading whether an episode ended would need a copy."""
@@ -184,15 +183,18 @@ class CudaVectorEnv(RuleVectorEnv):
         None takes what `set_actions` stored. Results are in `buffers.out`.
         """
         source = self._action_array if actions is None else self._array(actions)
-        self._launch(
-            self._kernels.step, self._grid, source, self.autoreset, self._memory, self._tables, self._out
-        )  # fmt: skip
-        if self.buffers.out.window_floats:
-            self._launch(self._kernels.gather_final, self._gather_grid, self._window_tables, self._out)
-        self._gather()
+        arguments = (source, self.autoreset, self._memory, self._tables, self._params, self._out)
+        self._launch(self._kernels.step, self._grid, *arguments)
+        self._gather(after_step=True)
 
     def _observations(self) -> Any:
         return _cloned(self._observation_view) if self.copy else self._observation_view
+
+
+def kernel_params(world: World) -> Any:
+    """Return the rule's scalars as a tuple of floats and integers, the types that a kernel is compiled for."""
+    scalars = (value if isinstance(value, float) else int(value) for value in world.params)
+    return type(world.params)(*scalars)
 
 
 def _cloned(value: Any) -> Any:

@@ -24,15 +24,17 @@ if not hasattr(np, "row_stack"):
 
 from numba import config, cuda, njit
 
+# A small batch on a large GPU is the user's choice, not something to warn of at every start.
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
 WARP = 32
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
 
 class Memory(NamedTuple):
-    """The arrays of a batch that kernels see as records."""
+    """The array of a batch that kernels see as records; in a tuple, because the simulator would copy a bare one."""
 
     blocks: Any  # [blocks] of the world's state
-    params: Any  # [1]
 
 
 class Kernels(NamedTuple):
@@ -41,22 +43,21 @@ class Kernels(NamedTuple):
     step: Any
     reset: Any
     gather: Any
-    gather_final: Any
 
 
-def step_kernel(actions: Any, autoreset: bool, memory: Memory, tables: Any, out: Outputs) -> None:
-    """Step one environment per thread."""
+def step_kernel(actions: Any, autoreset: bool, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
+    """Step one environment per thread. Parameters come by value: a GPU reads them from its constant memory."""
     row = cuda.grid(1)
     if row < actions.shape[0]:
         state = memory.blocks[row // LANES]
-        advance(row % LANES, row, actions[row], autoreset, state, tables, memory.params[0], out)
+        advance(row % LANES, row, actions[row], autoreset, state, tables, params, out)
 
 
-def reset_kernel(chosen: Any, memory: Memory, tables: Any, out: Outputs) -> None:
+def reset_kernel(chosen: Any, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
     """Start an episode of each chosen environment."""
     row = cuda.grid(1)
     if row < chosen.shape[0] and chosen[row]:
-        begin(row % LANES, row, memory.blocks[row // LANES], tables, memory.params[0], out)
+        begin(row % LANES, row, memory.blocks[row // LANES], tables, params, out)
 
 
 def gather_row(row: int, lane: int, cursor: int, windows: WindowTables, observations: Any) -> None:
@@ -66,23 +67,31 @@ def gather_row(row: int, lane: int, cursor: int, windows: WindowTables, observat
         width = windows.width[w]
         count = windows.length[w] * width
         first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
-        for k in range(lane, count, WARP):
+        k = lane
+        # Four loads in flight before the first store: the compiler may not reorder them, the arrays could overlap.
+        while k + 3 * WARP < count:
+            value_0 = windows.values[first + k]
+            value_1 = windows.values[first + k + WARP]
+            value_2 = windows.values[first + k + 2 * WARP]
+            value_3 = windows.values[first + k + 3 * WARP]
+            observations[row, at + k] = value_0
+            observations[row, at + k + WARP] = value_1
+            observations[row, at + k + 2 * WARP] = value_2
+            observations[row, at + k + 3 * WARP] = value_3
+            k += 4 * WARP
+        while k < count:
             observations[row, at + k] = windows.values[first + k]
+            k += WARP
         at += count
 
 
-def gather_kernel(windows: WindowTables, out: Outputs) -> None:
-    """Write the windows of every environment, one warp each."""
+def gather_kernel(after_step: bool, windows: WindowTables, out: Outputs) -> None:
+    """Write the windows of every environment, and the last ones of episodes that ended in this step; a warp each."""
     row = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     if row < out.cursors.shape[0]:
         gather_row(row, cuda.threadIdx.x, out.cursors[row], windows, out.observations)
-
-
-def gather_final_kernel(windows: WindowTables, out: Outputs) -> None:
-    """Write the last windows of the episodes that ended in this step."""
-    row = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
-    if row < out.cursors.shape[0] and (out.terminated[row] or out.truncated[row]):
-        gather_row(row, cuda.threadIdx.x, out.final_cursors[row], windows, out.final_observations)
+        if after_step and (out.terminated[row] or out.truncated[row]):
+            gather_row(row, cuda.threadIdx.x, out.final_cursors[row], windows, out.final_observations)
 
 
 @contextmanager
@@ -126,11 +135,12 @@ def _compile(world: World, kernel: Any) -> Any:
         )
         # Link-time optimisation would generate the code again, with contraction.
         no_link_time = {"lto": False} if "lto" in inspect.signature(cuda.jit).parameters else {}
-        _compiled[key] = cuda.jit(cache=True, **no_link_time)(device_function)
+        # Not as a decorator with arguments: numba-cuda 0.30 forgets `lto` on that path.
+        _compiled[key] = cuda.jit(device_function, cache=True, **no_link_time)
     return _compiled[key]
 
 
 def compile_kernels(world: World) -> Kernels:
     """Return the kernels of a world's rule; they are compiled when first launched, inside `separate_rounding`."""
-    kernels = (step_kernel, reset_kernel, gather_kernel, gather_final_kernel)
+    kernels = (step_kernel, reset_kernel, gather_kernel)
     return Kernels(*(_compile(world, kernel) for kernel in kernels))

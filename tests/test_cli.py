@@ -1,0 +1,226 @@
+"""The command `velodrome`: every verb, its help, its exit codes, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import velodrome as vd
+from velodrome import cli
+from velodrome.errors import DataError
+
+HEADER = "time,open,high,low,close,volume\n"
+GOOD = HEADER + "".join(f"2024-01-01 {hour:02d}:00,10,12,9,11,5\n" for hour in range(24))
+BAD = GOOD + "2024-01-02 00:00,10,8,9,11,5\n"  # the high lies below the low
+
+VERBS = (("data", "check"), ("data", "features"), ("doctor",), ("bench", "step"))
+
+
+@pytest.fixture(autouse=True)
+def plain_output(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.delenv(cli.DEBUG_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def good(tmp_path) -> Path:
+    path = tmp_path / "GOOD.csv"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def bad(tmp_path) -> Path:
+    path = tmp_path / "BAD.csv"
+    path.write_text(BAD)
+    return path
+
+
+def test_version(capsys):
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == vd.__version__
+
+
+def test_help_lists_the_commands_that_exist_and_no_others(capsys):
+    assert cli.run(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("data", "doctor", "bench", "--debug"))
+    assert not any(word in told for word in ("train", "tune", "serve", "promote"))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_of_every_verb_explains_it_and_each_of_its_options(verb, capsys):
+    assert cli.run([*verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f"velodrome {' '.join(verb)}" in told
+    for line in told.splitlines():
+        words = line.strip("│ ").split()
+        if words and words[0].startswith("--"):
+            assert any(word[0].islower() or word[0].isupper() for word in words[2:]), f"no explanation: {line}"
+
+
+@pytest.mark.parametrize("group", [[], ["data"], ["bench"]], ids=str)
+def test_a_group_without_a_verb_shows_its_help(group, capsys):
+    assert cli.run(group) == 0
+    assert "Commands" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["chek"], "chek"),
+        (["data", "chek"], 'Did you mean "check"'),
+        (["data", "check"], "PATH"),
+        (["data", "check", "x.csv", "--nope", "1"], "--nope"),
+        (["data", "check", "x.csv", "--day-first=maybe"], "--day-first"),
+        (["doctor", "extra"], "extra"),
+        (["bench", "step", "--repeats", "many"], "--repeats"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_exit_with_2_and_say_which(arguments, told, capsys):
+    assert cli.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.out == ""
+
+
+# data check
+
+
+def test_data_check_of_a_good_file(good, capsys):
+    assert cli.run(["data", "check", str(good)]) == 0
+    told = capsys.readouterr().out
+    assert "GOOD" in told
+    assert "These bars can be read." in told
+
+
+def test_data_check_of_a_bad_file_exits_with_1_as_reading_it_raises(bad, capsys):
+    assert cli.run(["data", "check", str(bad)]) == 1
+    told = capsys.readouterr().out
+    assert "refused" in told
+    assert "BAD.csv" in told
+    with pytest.raises(DataError):
+        vd.read_bars(bad)
+
+
+def test_data_check_of_a_folder_and_of_chosen_symbols(good, bad, capsys):
+    assert cli.run(["data", "check", str(good.parent)]) == 1
+    assert cli.run(["data", "check", str(good.parent), "--symbols", "GOOD"]) == 0
+    told = capsys.readouterr().out
+    assert "BAD" in told
+
+
+def test_data_check_of_a_path_without_data(tmp_path, capsys):
+    assert cli.run(["data", "check", str(tmp_path / "nowhere.csv")]) == 1
+    assert "nowhere.csv" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_data_check_passes_its_options_on(tmp_path, capsys):
+    path = tmp_path / "DAYS.csv"
+    path.write_text(HEADER + "".join(f"{day:02d}/01/2024,10,12,9,11,5\n" for day in range(2, 12)))
+    assert cli.run(["data", "check", str(path), "--day-first", "--timezone", "Europe/Berlin"]) == 0
+    assert "2024-01-01 23:00:00" in capsys.readouterr().out  # midnight of 2 January in Berlin, as UTC
+    assert cli.run(["data", "check", str(path), "--no-day-first"]) == 0
+    assert "2024-02-01 00:00:00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [["--timeframe", "soon"], ["--timezone", "Mars/Olympus"], ["--symbols", "GODO"]])
+def test_an_error_is_one_message_on_stderr(option, good, capsys):
+    assert cli.run(["data", "check", str(good), *option]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("velodrome: ")
+    assert option[1] in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_debug_shows_the_traceback(good, monkeypatch):
+    wrong = ["data", "check", str(good), "--timeframe", "soon"]
+    with pytest.raises(ValueError, match="soon"):
+        cli.run([*wrong, "--debug"])
+    monkeypatch.setenv(cli.DEBUG_VARIABLE, "1")
+    with pytest.raises(ValueError, match="soon"):
+        cli.run(wrong)
+    monkeypatch.setenv(cli.DEBUG_VARIABLE, "0")
+    assert cli.run(wrong) == 2
+
+
+# data features
+
+
+def test_data_features_lists_every_feature(capsys):
+    assert cli.run(["data", "features"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in vd.describe_features())
+
+
+# bench step
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--against", "numpi"], "Did you mean 'numpy'?"),
+        (["--sizes", "64,many"], "--sizes 64 many"),
+        (["--sizes", "0"], "--sizes 0"),
+        (["--seconds", "-1"], "--seconds -1"),
+        (["--episode-length", "0"], "--episode-length 0"),
+    ],
+)
+def test_bench_step_refuses_what_it_cannot_measure(arguments, told, capsys):
+    assert cli.run(["bench", "step", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_bench_step_passes_its_options_on(monkeypatch, tmp_path):
+    received = []
+    monkeypatch.setattr("velodrome.bench.step.run_step_benchmark", lambda options, console: received.append(options))
+    arguments = [
+        "--sizes",
+        "64",
+        "1024",
+        "--against",
+        "numpy,sync",
+        "--threads",
+        "1",
+        "--json",
+        str(tmp_path / "a.json"),
+    ]
+    assert cli.run(["bench", "step", "--quick", *arguments]) == 0
+    (options,) = received
+    assert options.sizes == (64, 1024)
+    assert options.against == ("numpy", "sync")
+    assert options.json_path == tmp_path / "a.json"
+    assert options.quick
+    assert "seconds" not in options.model_fields_set  # so that a quick run may choose it
+
+
+def test_bench_step_measures_and_writes(tmp_path, capsys):
+    path = tmp_path / "steps.json"
+    small = ["--sizes", "64", "--seconds", "0.05", "--repeats", "1", "--bars", "2500", "--against", "none"]
+    assert cli.run(["bench", "step", "--quick", *small, "--json", str(path)]) == 0
+    assert "64" in capsys.readouterr().out
+    assert json.loads(path.read_text())
+
+
+# The process
+
+
+@pytest.mark.parametrize("command", [[sys.executable, "-m", "velodrome"], ["velodrome"]], ids=["module", "script"])
+def test_it_runs_as_a_process(command, bad):
+    if command == ["velodrome"]:
+        script = Path(sys.executable).with_name("velodrome")
+        if not script.exists():
+            pytest.skip("velodrome is not installed here, only on the path")
+        command = [str(script)]
+    answer = subprocess.run([*command, "data", "check", str(bad)], capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 1
+    assert "refused" in answer.stdout
+    answer = subprocess.run([*command, "data", "check", str(bad), "--timezone", "X"], capture_output=True, text=True)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("velodrome: ")

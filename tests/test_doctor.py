@@ -1,0 +1,136 @@
+"""`velodrome doctor`: it tells what is there, never crashes over what is not, and fails only on a problem."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from velodrome import cli, doctor
+from velodrome.doctor import DoctorReport, Row
+
+
+@pytest.fixture(scope="module")
+def report() -> DoctorReport:
+    return doctor.doctor()
+
+
+def test_a_working_installation_has_no_problem(report):
+    assert [row for row in report.rows if row.status == "problem"] == []
+    assert report.ok
+
+
+def test_it_looks_at_everything(report):
+    assert {"Python", "system", "CPU", "memory"} <= set(report.of("machine"))
+    assert {"velodrome", "numpy", "numba", "llvmlite", "torch", "gymnasium", "polars"} <= set(report.of("packages"))
+    assert {"driver", "numba-cuda", "simulator"} <= set(report.of("CUDA"))
+    assert {"python", "native", "cuda"} <= set(report.of("backends"))
+    assert {"folder", "contents", "second process"} <= set(report.of("kernel cache"))
+    assert {"cores", "NUMBA_NUM_THREADS", "threading layer", "OMP_NUM_THREADS"} <= set(report.of("threads"))
+    assert set(doctor.OPTIONAL) <= set(report.of("optional packages"))
+
+
+def test_what_is_not_ok_says_what_to_do(report):
+    assert all(row.advice for row in report.rows if row.status != "ok")
+
+
+def test_the_compiled_backend_agrees_with_plain_python(report):
+    assert report.of("backends")["native"].value == "the same numbers as python"
+
+
+def test_a_second_process_finds_the_kernels(report):
+    assert report.of("kernel cache")["second process"].status == "ok"
+
+
+def test_json_and_exit_code(report, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "doctor", lambda: report)
+    assert cli.run(["doctor", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is True
+    assert len(told["rows"]) == len(report.rows)
+    broken = DoctorReport((*report.rows, Row("machine", "disk", "problem", "full", "delete something")))
+    monkeypatch.setattr(doctor, "doctor", lambda: broken)
+    assert cli.run(["doctor"]) == 1
+    told = capsys.readouterr().out
+    assert "delete something" in told
+    assert "1 problem found" in told
+
+
+@pytest.mark.parametrize("missing", ["torch", "numba", "polars", "psutil"])
+def test_it_survives_a_package_that_does_not_import(missing, monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *arguments, **options):
+        if name.split(".")[0] == missing:
+            raise ImportError(f"no {missing} here")
+        return original(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr(doctor, "_second_process", lambda section: Row(section, "second process", "ok", ""))
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib, "import_module", lambda name: refuse(name))
+    found = doctor.doctor()
+    assert not found.ok
+    assert any(missing in row.value for row in found.rows if row.status == "problem")
+
+
+def test_it_survives_packages_that_are_not_installed(monkeypatch):
+    def nothing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    rows = list(doctor._packages("packages")) + list(doctor._optional("optional packages"))
+    assert all(row.value == "not installed" for row in rows if row.name != "velodrome")
+    assert rows[-1].status == "note"
+
+
+def test_a_backend_with_other_numbers_is_a_problem(monkeypatch):
+    original = doctor.smoke_test
+    monkeypatch.setattr(doctor, "smoke_test", lambda backend, **options: original("python") + (backend != "python"))
+    rows = {row.name: row for row in doctor._backends("backends")}
+    assert rows["native"].status == "problem"
+    assert "other numbers" in rows["native"].value
+
+
+def test_a_failing_probe_is_told_and_the_others_go_on(monkeypatch):
+    monkeypatch.setattr(doctor, "_cpu_name", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "_backends", lambda section: iter(()))
+    monkeypatch.setattr(doctor, "_cache", lambda section: iter(()))
+    found = doctor.doctor()
+    assert found.of("machine")["check"].value == "ZeroDivisionError: division by zero"
+    assert "cores" in found.of("threads")
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("VELODROME_CACHE", str(blocked))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(doctor, "_second_process", lambda section: Row(section, "second process", "ok", ""))
+    rows = {row.name: row for row in doctor._cache("kernel cache")}
+    assert rows["folder"].status == "note"
+    assert "VELODROME_CACHE" in rows["folder"].advice
+
+
+@pytest.mark.parametrize(("served", "fits"), [((13, 0), True), ((12, 2), True), ((11, 8), False)])
+def test_driver_and_toolkit_are_compared_by_major_version(served, fits, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(doctor, "driver_cuda_version", lambda: served)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    rows = {row.name: row for row in doctor._cuda("CUDA")}
+    assert rows["driver and torch"].status == ("ok" if fits else "problem")
+
+
+def test_the_simulator_flag_is_told():
+    code = "from velodrome import doctor; print([r.status for r in doctor._cuda('c') if r.name == 'simulator'])"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True
+    )
+    assert answer.stdout.strip() == "['note']"

@@ -1,0 +1,104 @@
+"""What a number was measured on: without it a number says nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numba
+import psutil
+from pydantic import BaseModel, Field
+
+import velodrome
+
+LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict")
+
+
+class MachineStamp(BaseModel):
+    """The machine, the software and the moment of a measurement."""
+
+    cpu: str = Field(description="model of the processor")
+    cores: int = Field(description="logical cores that this process may use")
+    memory_gib: float = Field(description="installed memory, GiB")
+    system: str = Field(description="operating system and kernel")
+    python: str = Field(description="version of Python")
+    libraries: dict[str, str] = Field(description="version by library; 'not installed' where there is none")
+    numba_threads: int = Field(description="threads that Numba may use")
+    threading_layer: str = Field(description="Numba's threading layer; 'none yet' before its first parallel kernel")
+    load_average: tuple[float, float, float] = Field(description="over 1, 5 and 15 minutes, when the run began")
+    velodrome: str = Field(description="version of Velodrome")
+    git_commit: str = Field(description="commit of the source tree, '+ changes' if it has any; 'unknown' elsewhere")
+    command: str = Field(description="the command of the run")
+    time: str = Field(description="when the run began, UTC")
+
+
+def machine_stamp() -> MachineStamp:
+    """Return what this process runs on, now."""
+    return MachineStamp(
+        cpu=cpu_model(),
+        cores=available_cores(),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        libraries={name: library_version(name) for name in LIBRARIES},
+        numba_threads=numba.config.NUMBA_NUM_THREADS,
+        threading_layer=threading_layer(),
+        load_average=psutil.getloadavg(),
+        velodrome=velodrome.__version__,
+        git_commit=git_commit(),
+        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def available_cores() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def library_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def threading_layer() -> str:
+    """Return the layer that Numba's parallel kernels run on; it is chosen when the first of them runs."""
+    try:
+        return numba.threading_layer()
+    except ValueError:
+        return "none yet"
+
+
+def git_commit() -> str:
+    """Return the commit of the source tree that Velodrome runs from."""
+    folder = Path(__file__).resolve().parent
+
+    def ask(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
+    try:
+        commit = ask("rev-parse", "--short=12", "HEAD")
+        return f"{commit} + changes" if ask("status", "--porcelain", "--", str(folder.parent)) else commit
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
