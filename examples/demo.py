@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 import numpy as np
@@ -18,7 +19,7 @@ from velodrome.tables.leaks import rich_table as leak_table
 SHORT, FLAT, LONG = 0, 1, 2  # the actions of the default levels (−1, 0, 1)
 FEE = 0.0001  # of every traded notional
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 120)
 
 
 def make_market(length: int) -> vd.Market:
@@ -62,7 +63,7 @@ def backtest(market: vd.Market) -> None:
         for i in np.flatnonzero((terminated | truncated) & ~ended):
             results[policies[i]] = {name: float(values[i]) for name, values in infos["statistics"].items()}
         ended |= terminated | truncated
-    table = Table(title=f"{test.name}, fee {FEE:.2%} of every trade")
+    table = Table(title=f"{test.symbols[0]}, test split, fee {FEE:.2%} of every trade")
     for heading in ("policy", "bars", "return", "Sharpe/bar", "drawdown", "turnover", "fees"):
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     for policy in policies:
@@ -72,10 +73,7 @@ def backtest(market: vd.Market) -> None:
             f"{found['max_drawdown']:.1%}", f"{found['turnover']:,.1f}", f"{found['fees']:,.2f}",
         )  # fmt: skip
     console.print(table)
-    if bars.optimum is not None:
-        console.print(
-            f"Known optimum of this synthetic market, before costs: a log return of {bars.optimum:.2e} a bar."
-        )
+    console.print(f"Known optimum of this synthetic market, before costs: a log return of {market.optimum:.2e} a bar.")
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def test_a_group_without_a_verb_shows_its_help(group, capsys):
     [
         (["chek"], "chek"),
         (["data", "chek"], 'Did you mean "check"'),
-        (["data", "check"], "PATH"),
+        (["data", "check"], "path"),
         (["data", "check", "x.csv", "--nope", "1"], "--nope"),
         (["data", "check", "x.csv", "--day-first=maybe"], "--day-first"),
         (["doctor", "extra"], "extra"),

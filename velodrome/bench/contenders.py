@@ -68,8 +68,8 @@ def same_rule_contenders(options: StepBenchmarkOptions, problem: StepProblem, nu
     floats = int(problem.market.window_floats) + 8
     for threads in thread_counts(options):
         for observation, shown, label in (
-            ("windows", "flat", "velodrome native"),
-            ("cursor", "cursor", "velodrome native, no windows"),
+            ("windows", "flat", "velodrome"),
+            ("cursor", "cursor", "velodrome, no windows"),
         ):
             ready = native_stepper(
                 num_envs, threads, actions, market=problem.market, seed=problem.seed, observation=shown,

@@ -52,7 +52,7 @@ def machine_stamp() -> MachineStamp:
         load_average=psutil.getloadavg(),
         velodrome=velodrome.__version__,
         git_commit=git_commit(),
-        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command=shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]]),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

@@ -19,7 +19,7 @@ PEERS: dict[str, tuple[str, str | None, str | None]] = {
     "torchtrade": ("TorchTrade vectorised", "torchtrade", "torchtrade"),
 }
 LARGEST_IN_PROCESS = 1024  # plain Python environments in one process; more of them give no more steps per second
-QUICK: dict[str, Any] = {"sizes": (64, 1024), "seconds": 0.5, "repeats": 3, "bars": 20_000, "processes": (4,)}
+QUICK: dict[str, Any] = {"sizes": (64, 1024), "seconds": 0.3, "repeats": 3, "bars": 20_000, "processes": (4,)}
 
 
 class StepBenchmarkOptions(BaseModel):

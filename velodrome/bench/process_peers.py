@@ -43,7 +43,9 @@ def measure_process_peer(
             "seed": options.seed,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
-        run_python("from velodrome.bench.process_peers import serve; serve()", folder, SETUP_SECONDS + 2 * options.seconds)
+        run_python(
+            "from velodrome.bench.process_peers import serve; serve()", folder, SETUP_SECONDS + 2 * options.seconds
+        )
         return Timing(*json.loads((folder / "timing.json").read_text()))
 
 
@@ -85,7 +87,7 @@ def serve() -> None:
 
 
 def _open(peer: str, tables: PeerTables, processes: int) -> Any:
-    makers = [lambda: PlainTradingEnv(tables)] * processes
+    makers: list[Any] = [lambda: PlainTradingEnv(tables)] * processes
     if peer == "subproc":
         from stable_baselines3.common.vec_env import SubprocVecEnv
 

@@ -44,7 +44,7 @@ def torchtrade_contenders(options: StepBenchmarkOptions, problem: StepProblem, n
             num_envs, threads, actions, market=market, preset="torchtrade", allow_short=False, seed=problem.seed
         )
         found.append(
-            Contender("native", "velodrome native", "torchtrade default", num_envs, threads, "windows", FLOATS, native)
+            Contender("native", "velodrome", "torchtrade default", num_envs, threads, "windows", FLOATS, native)
         )
         found.append(
             Contender(
@@ -58,7 +58,7 @@ def torchtrade_contenders(options: StepBenchmarkOptions, problem: StepProblem, n
 def _ready(series: Series, num_envs: int, threads: int, actions: list, stack: ExitStack) -> Stepper:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies', about each other
-        import pandas
+        import pandas  # type: ignore[import-untyped]
         import torch
         from torchtrade.envs.offline import VectorizedSequentialTradingEnv, VectorizedSequentialTradingEnvConfig
 

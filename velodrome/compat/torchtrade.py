@@ -282,7 +282,7 @@ class _Recorder:
 
     def _liquidation_prices(self, column: Mapping[str, NDArray]) -> NDArray[np.float64]:
         config = self.header["config"]
-        terms = codes.Terms(1.0 / config["leverage"], config["transaction_fee"], config["maintenance_margin_rate"])
+        terms = codes.Terms(1.0 / config["leverage"], config["transaction_fee"], config["maintenance_margin_rate"], 0.0)
         accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
         return np.array(
             [

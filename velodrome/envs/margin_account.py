@@ -32,6 +32,7 @@ class Terms(NamedTuple):
     margin: float  # 1 / leverage
     fee: float
     maintenance: float
+    sizing: float  # notional that one unit of equity buys, margin and fee paid: 1 / (margin + fee)
 
 
 class Account(NamedTuple):
@@ -82,20 +83,24 @@ def liquidation_fill(account: Account, opened_at: float, liquidation: float, ter
 
 def realise(account: Account, part: float, price: float, terms: Terms) -> Account:
     """Turn a signed part of the position into cash; the whole of it closes the position."""
-    fee = abs(part) * price * terms.fee
-    released = abs(part) * account.entry * terms.margin
-    cash = account.cash + (price - account.entry) * part - fee + released
-    traded = account.traded + abs(part) * price
-    if part == account.units:
-        gain = (price - account.entry) * part - terms.fee * abs(part) * (price + account.entry)
-        wins = account.wins + 1 if gain > 0.0 else account.wins
-        return Account(
-            max(0.0, cash), 0.0, 0.0, 0.0, 0.0, traded, account.fees + fee, account.trades + 1, account.closed + 1, wins
-        )
+    closes = part == account.units
+    notional = abs(part) * price
+    fee = notional * terms.fee
+    profit = (price - account.entry) * part
+    cash = account.cash + profit - fee + abs(part) * account.entry * terms.margin
+    is_win = closes and profit - terms.fee * abs(part) * (price + account.entry) > 0.0
     return Account(
-        max(min(account.cash, 0.0), cash), account.units - part, account.entry, account.stop, account.target,
-        traded, account.fees + fee, account.trades + 1, account.closed, account.wins,
-    )  # fmt: skip
+        max(0.0 if closes else min(account.cash, 0.0), cash),
+        account.units - part,
+        0.0 if closes else account.entry,
+        0.0 if closes else account.stop,
+        0.0 if closes else account.target,
+        account.traded + notional,
+        account.fees + fee,
+        account.trades + 1,
+        account.closed + (1 if closes else 0),
+        account.wins + (1 if is_win else 0),
+    )
 
 
 def enlarge(account: Account, added: float, price: float, stop: float, target: float, terms: Terms) -> Account:
@@ -113,11 +118,22 @@ def enlarge(account: Account, added: float, price: float, stop: float, target: f
     )  # fmt: skip
 
 
-def account_with_cash(account: Account, cash: float) -> Account:
+def with_cash(account: Account, cash: float) -> Account:
     return Account(
         cash, account.units, account.entry, account.stop, account.target, account.traded, account.fees, account.trades,
         account.closed, account.wins,
     )  # fmt: skip
+
+
+def with_bracket(account: Account, stop: float, target: float) -> Account:
+    return Account(
+        account.cash, account.units, account.entry, stop, target, account.traded, account.fees, account.trades,
+        account.closed, account.wins,
+    )  # fmt: skip
+
+
+# Each order below realises at most once and enlarges at most once, in this order: on a GPU the environments of a warp
+# that open, close and switch then run through the same code together.
 
 
 def order_level(
@@ -125,32 +141,31 @@ def order_level(
 ) -> tuple[Account, int]:
     """Bring the position to the exposure `level`; return the account and a code."""
     units = account.units
-    if level == 0.0:
-        if units == 0.0:
-            return account, NONE
-        price = quote * (1.0 - cost) if units > 0.0 else quote * (1.0 + cost)
-        return realise(account, units, price, terms), CLOSED
-    price = quote * (1.0 + cost) if level > 0.0 else quote * (1.0 - cost)
-    per_unit_of_equity = abs(level) / (terms.margin + terms.fee)
-    wanted = math.copysign(max(0.0, equity_at(account, quote, terms)) * per_unit_of_equity / price, level)
-    if units == 0.0:
-        opened = enlarge(account, wanted, price, 0.0, 0.0, terms)
-        return opened, OPENED if opened.trades > account.trades else REFUSED_CASH
+    if level == 0.0 and units == 0.0:
+        return account, NONE
+    exit_price = quote * (1.0 - cost) if units > 0.0 else quote * (1.0 + cost)
+    price = quote * (1.0 - cost) if level < 0.0 else quote * (1.0 + cost)
+    units_per_equity = abs(level) * terms.sizing / price if level != 0.0 else 0.0
+    wanted = math.copysign(max(0.0, equity_at(account, quote, terms)) * units_per_equity, level)
+    if units != 0.0 and wanted != 0.0:
+        change = abs(wanted - units)
+        if change == 0.0 or change < band * abs(wanted) or change * price < floor:
+            return account, HELD_BAND
+    leaves = units != 0.0 and wanted * units <= 0.0
+    decreases = not leaves and abs(wanted) < abs(units)
+    if leaves or decreases:
+        part = units if leaves else units * (1.0 - abs(wanted) / abs(units))
+        account = realise(account, part, exit_price, terms)
+    if decreases:
+        return account, DECREASED
     if wanted == 0.0:
-        opposite = quote * (1.0 - cost) if units > 0.0 else quote * (1.0 + cost)
-        return realise(account, units, opposite, terms), CLOSED
-    if abs(wanted - units) < max(band * abs(wanted), floor / price):
-        return account, HELD_BAND
-    if wanted * units < 0.0:
-        flat = realise(account, units, price, terms)
-        wanted = math.copysign(flat.cash * per_unit_of_equity / price, level)
-        opened = enlarge(flat, wanted, price, 0.0, 0.0, terms)
-        return opened, SWITCHED if opened.trades > flat.trades else SWITCH_CLOSED
-    if abs(wanted) > abs(units):
-        increased = enlarge(account, wanted - units, price, 0.0, 0.0, terms)
-        return increased, INCREASED if increased.trades > account.trades else REFUSED_CASH
-    opposite = quote * (1.0 - cost) if units > 0.0 else quote * (1.0 + cost)
-    return realise(account, units * (1.0 - abs(wanted) / abs(units)), opposite, terms), DECREASED
+        return account, CLOSED if leaves else REFUSED_CASH
+    if leaves:
+        wanted = math.copysign(account.cash * units_per_equity, level)
+    larger = enlarge(account, wanted - account.units, price, 0.0, 0.0, terms)
+    if larger.trades == account.trades:
+        return account, SWITCH_CLOSED if leaves else REFUSED_CASH
+    return larger, SWITCHED if leaves else (OPENED if units == 0.0 else INCREASED)
 
 
 def order_bracket(
@@ -158,23 +173,22 @@ def order_bracket(
     terms: Terms,
 ) -> tuple[Account, int]:  # fmt: skip
     """Close, or enter with a stop and a target; return the account and a code."""
-    flat = account
-    if account.units != 0.0:
-        opposite = quote * (1.0 - cost) if account.units > 0.0 else quote * (1.0 + cost)
-        flat = realise(account, account.units, opposite, terms)
+    leaves = account.units != 0.0
+    if leaves:
+        exit_price = quote * (1.0 - cost) if account.units > 0.0 else quote * (1.0 + cost)
+        account = realise(account, account.units, exit_price, terms)
     if side == CLOSE:
-        return flat, CLOSED
+        return account, CLOSED
     price = quote * (1.0 + side * cost)
+    added = size
     if mode == FRACTIONAL:
-        added = flat.cash * size / (terms.margin + terms.fee) / price
+        added = account.cash * size * terms.sizing / price
     elif mode == NOTIONAL:
         added = size / price
-    else:
-        added = size
-    opened = enlarge(flat, side * added, price, price * (1.0 - side * stop), price * (1.0 + side * target), terms)
-    if opened.trades > flat.trades:
-        return opened, SWITCHED if account.units != 0.0 else OPENED
-    return flat, SWITCH_CLOSED if account.units != 0.0 else REFUSED_CASH
+    larger = enlarge(account, side * added, price, price * (1.0 - side * stop), price * (1.0 + side * target), terms)
+    if larger.trades == account.trades:
+        return account, SWITCH_CLOSED if leaves else REFUSED_CASH
+    return larger, SWITCHED if leaves else OPENED
 
 
 def play_bar(
@@ -182,19 +196,22 @@ def play_bar(
 ) -> tuple[Account, int]:
     """Apply liquidation, stop and target of one bar to an open position; return the account and a code."""
     is_long = account.units > 0.0
-    stopped = False
+    price = 0.0
+    code = NONE
     if brackets:
-        stopped = low <= account.stop if is_long else high >= account.stop
+        if low <= account.stop if is_long else high >= account.stop:
+            price = min(opened_at, account.stop) if is_long else max(opened_at, account.stop)
+            code = STOPPED
+        elif high >= account.target if is_long else low <= account.target:
+            price = account.target
+            code = TARGET
     liquidation = liquidation_price(account, terms)
     if liquidation > 0.0 and (low <= liquidation if is_long else high >= liquidation):
         stop_is_nearer = account.stop > liquidation if is_long else account.stop < liquidation
         opened_short_of_it = opened_at > liquidation if is_long else opened_at < liquidation
-        if not (stopped and stop_is_nearer and opened_short_of_it):
+        if not (code == STOPPED and stop_is_nearer and opened_short_of_it):
             price = liquidation_fill(account, opened_at, liquidation, terms)
-            return realise(account, account.units, price, terms), LIQUIDATED
-    if stopped:
-        price = min(opened_at, account.stop) if is_long else max(opened_at, account.stop)
-        return realise(account, account.units, price, terms), STOPPED
-    if brackets and (high >= account.target if is_long else low <= account.target):
-        return realise(account, account.units, account.target, terms), TARGET
-    return account, NONE
+            code = LIQUIDATED
+    if code != NONE:
+        account = realise(account, account.units, price, terms)
+    return account, code

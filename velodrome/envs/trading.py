@@ -20,6 +20,7 @@ from velodrome.envs.margin_account import (
     DROPPED,
     EXHAUSTED,
     FRACTIONAL,
+    HELD_BAND,
     HELD_SAME,
     HOLD,
     IGNORED,
@@ -31,7 +32,6 @@ from velodrome.envs.margin_account import (
     SESSION_CLOSED,
     Account,
     Terms,
-    account_with_cash,
     equity_at,
     liquidation_fill,
     liquidation_price,
@@ -39,6 +39,8 @@ from velodrome.envs.margin_account import (
     order_level,
     play_bar,
     realise,
+    with_bracket,
+    with_cash,
 )  # fmt: skip
 from velodrome.envs.ranges import draw_numbers, number
 from velodrome.envs.rng import stream_index, uniform
@@ -103,6 +105,9 @@ class State:
     next_start: Int32  # start and last bar that reset() was asked for; −1: none
     next_last: Int32
     episode: Int32  # episodes begun since seeding
+    margin: Float64  # 1 / leverage, of the episode
+    sizing: Float64  # notional that one unit of equity buys
+    per_bar: Float64  # 1 / bars of the episode
     cash: Float64
     units: Float64
     entry: Float64
@@ -111,6 +116,7 @@ class State:
     equity: Float64  # at the close of the cursor's bar
     initial: Float64
     peak: Float64
+    drawdown: Float64  # from the peak, at the close of the cursor's bar
     previous_level: Float64  # NaN: none yet
     held: Int32  # bars
     cooldown_left: Int32
@@ -219,15 +225,13 @@ def log_return(growth: float, before: float) -> float:
     return math.log(growth) if growth > 0.0 else -10.0
 
 
-def built_in_reward(
-    i: int, growth: float, before: float, old_peak: float, drawdown: float, state: State, params: Any
-) -> float:
+def built_in_reward(i: int, growth: float, before: float, drawdown: float, state: State, params: Any) -> float:
     """Return a named reward; `growth` is equity after over equity `before`, `drawdown` the one after."""
     if params.reward == LOG_RETURN:
         return log_return(growth, before)
     if params.reward == DRAWDOWN:
         weight = number(i, DRAWDOWN_PENALTY, params.drawdown_penalty, state, params)
-        return log_return(growth, before) - weight * max(0.0, drawdown - (1.0 - before / old_peak))
+        return log_return(growth, before) - weight * max(0.0, drawdown - state.drawdown[i])
     gain = growth - 1.0 if before > 0.0 else 0.0
     if params.reward == DIFFERENTIAL_SHARPE:
         return differential_sharpe(i, gain, number(i, SHARPE_DECAY, params.sharpe_decay, state, params), state)
@@ -295,6 +299,11 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     state.initial[i] = cash
     state.peak[i] = cash
     state.session_equity[i] = cash
+    margin = 1.0 / number(i, LEVERAGE, params.leverage, state, params)
+    state.margin[i] = margin
+    state.sizing[i] = 1.0 / (margin + number(i, FEE, params.fee, state, params))
+    state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
+    state.drawdown[i] = 0.0
     state.units[i] = 0.0
     state.entry[i] = 0.0
     state.stop[i] = 0.0
@@ -349,15 +358,18 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         state.code_counts[EXHAUSTED, i] += 1
         return 0.0, False, True
     bar = cursor + 1
-    opened_at = tables.ohlc[bar, OPEN_PRICE]
-    close = tables.ohlc[bar, CLOSE_PRICE]
-    margin = 1.0 / number(i, LEVERAGE, params.leverage, state, params)
+    # Everything is read before anything is written: a GPU then waits for its memory once and not at every line.
+    opened_at, high = tables.ohlc[bar, OPEN_PRICE], tables.ohlc[bar, HIGH_PRICE]
+    low, close = tables.ohlc[bar, LOW_PRICE], tables.ohlc[bar, CLOSE_PRICE]
+    account = Account(state.cash[i], state.units[i], state.entry[i], 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
+    if params.action == BRACKETS:
+        account = with_bracket(account, state.stop[i], state.target[i])
+    before, initial, old_peak, worst = state.equity[i], state.initial[i], state.peak[i], state.worst_drawdown[i]
+    reward_sum, return_sum, square_sum = state.reward_sum[i], state.return_sum[i], state.return_square_sum[i]
+    held, last = state.held[i], state.last[i]
     fee = number(i, FEE, params.fee, state, params)
-    terms = Terms(margin, fee, number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params))
-    account = Account(
-        state.cash[i], state.units[i], state.entry[i], state.stop[i], state.target[i], 0.0, 0.0, 0, 0, 0
-    )  # fmt: skip
-    before = state.equity[i]
+    maintenance = number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params)
+    terms = Terms(state.margin[i], fee, maintenance, state.sizing[i])
     direction = account.units
 
     # Sessions and gates.
@@ -386,15 +398,15 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     else:
         cost = trading_cost(i, quote, draw, state, tables, params)
         account, order_code = take_order(i, action, quote, cost, gated, account, terms, state, tables, params)
+    times = state.code_counts[order_code, i]
 
     # The bar.
     paid = 0.0
     if account.units != 0.0:
-        high, low = tables.ohlc[bar, HIGH_PRICE], tables.ohlc[bar, LOW_PRICE]
         account, exit_code = play_bar(account, opened_at, high, low, params.action == BRACKETS, terms)
     if account.units != 0.0:
         paid = funding_paid(i, bar, account, close, terms, state, tables, params)
-        account = account_with_cash(account, account.cash - paid)
+        account = with_cash(account, account.cash - paid)
         if params.flat_at_session_end and tables.session_last[bar] == 1:
             cost = trading_cost(i, close, draw, state, tables, params)
             price = close * (1.0 - cost) if account.units > 0.0 else close * (1.0 + cost)
@@ -405,104 +417,108 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     after = equity_at(account, close, terms)
     turnover = account.traded / before if account.traded > 0.0 and before > 0.0 else 0.0
     growth = after / before if before > 0.0 else 0.0
-    old_peak = state.peak[i]
     peak = max(old_peak, after)
-    drawdown = 1.0 - after / peak
+    drawdown = 1.0 - after / peak if after < peak else 0.0
     if params.reward == CUSTOM:
         reward = custom_reward(
             RewardAccount(
                 before, state.cash[i], state.units[i], state.entry[i], tables.ohlc[cursor, CLOSE_PRICE], old_peak,
-                state.initial[i], 0.0, 0.0,
+                initial, 0.0, 0.0,
             ),
             RewardAccount(
-                after, account.cash, account.units, account.entry, close, peak, state.initial[i], turnover, account.fees
+                after, account.cash, account.units, account.entry, close, peak, initial, turnover, account.fees
             ),
         )  # fmt: skip
     else:
-        reward = built_in_reward(i, growth, before, old_peak, drawdown, state, params)
+        reward = built_in_reward(i, growth, before, drawdown, state, params)
         reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
 
     # The books.
+    gain = growth - 1.0 if before > 0.0 else 0.0
+    if account.trades > 0:
+        trades, closed, wins = state.trades[i], state.closed[i], state.wins[i]
+        fees, turnover_sum = state.fees[i], state.turnover[i]
+        state.trades[i] = trades + account.trades
+        state.closed[i] = closed + account.closed
+        state.wins[i] = wins + account.wins
+        state.fees[i] = fees + account.fees
+        state.turnover[i] = turnover_sum + turnover
+        if cooldown > 0.0:
+            state.cooldown_left[i] = int(cooldown)
+        if has_sessions:
+            state.session_turnover[i] += turnover
     state.cursor[i] = bar
     state.cash[i] = account.cash
     state.units[i] = account.units
     state.entry[i] = account.entry
     state.equity[i] = after
+    state.reward_sum[i] = reward_sum + reward
+    state.return_sum[i] = return_sum + gain
+    state.return_square_sum[i] = square_sum + gain * gain
     if after > old_peak:
         state.peak[i] = after
-    if drawdown > state.worst_drawdown[i]:
+    state.drawdown[i] = drawdown
+    if drawdown > worst:
         state.worst_drawdown[i] = drawdown
     if params.action == BRACKETS:
         state.stop[i] = account.stop
         state.target[i] = account.target
     if account.units == 0.0:
-        state.held[i] = 0
+        held = 0
     else:
-        state.held[i] = state.held[i] + 1 if account.units * direction > 0.0 else 1
-    if account.trades > 0:
-        state.trades[i] += account.trades
-        state.fees[i] += account.fees
-        state.turnover[i] += turnover
-        state.closed[i] += account.closed
-        state.wins[i] += account.wins
-        if cooldown > 0.0:
-            state.cooldown_left[i] = int(cooldown)
-        if has_sessions:
-            state.session_turnover[i] += turnover
+        held = held + 1 if account.units * direction > 0.0 else 1
+    state.held[i] = held
     if paid != 0.0:
         state.funding[i] += paid
-    gain = growth - 1.0 if before > 0.0 else 0.0
-    state.reward_sum[i] += reward
-    state.return_sum[i] += gain
-    state.return_square_sum[i] += gain * gain
     state.order_code[i] = order_code
     state.exit_code[i] = exit_code
-    if order_code > NONE:
-        state.code_counts[order_code, i] += 1
-    if exit_code > NONE:
+    if order_code > HELD_BAND:
+        state.code_counts[order_code, i] = times + 1
+    if exit_code != NONE:
         state.code_counts[exit_code, i] += 1
 
     # The end.
     max_drawdown = number(i, MAX_DRAWDOWN, params.max_drawdown, state, params)
-    terminated = after < number(i, BANKRUPT_AT, params.bankrupt_at, state, params) * state.initial[i]
+    terminated = after < number(i, BANKRUPT_AT, params.bankrupt_at, state, params) * initial
     if max_drawdown > 0.0 and drawdown >= max_drawdown:
         terminated = True
-    if daily_drawdown > 0.0 and 1.0 - after / state.session_equity[i] >= daily_drawdown:
-        terminated = True
-    return reward, terminated, bar >= state.last[i]
+    if daily_drawdown > 0.0:
+        session_equity = state.session_equity[i]
+        if session_equity > 0.0 and 1.0 - after / session_equity >= daily_drawdown:
+            terminated = True
+    return reward, terminated, bar >= last
 
 
 def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
     """Write the account vector at the close of the cursor's bar."""
-    cursor = state.cursor[i]
+    cursor, last, per_bar = state.cursor[i], state.last[i], state.per_bar[i]
+    cash, units, entry = state.cash[i], state.units[i], state.entry[i]
+    equity, drawdown, held = state.equity[i], state.drawdown[i], state.held[i]
     price = tables.ohlc[cursor, CLOSE_PRICE]
     leverage = number(i, LEVERAGE, params.leverage, state, params)
     maintenance = number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params)
-    terms = Terms(1.0 / leverage, 0.0, maintenance)
-    units, entry, equity = state.units[i], state.entry[i], state.equity[i]
-    side = 0.0
-    gain = 0.0
-    distance = 1.0
+    side, gain, exposure, distance = 0.0, 0.0, 0.0, 1.0
     if units != 0.0:
         side = 1.0 if units > 0.0 else -1.0
         gain = side * (price - entry) / entry
-        liquidation = liquidation_price(
-            Account(state.cash[i], units, entry, 0.0, 0.0, 0.0, 0.0, 0, 0, 0), terms
-        )  # fmt: skip
+        exposure = abs(units) * price / equity if equity > 0.0 else 0.0
+        account = Account(cash, units, entry, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
+        liquidation = liquidation_price(account, Terms(state.margin[i], 0.0, maintenance, 0.0))
         if liquidation > 0.0:
             distance = max(0.0, side * (price - liquidation) / price)
-    out[0] = abs(units) * price / equity if equity > 0.0 else 0.0
+    out[0] = exposure
     out[1] = side
     out[2] = gain
-    out[3] = state.held[i]
+    out[3] = held
     out[4] = leverage
     out[5] = distance
     if params.observed > 6:
-        out[6] = 1.0 - equity / state.peak[i]
-        out[7] = (state.last[i] - cursor) / max(1, state.last[i] - state.start[i])
+        out[6] = drawdown
+        out[7] = (last - cursor) * per_bar
     if params.observed > 8:
-        out[8] = side * (price - state.stop[i]) / price if units != 0.0 else 0.0
-        out[9] = side * (state.target[i] - price) / price if units != 0.0 else 0.0
+        stop, target = state.stop[i], state.target[i]
+        out[8] = side * (price - stop) / price if units != 0.0 else 0.0
+        out[9] = side * (target - price) / price if units != 0.0 else 0.0
 
 
 def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:

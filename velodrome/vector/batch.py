@@ -88,8 +88,9 @@ def step_block(
     state = blocks[block]
     first = block * LANES
     finished = 0
-    for lane in range(min(LANES, actions.shape[0] - first)):
-        row = first + lane
+    for k in range(min(LANES, actions.shape[0] - first)):
+        # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
+        lane, row = np.uint32(k), np.uint32(first + k)
         if advance(lane, row, actions[row], autoreset, state, tables, params[0], out):
             gather(out.final_cursors[row], windows, out.final_observations[row])
             finished += 1

@@ -27,6 +27,7 @@ from numba import config, cuda, njit
 # A small batch on a large GPU is the user's choice, not something to warn of at every start.
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
+UNSIGNED_LANES = np.uint32(LANES)
 WARP = 32
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
@@ -47,17 +48,18 @@ class Kernels(NamedTuple):
 
 def step_kernel(actions: Any, autoreset: bool, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
     """Step one environment per thread. Parameters come by value: a GPU reads them from its constant memory."""
-    row = cuda.grid(1)
+    # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
+    row = np.uint32(cuda.grid(1))
     if row < actions.shape[0]:
-        state = memory.blocks[row // LANES]
-        advance(row % LANES, row, actions[row], autoreset, state, tables, params, out)
+        state = memory.blocks[row // UNSIGNED_LANES]
+        advance(row % UNSIGNED_LANES, row, actions[row], autoreset, state, tables, params, out)
 
 
 def reset_kernel(chosen: Any, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
     """Start an episode of each chosen environment."""
-    row = cuda.grid(1)
+    row = np.uint32(cuda.grid(1))
     if row < chosen.shape[0] and chosen[row]:
-        begin(row % LANES, row, memory.blocks[row // LANES], tables, params, out)
+        begin(row % UNSIGNED_LANES, row, memory.blocks[row // UNSIGNED_LANES], tables, params, out)
 
 
 def gather_row(row: int, lane: int, cursor: int, windows: WindowTables, observations: Any) -> None:

@@ -1,0 +1,105 @@
+"""What the README and the docs show works: every command and every block of Python in them is run here."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import velodrome as vd
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+SESSIONS = [path for path in sorted((ROOT / "docs").glob("*.md")) if ">>> " in path.read_text(encoding="utf-8")]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of one language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def commands(path: Path) -> list[str]:
+    lines = [line.partition("  #")[0].strip() for block in blocks(path, "bash") for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory) -> Path:
+    """A folder with the `prices` that the README speaks of: two symbols, hourly."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    (folder / "prices").mkdir()
+    for symbol, seed in (("BTCUSD", 1), ("ETHUSD", 2)):
+        series = vd.synthetic_bars("gbm", 3_000, seed, timeframe="1h", symbols=[symbol], volatility=0.005)[symbol]
+        columns = {name: series.column(name) for name in ("open", "high", "low", "close", "volume")}
+        frame = pl.DataFrame({"time": series.time.astype("datetime64[ns]"), **columns})
+        frame.write_csv(folder / "prices" / f"{symbol}.csv")
+    return folder
+
+
+def test_the_python_of_the_readme_runs_from_top_to_bottom(newcomer, monkeypatch, capsys):
+    monkeypatch.chdir(newcomer)
+    shown = blocks(README, "python")
+    assert len(shown) >= 5
+    namespace: dict = {"__name__": "readme"}
+    for number, block in enumerate(shown):
+        exec(compile(block, f"README.md, Python block {number + 1}", "exec"), namespace)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", commands(README))
+def test_a_command_of_the_readme_works(command, newcomer):
+    words = shlex.split(command)
+    if words[0] == "make":
+        assert set(words[1:]) <= make_targets()
+    elif words[0] == "pip":
+        assert words[1] == "install"
+        extras = re.findall(r"\[(.*?)\]", command)
+        assert all(
+            extra in PYPROJECT["project"]["optional-dependencies"] for extra in ",".join(extras).split(",") if extra
+        )
+    elif words[0] == "velodrome":
+        answer = subprocess.run(
+            [sys.executable, "-m", "velodrome", *words[1:]], cwd=newcomer, capture_output=True, text=True, timeout=300
+        )
+        assert answer.returncode == 0, answer.stderr
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file()  # run by tests/test_examples.py
+    else:
+        pytest.fail(f"the README shows a command that no test knows how to check: {command}")
+
+
+@pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.name)
+def test_the_sessions_of_a_page_print_what_they_show(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.ELLIPSIS
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=flags)
+    session = "\n".join(blocks(path, "python"))
+    test = parser.get_doctest(session, {}, path.name, str(path), 0)
+    told: list[str] = []
+    runner.run(test, out=told.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(told)
+
+
+@pytest.mark.parametrize("path", [README, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=str)
+def test_paths_and_links_that_a_page_names_exist(path):
+    text = path.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    missing = [link for link in links if not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_docs_hold_every_page_that_they_promise():
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert {"data_path.md", "add_an_environment.md", "add_a_backend.md", "trading.md"} <= pages

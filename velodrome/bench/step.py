@@ -1,0 +1,187 @@
+"""`velodrome bench step`: environment steps per second, beside the ways in which others do it.
+
+Parity first: a peer that does not compute the same thing stops the run. Then contenders of one size take turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from velodrome.bench.contenders import Contender, missing_reason, same_rule_contenders
+from velodrome.bench.machine import machine_stamp, threading_layer
+from velodrome.bench.memory import memory_contenders, memory_use
+from velodrome.bench.options import LARGEST_IN_PROCESS, PEERS, StepBenchmarkOptions
+from velodrome.bench.parity import check_parity
+from velodrome.bench.plot import write_plot
+from velodrome.bench.problem import StepProblem, step_problem
+from velodrome.bench.process_peers import PeerFailedError, measure_process_peer
+from velodrome.bench.render import show_report
+from velodrome.bench.report import Measurement, MissingPeer, StepReport
+from velodrome.bench.startup import time_to_first_step
+from velodrome.bench.timing import Timing, take_turns
+from velodrome.bench.torchtrade_peer import torchtrade_contenders, torchtrade_sizes
+from velodrome.errors import MissingDependencyError
+
+PROCESS_PEERS = ("async", "subproc")
+Advance = Callable[[str], None]  # says what was done; moves the progress bar by one
+
+
+def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = None) -> StepReport:
+    """Measure, show the report on the console, and write the files that were asked for.
+
+    Raises `ParityError` before anything is timed if the contenders differ. Ctrl-C ends the measuring; what was measured
+    until then is shown and written.
+    """
+    console = console or Console(stderr=True)
+    options = options.resolved()
+    started = time.perf_counter()
+    problem = step_problem(options)
+    report = StepReport(
+        machine=machine_stamp(), options=options.model_dump(mode="json"), parameters=problem.parameters,
+        observation_floats=int(problem.market.window_floats) + 8,
+    )  # fmt: skip
+    report.missing = [
+        MissingPeer(peer=peer, reason=reason) for peer in options.peers if (reason := missing_reason(peer))
+    ]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("parity", total=count_turns(options, report))
+
+        def advance(description: str) -> None:
+            progress.update(task, advance=1, description=f"{description:<44}")
+
+        try:
+            measure_all(options, problem, report, advance)
+        except KeyboardInterrupt:
+            report.interrupted = True
+    report.machine.threading_layer = threading_layer()
+    report.load_average_after = psutil.getloadavg()
+    report.seconds = time.perf_counter() - started
+    report.conclude()
+    show_report(report, console)
+    write_files(options, report, console)
+    return report
+
+
+def active_peers(options: StepBenchmarkOptions, report: StepReport) -> tuple[str, ...]:
+    """Return the peers that are asked for and can be measured."""
+    missing = {peer.peer for peer in report.missing}
+    return tuple(peer for peer in options.peers if peer not in missing)
+
+
+def count_turns(options: StepBenchmarkOptions, report: StepReport) -> int:
+    """Return how often the progress bar will move, or nearly."""
+    peers = active_peers(options, report)
+    turns = 3  # parity, memory and the first step
+    for size in options.sizes:
+        in_process = sum(
+            peer == "numpy" or size <= LARGEST_IN_PROCESS for peer in peers if peer in ("numpy", "dummy", "sync")
+        )
+        turns += (8 + in_process) * options.repeats
+    turns += len(options.processes) * sum(peer in PROCESS_PEERS for peer in peers)
+    return turns + 4 * options.repeats * len(torchtrade_sizes(options)) * ("torchtrade" in peers)
+
+
+def measure_all(options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Advance) -> None:
+    """Fill the report, measurement by measurement, so that an interrupted run keeps what it has."""
+    report.parity = check_parity(problem)
+    advance("parity")
+    for size in options.sizes:
+        contenders = same_rule_contenders(options, problem, size) + memory_contenders(options, problem, size)
+        measure_together(contenders, options, report, advance)
+    if "torchtrade" in active_peers(options, report):
+        for size in torchtrade_sizes(options):
+            try:
+                measure_together(torchtrade_contenders(options, problem, size), options, report, advance)
+            except ImportError as error:
+                report.missing.append(MissingPeer(peer="torchtrade", reason=f"cannot be imported: {error}"))
+                break
+    for peer in PROCESS_PEERS:
+        if peer in active_peers(options, report):
+            measure_processes(peer, options, problem, report, advance)
+    report.memory = memory_use(problem)
+    advance("memory")
+    if not options.quick:
+        try:
+            report.first_step = time_to_first_step()
+        except PeerFailedError as error:
+            report.notes.append(f"Time to first step: {error}")
+    advance("first step")
+
+
+def measure_together(
+    contenders: list[Contender], options: StepBenchmarkOptions, report: StepReport, advance: Advance
+) -> None:
+    """Let the contenders of one group and size take turns."""
+    with ExitStack() as stack:
+        steppers = [contender.ready(stack) for contender in contenders]
+        sizes = [contender.num_envs for contender in contenders]
+        rows: dict[int, int] = {}  # contender -> its place among the measurements
+        for index, timing in take_turns(steppers, sizes, options.seconds, options.repeats):
+            row = measurement(contenders[index], timing)
+            if index in rows:
+                report.measurements[rows[index]] = row
+            else:
+                rows[index] = len(report.measurements)
+                report.measurements.append(row)
+            advance(f"{row.num_envs:,} × {row.label}")
+
+
+def measurement(contender: Contender, timing: Timing) -> Measurement:
+    return Measurement(
+        peer=contender.peer, label=contender.label, group=contender.group, num_envs=contender.num_envs,
+        measured_envs=contender.num_envs, threads=contender.threads, observation=contender.observation,
+        floats=contender.floats, steps_per_second=timing.median, slowest=timing.low, fastest=timing.high,
+        repeats=timing.repeats, calls=timing.calls,
+    )  # fmt: skip
+
+
+def measure_processes(
+    peer: str, options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Advance
+) -> None:
+    """Try some numbers of worker processes; the best stands for every size up to the largest in-process one."""
+    timings: dict[int, Timing] = {}
+    for processes in options.processes:
+        try:
+            timings[processes] = measure_process_peer(peer, processes, options, problem)
+        except PeerFailedError as error:
+            report.notes.append(f"{PEERS[peer][0]} with {processes} processes: {error}")
+        advance(f"{PEERS[peer][0]}, {processes} processes")
+    if not timings:
+        report.missing.append(MissingPeer(peer=peer, reason="failed with every number of processes, see the notes"))
+        return
+    processes, timing = max(timings.items(), key=lambda item: item[1].median)
+    tried = ", ".join(f"{count} processes {timing.median:,.0f}/s" for count, timing in timings.items())
+    report.notes.append(
+        f"{PEERS[peer][0]} has one process per environment, so it was measured with fewer of them than its rows say: "
+        f"{tried}. The best stands for all sizes."
+    )
+    sizes = [size for size in options.sizes if size <= LARGEST_IN_PROCESS] or [min(options.sizes)]
+    for size in sizes:
+        report.measurements.append(
+            Measurement(
+                peer=peer, label=PEERS[peer][0], group="same rule", num_envs=size, measured_envs=processes, threads=1,
+                processes=processes, observation="windows", floats=report.observation_floats,
+                steps_per_second=timing.median, slowest=timing.low, fastest=timing.high, repeats=timing.repeats,
+                calls=timing.calls,
+            )
+        )  # fmt: skip
+
+
+def write_files(options: StepBenchmarkOptions, report: StepReport, console: Console) -> None:
+    """Write the JSON and the plot that were asked for."""
+    if options.json_path:
+        report.write(options.json_path)
+        console.print(f"Everything: {options.json_path}")
+    if options.plot_path:
+        try:
+            write_plot(report, options.plot_path)
+            console.print(f"Plot: {options.plot_path}")
+        except MissingDependencyError as error:
+            console.print(f"Plot: {error}")
