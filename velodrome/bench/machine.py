@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 
 import velodrome
 
+THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "NUMBA_", "MKL_", "OPENBLAS_")
 LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict")
 
 
@@ -31,6 +32,7 @@ class MachineStamp(BaseModel):
     libraries: dict[str, str] = Field(description="version by library; 'not installed' where there is none")
     numba_threads: int = Field(description="threads that Numba may use")
     threading_layer: str = Field(description="Numba's threading layer; 'none yet' before its first parallel kernel")
+    environment: dict[str, str] = Field(description="environment variables that steer threads")
     load_average: tuple[float, float, float] = Field(description="over 1, 5 and 15 minutes, when the run began")
     velodrome: str = Field(description="version of Velodrome")
     git_commit: str = Field(description="commit of the source tree, '+ changes' if it has any; 'unknown' elsewhere")
@@ -49,6 +51,7 @@ def machine_stamp() -> MachineStamp:
         libraries={name: library_version(name) for name in LIBRARIES},
         numba_threads=numba.config.NUMBA_NUM_THREADS,
         threading_layer=threading_layer(),
+        environment={name: value for name, value in os.environ.items() if name.startswith(THREAD_VARIABLES)},
         load_average=psutil.getloadavg(),
         velodrome=velodrome.__version__,
         git_commit=git_commit(),

@@ -73,7 +73,7 @@ def speed_table(report: StepReport, group: str) -> Table:
     rows = [row for row in report.measurements if row.group == group and row.peer != "memcpy"]
     floats = max(row.floats for row in rows) if rows else 0
     title = f"Steps per second, {group}: {floats} floats observed by all that write windows"
-    table = narrow_table(title, ("envs", "contender", "on", "steps/s", "repeats", "per batch", "native is"))
+    table = narrow_table(title, ("envs", "contender", "on", "steps/s", "spread", "batch", "native"))
     before = None
     for row in sorted(rows, key=lambda row: (row.num_envs, -row.steps_per_second)):
         if before not in (None, row.num_envs):
@@ -84,7 +84,7 @@ def speed_table(report: StepReport, group: str) -> Table:
             row.label,
             f"{row.processes} proc." if row.processes else f"{row.threads} thr.",
             compact(row.steps_per_second),
-            f"{row.slowest / row.steps_per_second - 1:+.0%} {row.fastest / row.steps_per_second - 1:+.0%}",
+            f"±{(row.fastest - row.slowest) / 2 / row.steps_per_second:.0%}",
             compact_time(row.measured_envs / row.steps_per_second),
             f"{row.native_ratio:,.{0 if row.native_ratio >= 100 else 1}f} ×" if row.native_ratio else "",
             style=style,
@@ -95,7 +95,7 @@ def speed_table(report: StepReport, group: str) -> Table:
 
 def window_table(report: StepReport) -> Table:
     title = "Windows written, GB/s (memcpy: the same windows, the same run)"
-    names = ("envs", "threads", "by whole steps", "windows alone", "memcpy", "one block", "share", "alone")
+    names = ("envs", "threads", "whole steps", "windows alone", "memcpy", "one block", "share", "alone")
     table = narrow_table(title, names)
     for rate in sorted(report.window_rates, key=lambda rate: (rate.num_envs, rate.threads)):
         table.add_row(

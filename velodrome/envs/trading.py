@@ -165,8 +165,8 @@ def custom_reward(old: RewardAccount, new: RewardAccount) -> float:
 
 
 def take_order(
-    i: int, action: Any, quote: float, cost: float, gated: int, account: Account, terms: Terms, state: State,
-    tables: Tables, params: Any,
+    i: int, action: Any, level: float, previous: float, quote: float, cost: float, gated: int, account: Account,
+    terms: Terms, state: State, tables: Tables, params: Any,
 ) -> tuple[Account, int]:  # fmt: skip
     """Carry out the action of environment i; `gated` is the code of a refusal, or NONE."""
     must_be_flat = params.fill_at_close and params.flat_at_session_end and tables.session_last[state.cursor[i]] == 1
@@ -191,8 +191,7 @@ def take_order(
         stop, target = tables.stop[index], tables.target[index]
         return order_bracket(side, stop, target, quote, cost, size, params.trade_mode, account, terms)
 
-    level = tables.levels[int(action)] if params.action == LEVELS else float(action)
-    if params.hold_on_same_action and account.units != 0.0 and level == state.previous_level[i]:
+    if params.hold_on_same_action and account.units != 0.0 and level == previous:
         return account, HELD_SAME
     if gated != NONE and (level != 0.0 or account.units != 0.0):
         return account, gated
@@ -366,7 +365,12 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         account = with_bracket(account, state.stop[i], state.target[i])
     before, initial, old_peak, worst = state.equity[i], state.initial[i], state.peak[i], state.worst_drawdown[i]
     reward_sum, return_sum, square_sum = state.reward_sum[i], state.return_sum[i], state.return_square_sum[i]
-    held, last = state.held[i], state.last[i]
+    held, last, previous = state.held[i], state.last[i], state.previous_level[i]
+    trades, closed, wins = state.trades[i], state.closed[i], state.wins[i]
+    fees, turnover_sum = state.fees[i], state.turnover[i]
+    level = 0.0
+    if params.action != BRACKETS:
+        level = tables.levels[int(action)] if params.action == LEVELS else float(action)
     fee = number(i, FEE, params.fee, state, params)
     maintenance = number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params)
     terms = Terms(state.margin[i], fee, maintenance, state.sizing[i])
@@ -397,7 +401,9 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         order_code, exit_code = DROPPED, LIQUIDATED
     else:
         cost = trading_cost(i, quote, draw, state, tables, params)
-        account, order_code = take_order(i, action, quote, cost, gated, account, terms, state, tables, params)
+        account, order_code = take_order(
+            i, action, level, previous, quote, cost, gated, account, terms, state, tables, params
+        )
     times = state.code_counts[order_code, i]
 
     # The bar.
@@ -436,8 +442,6 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     # The books.
     gain = growth - 1.0 if before > 0.0 else 0.0
     if account.trades > 0:
-        trades, closed, wins = state.trades[i], state.closed[i], state.wins[i]
-        fees, turnover_sum = state.fees[i], state.turnover[i]
         state.trades[i] = trades + account.trades
         state.closed[i] = closed + account.closed
         state.wins[i] = wins + account.wins

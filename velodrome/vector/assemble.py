@@ -64,7 +64,7 @@ def _is_rule_function(value: Any) -> bool:
 
 def rebuild(
     function: FunctionType,
-    substitutions: Mapping[str, Callable],
+    substitutions: Mapping[str, Any],
     finish: Callable[[FunctionType], Any] = lambda function: function,
     filename: str | None = None,
     done: dict[FunctionType, Any] | None = None,
@@ -105,7 +105,7 @@ def _fingerprint_code(code: CodeType) -> str:
     return hashlib.sha256(code.co_code + constants.encode() + names.encode()).hexdigest()
 
 
-def fingerprint(function: FunctionType, substitutions: Mapping[str, Callable]) -> str:
+def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str:
     """Return a hash of a function's code and of everything that it refers to, functions and constants."""
     digest = hashlib.sha256()
     pending, seen = [function], set()
@@ -135,22 +135,38 @@ def _fingerprint_global(name: str, value: Any, pending: list[FunctionType]) -> s
     return f"{name}:{type(value).__name__}"
 
 
-def rule_substitutions(world: World) -> dict[str, Callable]:
-    """Return what takes which name's place in the loops: the rule's functions and the user's."""
+CONSTANT: Any = None
+
+
+def constant_params(params: Any) -> Any:
+    """Take the place of `chosen_params` in a specialised loop: CONSTANT is then the world's own parameters."""
+    return CONSTANT
+
+
+def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]:
+    """Return what takes which name's place in the loops: the rule's functions, the user's and, if asked, constants."""
     for name, function in world.substitutions.items():
         if not isinstance(function, FunctionType):
             raise ConfigError(
                 f"{name} must be a plain Python function (def or lambda), received {function!r}; "
                 f"it is compiled together with the rule"
             )
-    return {**world.rule._asdict(), **world.substitutions}
+    constants = {"chosen_params": constant_params, "CONSTANT": constant_scalars(world)} if specialise else {}
+    return {**world.rule._asdict(), **world.substitutions, **constants}
 
 
-def kernel_folder(world: World, function: FunctionType, target: str) -> tuple[Path, bool]:
+def constant_scalars(world: World) -> Any:
+    """Return the rule's scalars as floats and integers only."""
+    return type(world.params)(*(value if isinstance(value, float) else int(value) for value in world.params))
+
+
+def kernel_folder(
+    world: World, function: FunctionType, target: str, substitutions: Mapping[str, Any]
+) -> tuple[Path, bool]:
     """Return the folder for a compiled loop, and whether something was compiled there before."""
     versions = "|".join(f"{name}={_version(name)}" for name in ("numba", "numba-cuda", "numpy", "llvmlite"))
     key = hashlib.sha256(
-        f"{fingerprint(function, rule_substitutions(world))}|{target}|{sys.version}|{versions}".encode()
+        f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}".encode()
     ).hexdigest()
     folder = cache_folder() / f"{world.name}-{target}-{key[:24]}"
     known = folder.is_dir() and any(folder.rglob("*.nbi"))

@@ -36,6 +36,11 @@ def copy_floats(source: NDArray[np.float32], first: int, count: int, target: NDA
     target[at : at + count] = source[first : first + count]
 
 
+def chosen_params(params: Any) -> Any:
+    """Return the rule's scalars from the array of one record that they come in; specialised loops have constants."""
+    return params[0]
+
+
 def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32]) -> None:
     """Write every window at a cursor into the front of an observation row."""
     at = 0
@@ -91,7 +96,7 @@ def step_block(
     for k in range(min(LANES, actions.shape[0] - first)):
         # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
         lane, row = np.uint32(k), np.uint32(first + k)
-        if advance(lane, row, actions[row], autoreset, state, tables, params[0], out):
+        if advance(lane, row, actions[row], autoreset, state, tables, chosen_params(params), out):
             gather(out.final_cursors[row], windows, out.final_observations[row])
             finished += 1
         gather(out.cursors[row], windows, out.observations[row])
@@ -114,5 +119,5 @@ def reset_all(
     """Start an episode of every chosen environment."""
     for row in range(chosen.size):
         if chosen[row]:
-            begin(row % LANES, row, blocks[row // LANES], tables, params[0], out)
+            begin(row % LANES, row, blocks[row // LANES], tables, chosen_params(params), out)
             gather(out.cursors[row], windows, out.observations[row])

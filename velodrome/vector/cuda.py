@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.errors import BackendError, ConfigError
+from velodrome.vector.assemble import constant_scalars
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import Buffers, allocate_outputs, block_count, bytes_per_environment, column_rows
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
@@ -43,12 +44,13 @@ class CudaVectorEnv(RuleVectorEnv):
     """n environments of one rule on the GPU; actions, observations, rewards and flags are tensors on it.
 
     Checking actions copies one flag to the host in each step; pass check_actions=False, or capture the step in a CUDA
-    graph, where it is not possible, to avoid that.
+    graph, where it is not possible, to avoid that. `specialise` compiles the parameters in as constants: a faster step
+    for one compilation (then cached on disk) per set of parameters.
     """
 
     def __init__(
         self, world: World, num_envs: int, *, seed: int | None = None, observation: ObservationKind = "flat",
-        check_actions: bool = True, copy: bool = False, autoreset: bool = True,
+        check_actions: bool = True, copy: bool = False, autoreset: bool = True, specialise: bool = True,
     ) -> None:  # fmt: skip
         super().__init__(
             world, num_envs, seed=seed, observation=observation, check_actions=check_actions, copy=copy,
@@ -66,7 +68,7 @@ class CudaVectorEnv(RuleVectorEnv):
 
         self._torch, self._cuda = torch, cuda_kernels
         self.device = torch.device("cpu" if cuda_kernels.SIMULATED else "cuda")
-        self._kernels = cuda_kernels.compile_kernels(world)
+        self._kernels = cuda_kernels.compile_kernels(world, specialise)
         dtype = state_dtype(world.state_type)
         initial = np.zeros(block_count(self.num_envs), dtype)
         for column in world.reset_options.values():
@@ -78,7 +80,7 @@ class CudaVectorEnv(RuleVectorEnv):
             out = out._replace(observations=self._allocate(np.float32, out.observations.shape[::-1]).T)
         self.buffers = Buffers(self._blocks, out, bytes_per_environment(world, self.num_envs))
         self._memory = cuda_kernels.Memory(self._array(self._blocks, dtype))
-        self._params = kernel_params(world)
+        self._params = constant_scalars(world)
         self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
         self._tables = type(world.tables)(*map(self._array, self._tensors[0]))
         self._window_tables = type(self.windows)(*map(self._array, self._tensors[1]))
@@ -189,12 +191,6 @@ class CudaVectorEnv(RuleVectorEnv):
 
     def _observations(self) -> Any:
         return _cloned(self._observation_view) if self.copy else self._observation_view
-
-
-def kernel_params(world: World) -> Any:
-    """Return the rule's scalars as a tuple of floats and integers, the types that a kernel is compiled for."""
-    scalars = (value if isinstance(value, float) else int(value) for value in world.params)
-    return type(world.params)(*scalars)
 
 
 def _cloned(value: Any) -> Any:

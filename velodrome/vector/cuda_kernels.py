@@ -46,20 +46,25 @@ class Kernels(NamedTuple):
     gather: Any
 
 
+def chosen_params(params: Any) -> Any:
+    """Return the rule's scalars; specialised kernels have constants in this one's place."""
+    return params
+
+
 def step_kernel(actions: Any, autoreset: bool, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
     """Step one environment per thread. Parameters come by value: a GPU reads them from its constant memory."""
     # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
     row = np.uint32(cuda.grid(1))
     if row < actions.shape[0]:
         state = memory.blocks[row // UNSIGNED_LANES]
-        advance(row % UNSIGNED_LANES, row, actions[row], autoreset, state, tables, params, out)
+        advance(row % UNSIGNED_LANES, row, actions[row], autoreset, state, tables, chosen_params(params), out)
 
 
 def reset_kernel(chosen: Any, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
     """Start an episode of each chosen environment."""
     row = np.uint32(cuda.grid(1))
     if row < chosen.shape[0] and chosen[row]:
-        begin(row % UNSIGNED_LANES, row, memory.blocks[row // UNSIGNED_LANES], tables, params, out)
+        begin(row % UNSIGNED_LANES, row, memory.blocks[row // UNSIGNED_LANES], tables, chosen_params(params), out)
 
 
 def gather_row(row: int, lane: int, cursor: int, windows: WindowTables, observations: Any) -> None:
@@ -119,19 +124,20 @@ def separate_rounding() -> Iterator[None]:
 _compiled: dict[str, Any] = {}
 
 
-def _compile(world: World, kernel: Any) -> Any:
+def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     name = kernel.__name__
+    substitutions = rule_substitutions(world, specialise)
     if SIMULATED:
         # The simulator runs Python: the rule itself takes the place of the compiled one.
-        return cuda.jit(rebuild(kernel, rule_substitutions(world)))
-    folder, known = kernel_folder(world, kernel, f"cuda-{name}")
+        return cuda.jit(rebuild(kernel, substitutions))
+    folder, known = kernel_folder(world, kernel, f"cuda-{name}", substitutions)
     key = str(folder)
     if key not in _compiled:
         if not known:
             tell(f"compiling {world.name} for CUDA ({name}); the next start is faster")
         device_function = rebuild(
             kernel,
-            rule_substitutions(world),
+            substitutions,
             lambda function: function if function.__name__ == name else njit(function),
             filename=str(folder / f"{name}.py"),
         )
@@ -142,7 +148,10 @@ def _compile(world: World, kernel: Any) -> Any:
     return _compiled[key]
 
 
-def compile_kernels(world: World) -> Kernels:
+def compile_kernels(world: World, specialise: bool) -> Kernels:
     """Return the kernels of a world's rule; they are compiled when first launched, inside `separate_rounding`."""
-    kernels = (step_kernel, reset_kernel, gather_kernel)
-    return Kernels(*(_compile(world, kernel) for kernel in kernels))
+    return Kernels(
+        step=_compile(world, step_kernel, specialise),
+        reset=_compile(world, reset_kernel, specialise=False),
+        gather=_compile(world, gather_kernel, specialise=False),
+    )

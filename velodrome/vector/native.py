@@ -25,18 +25,18 @@ TRIAL_STEPS = 12
 _compiled: dict[str, Any] = {}
 
 
-def compiled_loop(world: World, name: str, *, parallel: bool = False) -> Any:
+def compiled_loop(world: World, name: str, *, parallel: bool = False, specialise: bool = False) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
     target = f"native-{name}-{'parallel' if parallel else 'serial'}"
     loop = getattr(batch, name)
-    folder, known = kernel_folder(world, loop, target)
+    substitutions = {**rule_substitutions(world, specialise), "copy_floats": memory.copy_floats}
+    folder, known = kernel_folder(world, loop, target, substitutions)
     key = str(folder)
     if key not in _compiled:
         if not known:
             tell(
                 f"compiling {world.name} ({name}, {'all cores' if parallel else 'one core'}); the next start is faster"
             )
-        substitutions = {**rule_substitutions(world), "copy_floats": memory.copy_floats}
         options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
         # Rules allocate nothing, so reference counts of tables and outputs would be pure cost; inlined, a rule's small
         # functions cost nothing either (measured: 180 ns a step without, 43 ns with).
