@@ -48,6 +48,7 @@ def test_a_second_process_finds_the_kernels(report):
 
 
 def test_json_and_exit_code(report, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr(doctor, "doctor", lambda: report)
     assert cli.run(["doctor", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -81,10 +82,16 @@ def test_it_survives_a_package_that_does_not_import(missing, monkeypatch):
 
 
 def test_it_survives_packages_that_are_not_installed(monkeypatch):
-    def nothing(name):
+    def no_metadata(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    def no_module(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", no_metadata)
+    on_the_path = {row.name: row for row in doctor._packages("packages")}
+    assert on_the_path["numpy"].status == "ok"
+    monkeypatch.setattr(importlib, "import_module", no_module)
     rows = list(doctor._packages("packages")) + list(doctor._optional("optional packages"))
     assert all(row.value == "not installed" for row in rows if row.name != "velodrome")
     assert rows[-1].status == "note"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -185,15 +186,14 @@ def _packages(section: str) -> Iterator[Row]:
     yield Row(section, "velodrome", "ok", f"{__version__} ({Path(__file__).parent})")
     for name in ("numpy", "numba", "llvmlite", "torch", "gymnasium", "polars"):
         version = _version(name)
-        if version is None:
-            yield Row(section, name, "problem", "not installed", "pip install --force-reinstall velodrome")
-            continue
         try:
             module = importlib.import_module(name)
         except Exception as error:
-            advice = f"pip install --force-reinstall {name}"
-            yield Row(section, name, "problem", f"{version} does not import ({_told(error)})", advice)
+            found = f"{version} does not import ({_told(error)})" if version else "not installed"
+            yield Row(section, name, "problem", found, f"pip install --force-reinstall {name}")
             continue
+        # A package that lies on the path without having been installed has no metadata.
+        version = version or str(getattr(module, "__version__", "version unknown"))
         yield Row(section, name, "ok", f"{version}, {_torch_build(module)}" if name == "torch" else version)
 
 
@@ -283,6 +283,8 @@ def _numba_cuda(section: str, driver: bool) -> Generator[Row, None, str | None]:
     """Tell of numba-cuda and the libraries that it compiles with; return the CUDA version of those."""
     version = _version("numba-cuda")
     missing: Status = "problem" if driver else "note"
+    if version is None and importlib.util.find_spec("numba_cuda") is not None:
+        version = "found, version unknown"
     if version is None:
         yield Row(section, "numba-cuda", "note", "not installed", "for a GPU: pip install 'velodrome[cuda]'")
         return None

@@ -14,7 +14,9 @@ from rich.console import Console
 from velodrome.bench import PEERS, StepBenchmarkOptions, StepReport, run_step_benchmark
 from velodrome.bench import step as step_module
 from velodrome.bench.machine import machine_stamp
+from velodrome.bench.memory import BLOCKS, WHOLE
 from velodrome.bench.process_peers import PeerFailedError, run_python
+from velodrome.bench.report import Measurement, window_rates
 from velodrome.bench.timing import Stepper, take_turns
 
 
@@ -177,3 +179,22 @@ def test_stamp_names_this_machine() -> None:
     assert stamp.cores >= 1
     assert stamp.libraries["numpy"] != "not installed"
     assert "pytest" in stamp.command or "python" in stamp.command
+
+
+def test_a_disturbed_memcpy_does_not_flatter_the_windows(finished: tuple[StepReport, str, Path]) -> None:
+    report = finished[0].model_copy(deep=True)
+    rows = {(row.label, row.threads): row for row in report.measurements if row.num_envs == 16}
+    template = rows["velodrome", 1]
+
+    def row(label: str, threads: int, speed: float) -> Measurement:
+        return template.model_copy(
+            update={"label": label, "threads": threads, "steps_per_second": speed, "floats": 256}
+        )
+
+    measured = [row(BLOCKS, 1, 30e6), row(BLOCKS, 2, 2e6), row(WHOLE, 1, 40e6), row(WHOLE, 2, 2e6)]
+    for threads in (1, 2):
+        measured += [row("velodrome", threads, 6e6), row("velodrome, no windows", threads, 6.1e6)]
+    one, two = window_rates(measured)
+    assert one.share == pytest.approx(0.2)
+    assert two.share == pytest.approx(0.2)
+    assert one.windows_alone is None  # seems faster than memcpy: noise

@@ -61,8 +61,9 @@ def run_python(code: str, folder: Path, timeout: float) -> str:
     except subprocess.TimeoutExpired as error:
         raise PeerFailedError(f"not finished after {timeout:.0f} s") from error
     if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise PeerFailedError(f"failed: {last[0]}")
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        named = [line for line in lines if "Error" in line]
+        raise PeerFailedError(f"failed: {(named or lines)[-1]}")
     return done.stdout
 
 

@@ -52,10 +52,12 @@ def machine_lines(report: StepReport) -> Text:
     libraries = ", ".join(
         f"{name} {version}" for name, version in stamp.libraries.items() if version != "not installed"
     )
+    steered = "".join(f", {name}={value}" for name, value in stamp.environment.items())
     load = " ".join(f"{value:.2f}" for value in stamp.load_average)
+    numba = f"Numba on {stamp.threading_layer} with {stamp.numba_threads} threads{steered}"
     return Text(
         f"{stamp.cpu}, {stamp.cores} cores, {stamp.memory_gib:g} GiB, {stamp.system}, load {load}\n"
-        f"Python {stamp.python}, {libraries}; Numba on {stamp.threading_layer} with {stamp.numba_threads} threads\n"
+        f"Python {stamp.python}, {libraries}; {numba}\n"
         f"Velodrome {stamp.velodrome} ({stamp.git_commit}), {stamp.time}: {stamp.command}"
     )
 

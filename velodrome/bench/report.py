@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ class WindowRate(BaseModel):
     num_envs: int
     threads: int
     stepping: float = Field(description="by whole steps, rule included")
-    windows_alone: float | None = Field(description="in the time by which windows make a step longer; None: no time")
-    memcpy_windows: float = Field(description="memcpy of the same windows from random bars into observation rows")
+    windows_alone: float | None = Field(description="in the time by which windows make a step longer; None: noise")
+    memcpy_windows: float = Field(
+        description="memcpy of the same windows from random bars, on so many threads or fewer"
+    )
     memcpy_block: float = Field(description="memcpy of as many bytes in one block per thread")
     share: float = Field(description="stepping over memcpy_windows")
     share_alone: float | None = Field(description="windows_alone over memcpy_windows")
@@ -120,19 +123,26 @@ def window_rates(measurements: list[Measurement]) -> list[WindowRate]:
         if label != BLOCKS or native is None or cursor is None or whole is None:
             continue
         gigabytes = blocks.floats * 4 / 1e9  # in a window
+        # More threads do not make the machine's memcpy slower: where they seem to, other load took the cores, and a
+        # share of that rate would flatter the environment.
+        copied = gigabytes * max(
+            row.steps_per_second
+            for row in rows.values()
+            if row.label == BLOCKS and row.num_envs == num_envs and row.threads <= threads
+        )
         extra = 1.0 / native.steps_per_second - 1.0 / cursor.steps_per_second  # seconds a window takes
-        alone = gigabytes / extra if extra > 0.0 else None
-        copied = gigabytes * blocks.steps_per_second
+        alone = gigabytes / extra if extra > 0.0 else math.inf
+        measurable = alone <= copied  # windows are copied with memcpy: what seems faster than it is noise
         found.append(
             WindowRate(
                 num_envs=num_envs,
                 threads=threads,
                 stepping=gigabytes * native.steps_per_second,
-                windows_alone=alone,
+                windows_alone=alone if measurable else None,
                 memcpy_windows=copied,
                 memcpy_block=gigabytes * whole.steps_per_second,
                 share=gigabytes * native.steps_per_second / copied,
-                share_alone=alone / copied if alone else None,
+                share_alone=alone / copied if measurable else None,
             )
         )
     return found
@@ -154,9 +164,7 @@ def targets(report: StepReport) -> list[Target]:
             found.append(Target(name=name, wanted=wanted, reached=min(ratios), met=min(ratios) >= wanted))
     rates = [rate for rate in report.window_rates if rate.num_envs == TARGET_SIZE]
     if rates:
-        whole = max(rate.share for rate in rates)
-        alone = max((rate.share_alone for rate in rates if rate.share_alone), default=0.0)
-        for reached, how in ((alone, "windows alone"), (whole, "windows by whole steps, rule included,")):
-            name = f"{how} over memcpy at n = {TARGET_SIZE:,}"
-            found.append(Target(name=name, wanted=0.5, reached=reached, met=reached >= 0.5))
+        reached = max(rate.share for rate in rates)
+        name = f"windows by whole steps, rule included, over memcpy at n = {TARGET_SIZE:,}"
+        found.append(Target(name=name, wanted=0.5, reached=reached, met=reached >= 0.5))
     return found

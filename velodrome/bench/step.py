@@ -29,6 +29,7 @@ from velodrome.bench.torchtrade_peer import torchtrade_contenders, torchtrade_si
 from velodrome.errors import MissingDependencyError
 
 PROCESS_PEERS = ("async", "subproc")
+BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
 Advance = Callable[[str], None]  # says what was done; moves the progress bar by one
 
 
@@ -49,6 +50,12 @@ def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = 
     report.missing = [
         MissingPeer(peer=peer, reason=reason) for peer in options.peers if (reason := missing_reason(peer))
     ]
+    busy = report.machine.load_average[0]
+    if busy > BUSY_SHARE * report.machine.cores:
+        report.notes.append(
+            f"The machine was busy when this began (load {busy:.1f} on {report.machine.cores} cores): speeds are low, "
+            f"those of several threads most of all. Measure again when it is idle."
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("parity", total=count_turns(options, report))

@@ -285,10 +285,7 @@ class _Recorder:
         terms = codes.Terms(1.0 / config["leverage"], config["transaction_fee"], config["maintenance_margin_rate"], 0.0)
         accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
         return np.array(
-            [
-                codes.liquidation_price(codes.Account(*account, 0.0, 0.0, 0.0, 0.0, 0, 0, 0), terms)
-                for account in accounts
-            ]
+            [codes.liquidation_price(codes.Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts]
         )
 
     def _events(self, column: Mapping[str, NDArray]) -> NDArray[np.int8]:

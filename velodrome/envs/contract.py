@@ -39,6 +39,7 @@ class Column:
 
 
 Float64 = Annotated[NDArray[np.float64], Column(np.float64)]
+Int64 = Annotated[NDArray[np.int64], Column(np.int64)]
 Int32 = Annotated[NDArray[np.int32], Column(np.int32)]
 Int8 = Annotated[NDArray[np.int8], Column(np.int8)]
 UInt64 = Annotated[NDArray[np.uint64], Column(np.uint64)]
@@ -92,8 +93,8 @@ def state_columns(state_type: type) -> dict[str, Column]:
         found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Column)]
         if not found:
             raise ConfigError(
-                f"{state_type.__name__}.{name} has no column type; annotate it as Float64, Int32, Int8, UInt64 or "
-                f"Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
+                f"{state_type.__name__}.{name} has no column type; annotate it with Float64, Int64, Int32, Int8, UInt64 "
+                f"or Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
             )
         columns[name] = found[0]
     for name, dtype in REQUIRED_COLUMNS.items():

@@ -35,6 +35,13 @@ class Terms(NamedTuple):
     sizing: float  # notional that one unit of equity buys, margin and fee paid: 1 / (margin + fee)
 
 
+# One number for three counts of up to two million: an account is copied at every branch, and on a GPU each field costs
+# registers and each state column a memory access.
+CLOSED_POSITION = 1 << 21
+WON_POSITION = 1 << 42
+COUNT_MASK = CLOSED_POSITION - 1
+
+
 class Account(NamedTuple):
     """The account within a step, and what the step did to it so far."""
 
@@ -43,11 +50,8 @@ class Account(NamedTuple):
     entry: float
     stop: float
     target: float
-    traded: float  # notional
-    fees: float
-    trades: int
-    closed: int
-    wins: int
+    traded: float  # notional; the fee on it is paid
+    events: int  # fills + CLOSED_POSITION · positions closed + WON_POSITION · those of them that won
 
 
 def equity_at(account: Account, price: float, terms: Terms) -> float:
@@ -96,10 +100,7 @@ def realise(account: Account, part: float, price: float, terms: Terms) -> Accoun
         0.0 if closes else account.stop,
         0.0 if closes else account.target,
         account.traded + notional,
-        account.fees + fee,
-        account.trades + 1,
-        account.closed + (1 if closes else 0),
-        account.wins + (1 if is_win else 0),
+        account.events + 1 + (CLOSED_POSITION if closes else 0) + (WON_POSITION if is_win else 0),
     )
 
 
@@ -112,23 +113,13 @@ def enlarge(account: Account, added: float, price: float, stop: float, target: f
         return account
     held = abs(account.units)
     entry = price if held == 0.0 else (account.entry * held + price * abs(added)) / (held + abs(added))
-    return Account(
-        max(0.0, account.cash - need), account.units + added, entry, stop, target,
-        account.traded + notional, account.fees + fee, account.trades + 1, account.closed, account.wins,
-    )  # fmt: skip
+    cash = max(0.0, account.cash - need)
+    return Account(cash, account.units + added, entry, stop, target, account.traded + notional, account.events + 1)
 
 
 def with_cash(account: Account, cash: float) -> Account:
     return Account(
-        cash, account.units, account.entry, account.stop, account.target, account.traded, account.fees, account.trades,
-        account.closed, account.wins,
-    )  # fmt: skip
-
-
-def with_bracket(account: Account, stop: float, target: float) -> Account:
-    return Account(
-        account.cash, account.units, account.entry, stop, target, account.traded, account.fees, account.trades,
-        account.closed, account.wins,
+        cash, account.units, account.entry, account.stop, account.target, account.traded, account.events
     )  # fmt: skip
 
 
@@ -163,7 +154,7 @@ def order_level(
     if leaves:
         wanted = math.copysign(account.cash * units_per_equity, level)
     larger = enlarge(account, wanted - account.units, price, 0.0, 0.0, terms)
-    if larger.trades == account.trades:
+    if larger.events == account.events:
         return account, SWITCH_CLOSED if leaves else REFUSED_CASH
     return larger, SWITCHED if leaves else (OPENED if units == 0.0 else INCREASED)
 
@@ -186,7 +177,7 @@ def order_bracket(
     elif mode == NOTIONAL:
         added = size / price
     larger = enlarge(account, side * added, price, price * (1.0 - side * stop), price * (1.0 + side * target), terms)
-    if larger.trades == account.trades:
+    if larger.events == account.events:
         return account, SWITCH_CLOSED if leaves else REFUSED_CASH
     return larger, SWITCHED if leaves else OPENED
 

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.config import number_names, params_type
-from velodrome.envs.contract import Column, Float64, Int8, Int32, Rule, UInt64
+from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64
 from velodrome.envs.margin_account import (
     CLOSE,
+    CLOSED_POSITION,
     CODE_NAMES,
     CODES,
+    COUNT_MASK,
     DROPPED,
     EXHAUSTED,
     FRACTIONAL,
@@ -30,6 +32,7 @@ from velodrome.envs.margin_account import (
     REFUSED_COOLDOWN,
     REFUSED_TURNOVER,
     SESSION_CLOSED,
+    WON_POSITION,
     Account,
     Terms,
     equity_at,
@@ -39,9 +42,8 @@ from velodrome.envs.margin_account import (
     order_level,
     play_bar,
     realise,
-    with_bracket,
     with_cash,
-)  # fmt: skip
+)
 from velodrome.envs.ranges import draw_numbers, number
 from velodrome.envs.rng import stream_index, uniform
 from velodrome.envs.trading_config import TradingConfig
@@ -71,7 +73,7 @@ Params = params_type(
     (
         "action", "reward", "trade_mode", "start", "fill_at_close", "allow_short", "hold_on_same_action",
         "lock_position", "flat_at_session_end", "perpetual_funding", "funding_from_data", "randomised", "observed",
-        "episode_length_low", "episode_length_high",
+        "episode_length_low", "episode_length_high", "margin", "sizing",
     ),
 )  # fmt: skip
 
@@ -113,10 +115,11 @@ class State:
     entry: Float64
     stop: Float64
     target: Float64
-    equity: Float64  # at the close of the cursor's bar
+    price: Float64  # close of the cursor's bar
+    equity: Float64  # at that price
     initial: Float64
     peak: Float64
-    drawdown: Float64  # from the peak, at the close of the cursor's bar
+    drawdown: Float64  # from the peak, at that price
     previous_level: Float64  # NaN: none yet
     held: Int32  # bars
     cooldown_left: Int32
@@ -131,9 +134,7 @@ class State:
     funding: Float64
     turnover: Float64
     worst_drawdown: Float64
-    trades: Int32
-    closed: Int32
-    wins: Int32
+    events: Int64  # fills, positions closed and positions won, packed as in Account.events
     order_code: Int8
     exit_code: Int8
     code_counts: Annotated[NDArray[np.int32], Column(np.int32, rows=CODES)]
@@ -293,6 +294,7 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
         draw_numbers(i, state, tables)
     begin_episode(i, state, tables, params)
     cash = number(i, INITIAL_CASH, params.initial_cash, state, params)
+    state.price[i] = tables.ohlc[state.start[i], CLOSE_PRICE]
     state.cash[i] = cash
     state.equity[i] = cash
     state.initial[i] = cash
@@ -320,9 +322,7 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     state.funding[i] = 0.0
     state.turnover[i] = 0.0
     state.worst_drawdown[i] = 0.0
-    state.trades[i] = 0
-    state.closed[i] = 0
-    state.wins[i] = 0
+    state.events[i] = 0
     state.order_code[i] = NONE
     state.exit_code[i] = NONE
     for k in range(CODES):
@@ -350,30 +350,28 @@ def funding_paid(
 
 def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tuple[float, bool, bool]:
     """Take the order, play the next bar, mark the account at its close."""
-    cursor = state.cursor[i]
-    if cursor >= state.last[i]:
-        state.order_code[i] = EXHAUSTED
-        state.exit_code[i] = NONE
-        state.code_counts[EXHAUSTED, i] += 1
-        return 0.0, False, True
-    bar = cursor + 1
     # Everything is read before anything is written: a GPU then waits for its memory once and not at every line.
-    opened_at, high = tables.ohlc[bar, OPEN_PRICE], tables.ohlc[bar, HIGH_PRICE]
-    low, close = tables.ohlc[bar, LOW_PRICE], tables.ohlc[bar, CLOSE_PRICE]
-    account = Account(state.cash[i], state.units[i], state.entry[i], 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
-    if params.action == BRACKETS:
-        account = with_bracket(account, state.stop[i], state.target[i])
-    before, initial, old_peak, worst = state.equity[i], state.initial[i], state.peak[i], state.worst_drawdown[i]
+    cursor, last = state.cursor[i], state.last[i]
+    stop = state.stop[i] if params.action == BRACKETS else 0.0
+    target = state.target[i] if params.action == BRACKETS else 0.0
+    account = Account(state.cash[i], state.units[i], state.entry[i], stop, target, 0.0, 0)
+    before, old_peak, worst = state.equity[i], state.peak[i], state.worst_drawdown[i]
     reward_sum, return_sum, square_sum = state.reward_sum[i], state.return_sum[i], state.return_square_sum[i]
-    held, last, previous = state.held[i], state.last[i], state.previous_level[i]
-    trades, closed, wins = state.trades[i], state.closed[i], state.wins[i]
-    fees, turnover_sum = state.fees[i], state.turnover[i]
+    held, previous = state.held[i], state.previous_level[i]
+    events, fees, turnover_sum = state.events[i], state.fees[i], state.turnover[i]
     level = 0.0
     if params.action != BRACKETS:
         level = tables.levels[int(action)] if params.action == LEVELS else float(action)
+    exhausted = cursor >= last
+    bar = last if exhausted else cursor + 1
+    opened_at, high = tables.ohlc[bar, OPEN_PRICE], tables.ohlc[bar, HIGH_PRICE]
+    low, close = tables.ohlc[bar, LOW_PRICE], tables.ohlc[bar, CLOSE_PRICE]
     fee = number(i, FEE, params.fee, state, params)
     maintenance = number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params)
-    terms = Terms(state.margin[i], fee, maintenance, state.sizing[i])
+    initial = number(i, INITIAL_CASH, params.initial_cash, state, params)
+    margin = state.margin[i] if params.randomised else params.margin
+    sizing = state.sizing[i] if params.randomised else params.sizing
+    terms = Terms(margin, fee, maintenance, sizing)
     direction = account.units
 
     # Sessions and gates.
@@ -396,7 +394,9 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     quote = tables.ohlc[cursor, CLOSE_PRICE] if params.fill_at_close else opened_at
     liquidation = 0.0 if params.fill_at_close else liquidation_price(account, terms)
     order_code, exit_code = NONE, NONE
-    if liquidation > 0.0 and (quote <= liquidation if direction > 0.0 else quote >= liquidation):
+    if exhausted:
+        order_code = EXHAUSTED
+    elif liquidation > 0.0 and (quote <= liquidation if direction > 0.0 else quote >= liquidation):
         account = realise(account, account.units, liquidation_fill(account, quote, liquidation, terms), terms)
         order_code, exit_code = DROPPED, LIQUIDATED
     else:
@@ -408,9 +408,9 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
 
     # The bar.
     paid = 0.0
-    if account.units != 0.0:
+    if account.units != 0.0 and not exhausted:
         account, exit_code = play_bar(account, opened_at, high, low, params.action == BRACKETS, terms)
-    if account.units != 0.0:
+    if account.units != 0.0 and not exhausted:
         paid = funding_paid(i, bar, account, close, terms, state, tables, params)
         account = with_cash(account, account.cash - paid)
         if params.flat_at_session_end and tables.session_last[bar] == 1:
@@ -432,26 +432,30 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
                 initial, 0.0, 0.0,
             ),
             RewardAccount(
-                after, account.cash, account.units, account.entry, close, peak, initial, turnover, account.fees
+                after, account.cash, account.units, account.entry, close, peak, initial, turnover, account.traded * fee
             ),
         )  # fmt: skip
     else:
         reward = built_in_reward(i, growth, before, drawdown, state, params)
         reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
 
-    # The books.
+    # The books. The stores whose row is not known beforehand come first: the compiler can then keep all others in
+    # registers for `observe`.
+    if order_code > HELD_BAND:
+        state.code_counts[order_code, i] = times + 1
+    if exit_code != NONE:
+        state.code_counts[exit_code, i] += 1
     gain = growth - 1.0 if before > 0.0 else 0.0
-    if account.trades > 0:
-        state.trades[i] = trades + account.trades
-        state.closed[i] = closed + account.closed
-        state.wins[i] = wins + account.wins
-        state.fees[i] = fees + account.fees
+    if account.events > 0:
+        state.events[i] = events + account.events
+        state.fees[i] = fees + account.traded * fee
         state.turnover[i] = turnover_sum + turnover
         if cooldown > 0.0:
             state.cooldown_left[i] = int(cooldown)
         if has_sessions:
             state.session_turnover[i] += turnover
     state.cursor[i] = bar
+    state.price[i] = close
     state.cash[i] = account.cash
     state.units[i] = account.units
     state.entry[i] = account.entry
@@ -476,10 +480,6 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         state.funding[i] += paid
     state.order_code[i] = order_code
     state.exit_code[i] = exit_code
-    if order_code > HELD_BAND:
-        state.code_counts[order_code, i] = times + 1
-    if exit_code != NONE:
-        state.code_counts[exit_code, i] += 1
 
     # The end.
     max_drawdown = number(i, MAX_DRAWDOWN, params.max_drawdown, state, params)
@@ -498,7 +498,8 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
     cursor, last, per_bar = state.cursor[i], state.last[i], state.per_bar[i]
     cash, units, entry = state.cash[i], state.units[i], state.entry[i]
     equity, drawdown, held = state.equity[i], state.drawdown[i], state.held[i]
-    price = tables.ohlc[cursor, CLOSE_PRICE]
+    price = state.price[i]
+    margin = state.margin[i] if params.randomised else params.margin
     leverage = number(i, LEVERAGE, params.leverage, state, params)
     maintenance = number(i, MAINTENANCE_MARGIN, params.maintenance_margin, state, params)
     side, gain, exposure, distance = 0.0, 0.0, 0.0, 1.0
@@ -506,8 +507,8 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
         side = 1.0 if units > 0.0 else -1.0
         gain = side * (price - entry) / entry
         exposure = abs(units) * price / equity if equity > 0.0 else 0.0
-        account = Account(cash, units, entry, 0.0, 0.0, 0.0, 0.0, 0, 0, 0)
-        liquidation = liquidation_price(account, Terms(state.margin[i], 0.0, maintenance, 0.0))
+        account = Account(cash, units, entry, 0.0, 0.0, 0.0, 0)
+        liquidation = liquidation_price(account, Terms(margin, 0.0, maintenance, 0.0))
         if liquidation > 0.0:
             distance = max(0.0, side * (price - liquidation) / price)
     out[0] = exposure
@@ -536,8 +537,9 @@ def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.fl
     out[2] = length
     out[3] = state.fees[i]
     out[4] = state.turnover[i]
-    out[5] = state.trades[i]
-    out[6] = state.wins[i] / max(1, state.closed[i])
+    closed = state.events[i] // CLOSED_POSITION & COUNT_MASK
+    out[5] = state.events[i] & COUNT_MASK
+    out[6] = state.events[i] // WON_POSITION / max(1, closed)
     # Rounding leaves a constant series a variance of the order of 1e-17 times its square.
     out[7] = mean / math.sqrt(variance) if variance > 1e-14 * mean * mean else 0.0
     out[8] = state.worst_drawdown[i]

@@ -51,9 +51,11 @@ def action_names(config: TradingConfig) -> tuple[str, ...]:
 def trading_params(config: TradingConfig) -> Any:
     """Return the scalars that the rule receives."""
     low, high, _ = number_ranges(config)
+    numbers = low_ends(config)
+    margin = 1.0 / numbers["leverage"]
     observed = observed_values(config)
     return trading.Params(
-        **low_ends(config),
+        **numbers,
         action=ACTION_KINDS[config.action],
         reward=trading.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         trade_mode=TRADE_MODES[config.trade_mode],
@@ -69,6 +71,8 @@ def trading_params(config: TradingConfig) -> Any:
         observed=len(observed),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
+        margin=margin,
+        sizing=1.0 / (margin + numbers["fee"]),
     )
 
 

@@ -64,18 +64,24 @@ def advance(
 ) -> bool:
     """Step one environment; if its episode ended, keep what belongs to it and start the next. Return whether it did."""
     reward, terminated, truncated = step(lane, action, state, tables, params)
-    out.rewards[row] = reward
-    out.terminated[row] = terminated
-    out.truncated[row] = truncated
+    observed = out.observations[row][out.window_floats :]
+    # Straight after the step: the compiler may then take what it reads from registers. In an episode that ended, it
+    # is the final observation.
+    observe(lane, state, tables, params, observed)
     ended = terminated or truncated
     if ended:
-        observe(lane, state, tables, params, out.final_observations[row][out.window_floats :])
+        final = out.final_observations[row][out.window_floats :]
+        for k in range(observed.size):
+            final[k] = observed[k]
         out.final_cursors[row] = state.cursor[lane]
         finish(lane, state, tables, params, out.statistics[row])
         if autoreset:
             reset(lane, state, tables, params)
-    observe(lane, state, tables, params, out.observations[row][out.window_floats :])
+            observe(lane, state, tables, params, observed)
     out.cursors[row] = state.cursor[lane]
+    out.rewards[row] = reward
+    out.terminated[row] = terminated
+    out.truncated[row] = truncated
     return ended
 
 
