@@ -93,7 +93,7 @@ def state_columns(state_type: type) -> dict[str, Column]:
         found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Column)]
         if not found:
             raise ConfigError(
-                f"{state_type.__name__}.{name} has no column type; annotate it with Float64, Int64, Int32, Int8, UInt64 "
+                f"{state_type.__name__}.{name} has no column type; annotate with Float64, Int64, Int32, Int8, UInt64 "
                 f"or Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
             )
         columns[name] = found[0]

@@ -69,7 +69,7 @@ def position_margin(account: Account, terms: Terms) -> float:
 
 def liquidation_price(account: Account, terms: Terms) -> float:
     """Return the price at which the position is liquidated; 0 if none."""
-    if account.units == 0.0 or (terms.margin >= 1.0 and account.units > 0.0 and account.cash >= 0.0):
+    if (account.units == 0.0) | ((terms.margin >= 1.0) & (account.units > 0.0) & (account.cash >= 0.0)):
         return 0.0
     margin = position_margin(account, terms)
     if account.units > 0.0:
@@ -92,7 +92,7 @@ def realise(account: Account, part: float, price: float, terms: Terms) -> Accoun
     fee = notional * terms.fee
     profit = (price - account.entry) * part
     cash = account.cash + profit - fee + abs(part) * account.entry * terms.margin
-    is_win = closes and profit - terms.fee * abs(part) * (price + account.entry) > 0.0
+    is_win = closes & (profit - terms.fee * abs(part) * (price + account.entry) > 0.0)
     return Account(
         max(0.0 if closes else min(account.cash, 0.0), cash),
         account.units - part,
@@ -109,7 +109,7 @@ def enlarge(account: Account, added: float, price: float, stop: float, target: f
     notional = abs(added) * price
     fee = notional * terms.fee
     need = notional * terms.margin + fee
-    if added == 0.0 or not need <= account.cash * (1.0 + 1e-9):
+    if (added == 0.0) | (need > account.cash * (1.0 + 1e-9)):
         return account
     held = abs(account.units)
     entry = price if held == 0.0 else (account.entry * held + price * abs(added)) / (held + abs(added))
@@ -123,8 +123,9 @@ def with_cash(account: Account, cash: float) -> Account:
     )  # fmt: skip
 
 
-# Each order below realises at most once and enlarges at most once, in this order: on a GPU the environments of a warp
-# that open, close and switch then run through the same code together.
+# Each order below realises at most once and enlarges at most once, in this order, and conditions are joined by & and |
+# instead of `and` and `or`, which are branches: on a GPU the environments of a warp that open, close and switch then run
+# through the same code together.
 
 
 def order_level(
@@ -132,19 +133,19 @@ def order_level(
 ) -> tuple[Account, int]:
     """Bring the position to the exposure `level`; return the account and a code."""
     units = account.units
-    if level == 0.0 and units == 0.0:
+    if (level == 0.0) & (units == 0.0):
         return account, NONE
     exit_price = quote * (1.0 - cost) if units > 0.0 else quote * (1.0 + cost)
     price = quote * (1.0 - cost) if level < 0.0 else quote * (1.0 + cost)
     units_per_equity = abs(level) * terms.sizing / price if level != 0.0 else 0.0
     wanted = math.copysign(max(0.0, equity_at(account, quote, terms)) * units_per_equity, level)
-    if units != 0.0 and wanted != 0.0:
-        change = abs(wanted - units)
-        if change == 0.0 or change < band * abs(wanted) or change * price < floor:
-            return account, HELD_BAND
-    leaves = units != 0.0 and wanted * units <= 0.0
-    decreases = not leaves and abs(wanted) < abs(units)
-    if leaves or decreases:
+    change = abs(wanted - units)
+    is_small = (change == 0.0) | (change < band * abs(wanted)) | (change * price < floor)
+    if (units != 0.0) & (wanted != 0.0) & is_small:
+        return account, HELD_BAND
+    leaves = (units != 0.0) & (wanted * units <= 0.0)
+    decreases = (not leaves) & (abs(wanted) < abs(units))
+    if leaves | decreases:
         part = units if leaves else units * (1.0 - abs(wanted) / abs(units))
         account = realise(account, part, exit_price, terms)
     if decreases:
@@ -190,17 +191,20 @@ def play_bar(
     price = 0.0
     code = NONE
     if brackets:
-        if low <= account.stop if is_long else high >= account.stop:
+        stopped = low <= account.stop if is_long else high >= account.stop
+        reached = high >= account.target if is_long else low <= account.target
+        if stopped:
             price = min(opened_at, account.stop) if is_long else max(opened_at, account.stop)
             code = STOPPED
-        elif high >= account.target if is_long else low <= account.target:
+        elif reached:
             price = account.target
             code = TARGET
     liquidation = liquidation_price(account, terms)
-    if liquidation > 0.0 and (low <= liquidation if is_long else high >= liquidation):
+    touched = low <= liquidation if is_long else high >= liquidation
+    if (liquidation > 0.0) & touched:
         stop_is_nearer = account.stop > liquidation if is_long else account.stop < liquidation
         opened_short_of_it = opened_at > liquidation if is_long else opened_at < liquidation
-        if not (code == STOPPED and stop_is_nearer and opened_short_of_it):
+        if not ((code == STOPPED) & stop_is_nearer & opened_short_of_it):
             price = liquidation_fill(account, opened_at, liquidation, terms)
             code = LIQUIDATED
     if code != NONE:

@@ -170,7 +170,9 @@ def take_order(
     terms: Terms, state: State, tables: Tables, params: Any,
 ) -> tuple[Account, int]:  # fmt: skip
     """Carry out the action of environment i; `gated` is the code of a refusal, or NONE."""
-    must_be_flat = params.fill_at_close and params.flat_at_session_end and tables.session_last[state.cursor[i]] == 1
+    must_be_flat = False
+    if params.fill_at_close and params.flat_at_session_end:
+        must_be_flat = tables.session_last[state.cursor[i]] == 1
     if params.action == BRACKETS:
         index = int(action)
         side = tables.side[index]
@@ -192,12 +194,12 @@ def take_order(
         stop, target = tables.stop[index], tables.target[index]
         return order_bracket(side, stop, target, quote, cost, size, params.trade_mode, account, terms)
 
-    if params.hold_on_same_action and account.units != 0.0 and level == previous:
+    if params.hold_on_same_action and ((account.units != 0.0) & (level == previous)):
         return account, HELD_SAME
-    if gated != NONE and (level != 0.0 or account.units != 0.0):
+    if gated != NONE and ((level != 0.0) | (account.units != 0.0)):
         return account, gated
     state.previous_level[i] = level
-    if must_be_flat or (level < 0.0 and not params.allow_short):
+    if must_be_flat | ((level < 0.0) & (not params.allow_short)):
         level = 0.0
     band = number(i, REBALANCE_BAND, params.rebalance_band, state, params)
     floor = number(i, MIN_TRADE, params.min_trade, state, params)
@@ -396,7 +398,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     order_code, exit_code = NONE, NONE
     if exhausted:
         order_code = EXHAUSTED
-    elif liquidation > 0.0 and (quote <= liquidation if direction > 0.0 else quote >= liquidation):
+    elif (liquidation > 0.0) & (quote <= liquidation if direction > 0.0 else quote >= liquidation):
         account = realise(account, account.units, liquidation_fill(account, quote, liquidation, terms), terms)
         order_code, exit_code = DROPPED, LIQUIDATED
     else:
@@ -408,9 +410,9 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
 
     # The bar.
     paid = 0.0
-    if account.units != 0.0 and not exhausted:
+    if (account.units != 0.0) & (not exhausted):
         account, exit_code = play_bar(account, opened_at, high, low, params.action == BRACKETS, terms)
-    if account.units != 0.0 and not exhausted:
+    if (account.units != 0.0) & (not exhausted):
         paid = funding_paid(i, bar, account, close, terms, state, tables, params)
         account = with_cash(account, account.cash - paid)
         if params.flat_at_session_end and tables.session_last[bar] == 1:
@@ -421,7 +423,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
 
     # The mark.
     after = equity_at(account, close, terms)
-    turnover = account.traded / before if account.traded > 0.0 and before > 0.0 else 0.0
+    turnover = account.traded / before if (account.traded > 0.0) & (before > 0.0) else 0.0
     growth = after / before if before > 0.0 else 0.0
     peak = max(old_peak, after)
     drawdown = 1.0 - after / peak if after < peak else 0.0
