@@ -16,8 +16,8 @@ FILES = sorted(path for path in PUBLIC.glob("*.npz") if not path.stem.startswith
 needs_recordings = pytest.mark.skipif(not FILES, reason="the recorded trajectories in ../shared are not here")
 
 EXACT = (
-    "ep_offset", "ep_start_index", "ep_end_index", "ep_reset_ts", "ep_reset_ohlcv", "ep_complete", "bar_index", "bar_ts",
-    "bar_ohlcv", "hold_counter", "terminated", "truncated", "soft",
+    "ep_offset", "ep_start_index", "ep_end_index", "ep_reset_ts", "ep_reset_ohlcv", "ep_complete", "bar_index",
+    "bar_ts", "bar_ohlcv", "hold_counter", "terminated", "truncated", "soft",
 )  # fmt: skip
 
 

@@ -86,6 +86,11 @@ class World:
         )
 
 
+def increment(counts: NDArray[np.int32], row: int, i: int) -> None:
+    """Count something in a column of several rows; an atomic addition, for which nobody waits, on a GPU."""
+    counts[row, i] += 1
+
+
 def state_columns(state_type: type) -> dict[str, Column]:
     """Return the columns of a State type by field name, checking that it has what the engine needs."""
     columns: dict[str, Column] = {}

@@ -124,8 +124,8 @@ def with_cash(account: Account, cash: float) -> Account:
 
 
 # Each order below realises at most once and enlarges at most once, in this order, and conditions are joined by & and |
-# instead of `and` and `or`, which are branches: on a GPU the environments of a warp that open, close and switch then run
-# through the same code together.
+# instead of `and` and `or`, which are branches: on a GPU the environments of a warp that open, close and switch then
+# run through the same code together.
 
 
 def order_level(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.config import number_names, params_type
-from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64
+from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64, increment
 from velodrome.envs.margin_account import (
     CLOSE,
     CLOSED_POSITION,
@@ -406,7 +406,6 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         account, order_code = take_order(
             i, action, level, previous, quote, cost, gated, account, terms, state, tables, params
         )
-    times = state.code_counts[order_code, i]
 
     # The bar.
     paid = 0.0
@@ -444,9 +443,9 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     # The books. The stores whose row is not known beforehand come first: the compiler can then keep all others in
     # registers for `observe`.
     if order_code > HELD_BAND:
-        state.code_counts[order_code, i] = times + 1
+        increment(state.code_counts, order_code, i)
     if exit_code != NONE:
-        state.code_counts[exit_code, i] += 1
+        increment(state.code_counts, exit_code, i)
     gain = growth - 1.0 if before > 0.0 else 0.0
     if account.events > 0:
         state.events[i] = events + account.events

@@ -52,7 +52,7 @@ def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32]) -> None
         at += count
 
 
-def begin(lane: int, row: int, state: Any, tables: Any, params: Any, out: Outputs) -> None:
+def begin(lane: Any, row: Any, state: Any, tables: Any, params: Any, out: Outputs) -> None:
     """Start an episode of the environment in a lane of a block; `row` is its row in the outputs."""
     reset(lane, state, tables, params)
     observe(lane, state, tables, params, out.observations[row][out.window_floats :])
@@ -60,7 +60,7 @@ def begin(lane: int, row: int, state: Any, tables: Any, params: Any, out: Output
 
 
 def advance(
-    lane: int, row: int, action: Any, autoreset: bool, state: Any, tables: Any, params: Any, out: Outputs
+    lane: Any, row: Any, action: Any, autoreset: bool, state: Any, tables: Any, params: Any, out: Outputs
 ) -> bool:
     """Step one environment; if its episode ended, keep what belongs to it and start the next. Return whether it did."""
     reward, terminated, truncated = step(lane, action, state, tables, params)

@@ -84,7 +84,7 @@ class CudaVectorEnv(RuleVectorEnv):
         self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
         self._tables = type(world.tables)(*map(self._array, self._tensors[0]))
         self._window_tables = type(self.windows)(*map(self._array, self._tensors[1]))
-        self._out = Outputs(*(value if isinstance(value, int) else self._array(value) for value in out))
+        self._out = Outputs._make(value if isinstance(value, int) else self._array(value) for value in out)
         self._actions = torch.zeros(self._shape_of_actions(), dtype=self._action_tensor_type(), device=self.device)
         self._action_array = self._array(self._actions)
         self._observation_view = self._view(out.observations, out.cursors)

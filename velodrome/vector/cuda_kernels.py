@@ -20,9 +20,9 @@ from velodrome.vector.batch import Outputs, advance, begin
 
 if not hasattr(np, "row_stack"):
     # numba-cuda 0.30 still names it while it is imported; NumPy 2.5 has removed it.
-    np.row_stack = np.vstack  # type: ignore[attr-defined]  # noqa: NPY201
+    np.row_stack = np.vstack  # noqa: NPY201
 
-from numba import config, cuda, njit
+from numba import config, cuda
 
 # A small batch on a large GPU is the user's choice, not something to warn of at every start.
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
@@ -101,6 +101,11 @@ def gather_kernel(after_step: bool, windows: WindowTables, out: Outputs) -> None
             gather_row(row, cuda.threadIdx.x, out.final_cursors[row], windows, out.final_observations)
 
 
+def atomic_increment(counts: Any, row: int, i: int) -> None:
+    """Take the place of `contract.increment` on the GPU."""
+    cuda.atomic.add(counts, (row, i), 1)
+
+
 @contextmanager
 def separate_rounding() -> Iterator[None]:
     """Compile with a·b + c rounded twice, as the CPU does; NVVM contracts it by default and Numba offers no switch."""
@@ -130,19 +135,20 @@ def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     if SIMULATED:
         # The simulator runs Python: the rule itself takes the place of the compiled one.
         return cuda.jit(rebuild(kernel, substitutions))
+    substitutions["increment"] = atomic_increment
     folder, known = kernel_folder(world, kernel, f"cuda-{name}", substitutions)
     key = str(folder)
     if key not in _compiled:
         if not known:
             tell(f"compiling {world.name} for CUDA ({name}); the next start is faster")
+        # Link-time optimisation would generate the code again, with contraction.
+        no_link_time = {"lto": False} if "lto" in inspect.signature(cuda.jit).parameters else {}
         device_function = rebuild(
             kernel,
             substitutions,
-            lambda function: function if function.__name__ == name else njit(function),
+            lambda function: function if function.__name__ == name else cuda.jit(function, device=True, **no_link_time),
             filename=str(folder / f"{name}.py"),
         )
-        # Link-time optimisation would generate the code again, with contraction.
-        no_link_time = {"lto": False} if "lto" in inspect.signature(cuda.jit).parameters else {}
         # Not as a decorator with arguments: numba-cuda 0.30 forgets `lto` on that path.
         _compiled[key] = cuda.jit(device_function, cache=True, **no_link_time)
     return _compiled[key]

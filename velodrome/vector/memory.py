@@ -37,6 +37,6 @@ def _memcpy(typing_context: Any, source: Any, first: Any, count: Any, target: An
 
 
 @njit(nogil=True)
-def copy_floats(source, first, count, target, at):  # type: ignore[no-untyped-def]
+def copy_floats(source, first, count, target, at):
     """Take the place of `batch.copy_floats` in compiled loops."""
     _memcpy(source, first, count, target, at)

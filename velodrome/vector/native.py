@@ -57,7 +57,7 @@ def python_loop(world: World, name: str) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def first_illegal(actions, low, high):  # type: ignore[no-untyped-def]
+def first_illegal(actions, low, high):
     """Return the index of the first action outside [low, high], NaN included; −1 if there is none."""
     for i in range(actions.size):
         if not (low <= actions[i] <= high):
@@ -70,12 +70,13 @@ class NativeVectorEnv(RuleVectorEnv):
 
     `threads` is a number of threads, or None to measure during the first steps whether all of them are faster than one.
     `compiled=False` runs the rule as plain Python, for debuggers and as the reference of the tests.
+    `specialise` compiles the parameters in as constants: a faster step for one compilation per set of parameters.
     """
 
     def __init__(
         self, world: World, num_envs: int, *, seed: int | None = None, observation: ObservationKind = "flat",
         check_actions: bool = True, copy: bool = False, autoreset: bool = True, threads: int | None = None,
-        compiled: bool = True,
+        compiled: bool = True, specialise: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             world, num_envs, seed=seed, observation=observation, check_actions=check_actions, copy=copy,
@@ -91,10 +92,10 @@ class NativeVectorEnv(RuleVectorEnv):
         self._parallel: bool | None = False  # None: still being measured
         if compiled:
             self._reset_loop = compiled_loop(world, "reset_all")
-            self._loops = [compiled_loop(world, "step_all")]
+            self._loops = [compiled_loop(world, "step_all", specialise=specialise)]
             wanted = min(threads or available, available)
             if wanted > 1 and (threads or num_envs >= SMALLEST_PARALLEL_BATCH):
-                self._loops.append(compiled_loop(world, "step_all", parallel=True))
+                self._loops.append(compiled_loop(world, "step_all", parallel=True, specialise=specialise))
                 self._parallel = True if threads else None
         else:
             self._reset_loop, self._loops = python_loop(world, "reset_all"), [python_loop(world, "step_all")]

@@ -190,7 +190,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
     def _observations(self) -> Any:
         raise NotImplementedError
 
-    def render(self) -> tuple[str, ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[str, ...] | None:
         """Return a line for people about each environment."""
         describe = self.world.describe_state
         if describe is None:

@@ -49,7 +49,7 @@ class RuleEnv(gymnasium.Env):
         names = state_columns(self.envs.world.state_type)
         return {name: self.envs.column(name)[..., 0] for name in names}
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """Return a line for people about the environment."""
         lines = self.envs.render() if self.render_mode == "ansi" else None
         return lines[0] if lines else None
