@@ -130,6 +130,10 @@ def _fingerprint_global(name: str, value: Any, pending: list[FunctionType]) -> s
         return f"{name}=function"
     if isinstance(value, bool | int | float | str | np.generic | tuple):
         return f"{name}={type(value).__name__}:{value!r}"
+    if isinstance(value, np.dtype):
+        return f"{name}=dtype:{value.descr if value.names else value.str}"
+    if isinstance(value, type):
+        return f"{name}=class:{value.__module__}.{value.__qualname__}:{getattr(value, '_fields', '')}"
     if isinstance(value, np.ndarray):
         return f"{name}={value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     return f"{name}:{type(value).__name__}"

@@ -85,17 +85,14 @@ def advance(
     return ended
 
 
-def step_block(
-    block: int,
-    actions: Any,
-    autoreset: bool,
-    blocks: Any,
-    tables: Any,
-    params: Any,
-    windows: WindowTables,
-    out: Outputs,
-) -> int:
+def unpack(pack: Any) -> Any:
+    """Return (blocks, tables, params, windows, out); compiled loops have one from `packing.py` in this one's place."""
+    return pack
+
+
+def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
     """Step the environments of one block; return how many episodes ended."""
+    blocks, tables, params, windows, out = unpack(pack)
     state = blocks[block]
     first = block * LANES
     finished = 0
@@ -109,21 +106,30 @@ def step_block(
     return finished
 
 
-def step_all(
-    actions: Any, autoreset: bool, blocks: Any, tables: Any, params: Any, windows: WindowTables, out: Outputs
-) -> int:
+def step_all(actions: Any, autoreset: bool, pack: Any) -> int:
     """Step every environment; return how many episodes ended."""
     finished = 0
-    for block in prange(blocks.size):
-        finished += step_block(block, actions, autoreset, blocks, tables, params, windows, out)
+    for block in prange((actions.shape[0] + LANES - 1) // LANES):
+        finished += step_block(block, actions, autoreset, pack)
     return finished
 
 
-def reset_all(
-    chosen: NDArray[np.bool_], blocks: Any, tables: Any, params: Any, windows: WindowTables, out: Outputs
-) -> None:
+def reset_all(chosen: NDArray[np.bool_], pack: Any) -> None:
     """Start an episode of every chosen environment."""
+    blocks, tables, params, windows, out = unpack(pack)
     for row in range(chosen.size):
         if chosen[row]:
             begin(row % LANES, row, blocks[row // LANES], tables, chosen_params(params), out)
             gather(out.cursors[row], windows, out.observations[row])
+
+
+def gather_row(row: int, pack: Any) -> None:
+    """Write one environment's windows."""
+    _, _, _, windows, out = unpack(pack)
+    gather(out.cursors[row], windows, out.observations[row])
+
+
+def gather_all(rows: int, pack: Any) -> None:
+    """Write the windows of so many environments and nothing else: what a benchmark compares with memcpy."""
+    for row in prange(rows):
+        gather_row(row, pack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -15,6 +16,7 @@ from velodrome.errors import ConfigError
 from velodrome.vector import batch, memory
 from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions, tell
 from velodrome.vector.buffers import allocate_buffers, column_rows
+from velodrome.vector.packing import pack_arguments
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 
 # A batch smaller than this is never worth waking a second thread for.
@@ -25,11 +27,13 @@ TRIAL_STEPS = 12
 _compiled: dict[str, Any] = {}
 
 
-def compiled_loop(world: World, name: str, *, parallel: bool = False, specialise: bool = False) -> Any:
+def compiled_loop(
+    world: World, name: str, unpack: FunctionType, *, parallel: bool = False, specialise: bool = False
+) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
     target = f"native-{name}-{'parallel' if parallel else 'serial'}"
     loop = getattr(batch, name)
-    substitutions = {**rule_substitutions(world, specialise), "copy_floats": memory.copy_floats}
+    substitutions = {**rule_substitutions(world, specialise), "copy_floats": memory.copy_floats, "unpack": unpack}
     folder, known = kernel_folder(world, loop, target, substitutions)
     key = str(folder)
     if key not in _compiled:
@@ -38,17 +42,26 @@ def compiled_loop(world: World, name: str, *, parallel: bool = False, specialise
                 f"compiling {world.name} ({name}, {'all cores' if parallel else 'one core'}); the next start is faster"
             )
         options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-        # Rules allocate nothing, so reference counts of tables and outputs would be pure cost; inlined, a rule's small
-        # functions cost nothing either (measured: 180 ns a step without, 43 ns with).
-        inner = {**options, "_nrt": False, "forceinline": True}
         loop_of_rule = rebuild(
             loop,
             substitutions,
-            lambda function: function if function.__name__ == name else njit(**inner)(function),
+            lambda function: _compile_inner(function, name, options),
             filename=str(folder / f"{name}.py"),
         )
         _compiled[key] = njit(cache=True, parallel=parallel, **options)(loop_of_rule)
     return _compiled[key]
+
+
+def _compile_inner(function: FunctionType, loop: str, options: dict[str, Any]) -> Any:
+    """Compile a function that a loop calls, inlined; the loop itself is left for the caller.
+
+    Rules allocate nothing, so counting references to tables and outputs would be pure cost (measured: 180 ns a step
+    with calls and counts, 43 ns without); only the making of arrays in `unpack`, once a block, needs them.
+    """
+    if function.__name__ == loop:
+        return function
+    counts = {} if function.__name__ in ("unpack", "step_block", "gather_row") else {"_nrt": False}
+    return njit(forceinline=True, **counts, **options)(function)
 
 
 def python_loop(world: World, name: str) -> Any:
@@ -88,20 +101,21 @@ class NativeVectorEnv(RuleVectorEnv):
         self.compiled = compiled
         self.threads = threads
         self.buffers = allocate_buffers(world, num_envs, with_windows=observation != "cursor")
+        out = self.buffers.out
+        self._arrays = (self.buffers.blocks, world.tables, params_record(world.params), self.windows, out)
         self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
         self._parallel: bool | None = False  # None: still being measured
         if compiled:
-            self._reset_loop = compiled_loop(world, "reset_all")
-            self._loops = [compiled_loop(world, "step_all", specialise=specialise)]
+            self._pack, unpack = pack_arguments(self._arrays)
+            self._reset_loop = compiled_loop(world, "reset_all", unpack)
+            self._loops = [compiled_loop(world, "step_all", unpack, specialise=specialise)]
             wanted = min(threads or available, available)
             if wanted > 1 and (threads or num_envs >= SMALLEST_PARALLEL_BATCH):
-                self._loops.append(compiled_loop(world, "step_all", parallel=True, specialise=specialise))
+                self._loops.append(compiled_loop(world, "step_all", unpack, parallel=True, specialise=specialise))
                 self._parallel = True if threads else None
         else:
+            self._pack = self._arrays
             self._reset_loop, self._loops = python_loop(world, "reset_all"), [python_loop(world, "step_all")]
-        self._params = params_record(world.params)
-        out = self.buffers.out
-        self._arguments = (self.autoreset, self.buffers.blocks, world.tables, self._params, self.windows, out)
         self._observation_view = self._view(out.observations, out.cursors)
         self._final_view = self._view(out.final_observations, out.final_cursors)
         self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(world.statistics)}
@@ -114,7 +128,7 @@ class NativeVectorEnv(RuleVectorEnv):
         return column_rows(self.buffers.blocks[name], self.num_envs)
 
     def _reset_chosen(self, chosen: NDArray[np.bool_]) -> None:
-        self._reset_loop(chosen, *self._arguments[1:])
+        self._reset_loop(chosen, self._pack)
 
     def step(self, actions: Any) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Step all environments; see the class for what comes back."""
@@ -165,26 +179,26 @@ class NativeVectorEnv(RuleVectorEnv):
     def _step_loop(self, actions: NDArray) -> int:
         if not self.compiled:
             with np.errstate(over="ignore"):
-                return self._loops[0](actions, *self._arguments)
+                return self._loops[0](actions, self.autoreset, self._pack)
         if self._parallel is None:
             return self._trial_step(actions)
         if not self._parallel:
-            return self._loops[0](actions, *self._arguments)
+            return self._loops[0](actions, self.autoreset, self._pack)
         if self.threads and self.threads != numba.get_num_threads():
             before = numba.get_num_threads()
             numba.set_num_threads(self.threads)
             try:
-                return self._loops[1](actions, *self._arguments)
+                return self._loops[1](actions, self.autoreset, self._pack)
             finally:
                 numba.set_num_threads(before)
-        return self._loops[1](actions, *self._arguments)
+        return self._loops[1](actions, self.autoreset, self._pack)
 
     def _trial_step(self, actions: NDArray) -> int:
         """Step with the kernel whose turn it is, and keep the faster one once both were timed."""
         serial, parallel = self._trial_nanoseconds
         turn = int(len(parallel) < len(serial))
         started = time.perf_counter_ns()
-        finished = self._loops[turn](actions, *self._arguments)
+        finished = self._loops[turn](actions, self.autoreset, self._pack)
         self._trial_nanoseconds[turn].append(time.perf_counter_ns() - started)
         if len(parallel) == TRIAL_STEPS:
             # The first call of each may compile or wake threads.
