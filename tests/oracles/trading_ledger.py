@@ -19,6 +19,9 @@ BUY, SELL = 1, -1  # side of a fill
 LARGEST_COST = 0.99  # cap of c, so that a sale price stays positive
 CASH_SLACK = 1e-9  # relative slack of the cost check; an all-in order ties by design
 AUDIT_TOLERANCE = 1e-9  # relative
+# A relative distance below which two correct programs may decide differently, because they round in another order. An
+# all-in order lies CASH_SLACK from its tie by design, so this must be less.
+NEAR_TIE = 1e-10
 
 ORDER_CODES = (
     "none",  # nothing asked for, or HOLD
@@ -50,7 +53,7 @@ class StepResult(NamedTuple):
 
 
 class JournalEntry(NamedTuple):
-    step: int  # decisions taken before this one
+    step: int  # bars played before this one
     kind: str  # one of POSTING_KINDS
     amount: float  # change of free cash, currency
 
@@ -187,6 +190,7 @@ class TradingLedger:
         self.trades = 0
         self.positions_closed = 0
         self.positions_won = 0
+        self.closest_win_tie = math.inf  # of the episode: a tie of this kind changes nothing but the win rate
         self.liquidations = 0
         self.deepest_drawdown = 0.0
         self.bar_returns: list[float] = []
@@ -197,6 +201,7 @@ class TradingLedger:
         self.step_notional = 0.0  # currency traded
         self.step_turnover = 0.0
         self.step_fills = 0
+        self.closest_tie = math.inf  # relative distance of the step's most nearly undecided decision
 
     # ---------------------------------------------------------------------------------------------- Notation
 
@@ -241,9 +246,10 @@ class TradingLedger:
         """`action` is an index (levels, brackets) or a value in [-1, 1] (continuous); `u` the step's uniform draw."""
         self.step_notional = self.step_turnover = 0.0
         self.step_fills = 0
+        self.closest_tie = math.inf
         self.order_code = self.exit_code = "none"
 
-        # One step, 0. Choice: the decision counts in `length` all the same.
+        # One step, 0.
         if self.cursor >= self.last:
             self.order_code = "exhausted"
             return self._finish(0.0, terminated=False)
@@ -255,8 +261,8 @@ class TradingLedger:
         direction_before = self.direction
         drawdown_before = self.drawdown
 
-        # After the bar: a session begins with the bar after a last one. Choice: the order of the step that reaches the
-        # first bar belongs to the new session, for fill="close" as well.
+        # After the bar: a session begins with the bar after a last one, and the order of the step that reaches its
+        # first bar belongs to it.
         if self._is_session_last(before):
             self.session_turnover = 0.0
             self.session_start_equity = equity_before
@@ -305,7 +311,7 @@ class TradingLedger:
         elif self.cooldown_left > 0:
             self.cooldown_left -= 1
 
-        # After the bar: turnover. Choice: 0 when there was no equity to divide by.
+        # After the bar: turnover.
         self.step_turnover = self.step_notional / equity_before if equity_before > 0.0 else 0.0
         self.session_turnover += self.step_turnover
 
@@ -317,7 +323,7 @@ class TradingLedger:
         return self._finish(reward, terminated=self._is_terminated())
 
     def _finish(self, reward: float, *, terminated: bool) -> StepResult:
-        self.length += 1
+        self.length = self.cursor - self.start
         self.reward_sum += reward
         self.turnover_sum += self.step_turnover
         self.order_counts[self.order_code] += 1
@@ -378,10 +384,15 @@ class TradingLedger:
         side = BUY if level > 0.0 else SELL
         price = self._fill_price(quoted, cost, side)
         wanted = self._target_units(self.equity_at(quoted), level, price)
+        if level != 0.0:
+            self._note_tie(self.equity_at(quoted), 0.0, self.initial_cash)
         # 5.
         if self.units != 0.0 and wanted != 0.0:
             change = abs(wanted - self.units)
-            if change < max(self.rebalance_band * abs(wanted), self.min_trade / price):
+            smallest = max(self.rebalance_band * abs(wanted), self.min_trade / price)
+            self._note_tie(change, smallest, abs(wanted))
+            self._note_tie(change, 0.0, abs(wanted))
+            if change == 0.0 or change < smallest:
                 self.order_code = "held_band"
                 return
         # 6.
@@ -389,6 +400,8 @@ class TradingLedger:
             if self.units != 0.0:
                 self._close(self._fill_price(quoted, cost, -self.direction))
                 self.order_code = "closed"
+            elif level != 0.0:
+                self.order_code = "refused_cash"  # an open of no units
         elif self.units == 0.0:
             self.order_code = "opened" if self._open(wanted, price) else "refused_cash"
         elif (wanted > 0.0) != (self.units > 0.0):
@@ -397,12 +410,9 @@ class TradingLedger:
             self.order_code = "switched" if self._open(wanted, price) else "switch_closed"
         elif abs(wanted) > abs(self.units):
             self.order_code = "increased" if self._increase(wanted, price) else "refused_cash"
-        elif wanted != self.units:
+        else:
             self._decrease(wanted, self._fill_price(quoted, cost, -self.direction))
             self.order_code = "decreased"
-        else:
-            # Choice: with band and min_trade 0 and nothing to trade there is no fill.
-            self.order_code = "held_band"
 
     def _target_units(self, funds: float, level: float, price: float) -> float:
         if level == 0.0 or funds <= 0.0:
@@ -415,6 +425,8 @@ class TradingLedger:
         if self.cooldown_left > 0:
             self.order_code = "refused_cooldown"
             return True
+        if self.turnover_cap > 0.0:
+            self._note_tie(self.session_turnover, self.turnover_cap)
         if self.turnover_cap > 0.0 and self.session_turnover >= self.turnover_cap:
             self.order_code = "refused_turnover"
             return True
@@ -429,11 +441,12 @@ class TradingLedger:
     def _is_affordable(self, notional: float) -> bool:
         """Cost check."""
         need = notional / self.leverage + notional * self.fee
+        self._note_tie(need, self.cash * (1.0 + CASH_SLACK))
         return need <= self.cash * (1.0 + CASH_SLACK)
 
     def _open(self, wanted: float, price: float) -> bool:
         notional = abs(wanted) * price
-        # Choice: a target of no units (no cash left after a switch) is a refusal, not a fill of nothing.
+        # A target of no units (no cash left after a switch) is a refusal, not a fill of nothing.
         if notional <= 0.0 or not self._is_affordable(notional):
             return False
         self._buy_margin(notional)
@@ -468,6 +481,7 @@ class TradingLedger:
         held = abs(self.units)
         profit = (price - self.entry) * self.units - self.fee * held * (price + self.entry)
         self.positions_won += profit > 0.0  # both fees taken off
+        self.closest_win_tie = min(self.closest_win_tie, abs(profit) / (held * self.entry))
         self._realise(self.units, price, position_remains=False)
         self.units = self.entry = self.stop = self.target = 0.0
 
@@ -561,6 +575,7 @@ class TradingLedger:
 
     def _is_beyond(self, price: float, level: float) -> bool:
         """Is the price at the level or on its losing side?"""
+        self._note_tie(price, level)
         return price <= level if self.units > 0.0 else price >= level
 
     def _worse(self, first: float, second: float) -> float:
@@ -580,12 +595,16 @@ class TradingLedger:
         worst = bar_low if self.units > 0.0 else bar_high
         best = bar_high if self.units > 0.0 else bar_low
         has_bracket = self.action_kind == "brackets"
+        if has_bracket:
+            self._note_tie(best, self.target)
         stop_touched = has_bracket and self._is_beyond(worst, self.stop)
         target_touched = has_bracket and (best >= self.target if self.units > 0.0 else best <= self.target)
 
         # 1. Liquidation, unless the stop comes before it.
         if self.liquidation_applies:
             liquidation = self.liquidation_price
+            if has_bracket:
+                self._note_tie(self.stop, liquidation)
             stop_is_nearer = self.stop > liquidation if self.units > 0.0 else self.stop < liquidation
             opened_beyond = self._is_beyond(bar_open, liquidation)
             stop_first = stop_touched and stop_is_nearer and not opened_beyond
@@ -604,7 +623,6 @@ class TradingLedger:
     # ----------------------------------------------------------------------------------------- After the bar
 
     def _reward(self, equity_before: float, bar_return: float, drawdown_before: float) -> float:
-        # Choice: "0 if E ≤ 0 already" goes before "−10 if E' ≤ 0".
         if equity_before <= 0.0:
             log_return = 0.0
         elif self.equity <= 0.0:
@@ -625,6 +643,7 @@ class TradingLedger:
     def _differential_sharpe(self, bar_return: float) -> float:
         mean, square = self.sharpe_mean, self.sharpe_square
         variance = square - mean * mean
+        self._note_tie(variance, 1e-12)
         if variance <= 1e-12:
             ratio = 0.0
         else:
@@ -634,11 +653,16 @@ class TradingLedger:
         return ratio
 
     def _is_terminated(self) -> bool:
+        self._note_tie(self.equity, self.bankrupt_at * self.initial_cash, self.initial_cash)
+        if self.max_drawdown != 0.0:
+            self._note_tie(self.drawdown, self.max_drawdown)
+        if self.daily_drawdown != 0.0 and self.session_start_equity > 0.0:
+            self._note_tie(1.0 - self.equity / self.session_start_equity, self.daily_drawdown)
         if self.equity < self.bankrupt_at * self.initial_cash:
             return True
         if self.max_drawdown != 0.0 and self.drawdown >= self.max_drawdown:
             return True
-        # Choice: a session that began with no equity cannot lose a part of it.
+        # A session that began with no equity cannot lose a part of it.
         if self.daily_drawdown != 0.0 and self.session_start_equity > 0.0:
             return 1.0 - self.equity / self.session_start_equity >= self.daily_drawdown
         return False
@@ -687,20 +711,32 @@ class TradingLedger:
         }
 
     def _sharpe(self) -> float:
-        """Choice: population standard deviation (over n, not n − 1); constant means all values identical."""
         returns = self.bar_returns
-        if not returns or min(returns) == max(returns):
+        if not returns:
             return 0.0
         mean = math.fsum(returns) / len(returns)
         variance = math.fsum((value - mean) ** 2 for value in returns) / len(returns)
-        return mean / math.sqrt(variance)
+        return mean / math.sqrt(variance) if variance > 1e-14 * mean**2 else 0.0
+
+    # -------------------------------------------------------------------------------------------------- Ties
+
+    def _note_tie(self, value: float, limit: float, scale: float = 0.0) -> None:
+        """Remember how near a comparison was to going the other way, relative to what was compared or to a scale."""
+        scale = max(abs(value), abs(limit), scale)
+        if scale > 0.0:
+            self.closest_tie = min(self.closest_tie, abs(value - limit) / scale)
+
+    @property
+    def was_near_a_tie(self) -> bool:
+        """Could rounding have turned a decision of the last step?"""
+        return self.closest_tie < NEAR_TIE
 
     # ----------------------------------------------------------------------------------------------- Journal
 
     def _post(self, kind: str, amount: float) -> None:
         if amount == 0.0:
             return
-        self.journal.append(JournalEntry(self.length, kind, amount))
+        self.journal.append(JournalEntry(self.cursor - self.start, kind, amount))
         self.posted[kind] += amount
         self.largest_posting = max(self.largest_posting, abs(amount))
         if kind in ("margin_posted", "margin_released"):

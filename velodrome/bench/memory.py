@@ -15,11 +15,13 @@ from velodrome.bench.contenders import Contender, thread_counts
 from velodrome.bench.options import StepBenchmarkOptions
 from velodrome.bench.problem import StepProblem
 from velodrome.bench.timing import Stepper
+from velodrome.envs.catalog import world_factory
 from velodrome.vector.make import make_vec
 from velodrome.vector.memory import copy_floats
+from velodrome.vector.native import NativeVectorEnv
 
 MEASURED_ENVS = 65_536  # fewer might fit into memory that the process had before
-BLOCKS, WHOLE = "memcpy of windows", "memcpy of one block"
+ALONE, BLOCKS, WHOLE = "velodrome, windows alone", "memcpy of windows", "memcpy of one block"
 
 
 class MemoryUse(BaseModel):
@@ -47,11 +49,11 @@ def copy_rows_parallel(values, firsts, shift, count, target, stride):
 
 
 def memory_contenders(options: StepBenchmarkOptions, problem: StepProblem, num_envs: int) -> list[Contender]:
-    """Return plain copies of as many bytes as the windows of a step: from random bars, and in one piece."""
+    """Return what writes the windows of a step and nothing else: the native environment's own loop, and memcpy."""
     floats = int(problem.market.window_floats)
     found = []
     for threads in thread_counts(options):
-        for label in (BLOCKS, WHOLE):
+        for label in (ALONE, BLOCKS, WHOLE):
             found.append(
                 Contender(
                     "memcpy", label, "same rule", num_envs, threads, "windows", floats,
@@ -66,6 +68,18 @@ def _ready(problem: StepProblem, num_envs: int, label: str, threads: int, stack:
     count, width = int(problem.market.window_floats), int(windows.width[0])
     stride = count + 8  # an observation row: the account values stay as they are
     stack.callback(numba.set_num_threads, numba.get_num_threads())
+    if label == ALONE:
+        world = world_factory("trading")(market=problem.market, **problem.parameters)
+        envs = NativeVectorEnv(world, num_envs, seed=problem.seed)
+        envs.reset()
+        write_windows, cursors = envs.window_writer(threads), envs.buffers.out.cursors
+
+        def write(k: int) -> None:
+            # As in stepping, each window moves on by a bar from call to call; back again before any leaves the data.
+            cursors[...] += 1 if k % 64 else -63
+            write_windows()
+
+        return Stepper(write, lambda: numba.set_num_threads(threads))
     if label == WHOLE:
         source = np.ones(num_envs * count, np.float32)
         target = np.zeros(num_envs * count, np.float32)

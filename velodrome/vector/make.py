@@ -47,7 +47,7 @@ def make(
 def make_vec(
     env: str | World, num_envs: int, *, backend: Backend = "auto", seed: int | None = None,
     observation: ObservationKind = "flat", check_actions: bool = True, copy: bool = False, autoreset: bool = True,
-    threads: int | None = None, **params: Any,
+    threads: int | None = None, specialise: bool | None = None, **params: Any,
 ) -> RuleVectorEnv:  # fmt: skip
     """Return many environments as a `gymnasium.vector.VectorEnv`.
 
@@ -58,7 +58,9 @@ def make_vec(
     check_actions: refuse actions outside their space; False leaves that to the caller.
     copy: return copies; by default the arrays are views that the next step overwrites.
     autoreset: start the next episode in the step that ends one; False leaves that to reset(options={"reset_mask": …}).
-    threads: threads for "native"; None measures during the first steps whether all are faster than one.
+    threads: threads for "native"; None measures now and then whether all are faster than one.
+    specialise: compile the parameters in as constants: faster steps for one more compilation (kept on disk) per set of
+        parameters; None does so on "cuda", where it is worth more.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend = {backend!r}; legal: {', '.join(BACKENDS)}.{did_you_mean(str(backend), BACKENDS)}")
@@ -70,5 +72,7 @@ def make_vec(
 
         if threads is not None:
             raise ConfigError("threads is for the native backend; the cuda backend has one thread per environment")
-        return CudaVectorEnv(world, num_envs, **shared)
-    return NativeVectorEnv(world, num_envs, threads=threads, compiled=backend != "python", **shared)
+        return CudaVectorEnv(world, num_envs, specialise=specialise is not False, **shared)
+    return NativeVectorEnv(
+        world, num_envs, threads=threads, compiled=backend != "python", specialise=bool(specialise), **shared
+    )  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -23,6 +26,11 @@ from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 SMALLEST_PARALLEL_BATCH = 128
 # Steps with each kernel before the faster one is kept; the results are the same bits, so nothing depends on the choice.
 TRIAL_STEPS = 12
+# Steps until the choice is made again: what other programs do to the cores changes it.
+STEPS_BETWEEN_TRIALS = 4000
+# How long a waiting thread of GNU OpenMP spins before it sleeps. Its default, milliseconds, takes a core from torch
+# between steps, and on a machine with other work makes a step hundreds of times slower (measured: 8 ms for 60 µs).
+SPIN_COUNT = "2000"
 
 _compiled: dict[str, Any] = {}
 
@@ -69,6 +77,19 @@ def python_loop(world: World, name: str) -> Any:
     return rebuild(getattr(batch, name), rule_substitutions(world))
 
 
+@functools.cache
+def start_threads() -> None:
+    """Start Numba's threads, once, so that those of GNU OpenMP do not spin for long when they wait."""
+    chosen = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ)
+    if not chosen:
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    try:
+        numba.get_num_threads()
+    finally:
+        if not chosen:
+            del os.environ["GOMP_SPINCOUNT"]
+
+
 @njit(cache=True, nogil=True)
 def first_illegal(actions, low, high):
     """Return the index of the first action outside [low, high], NaN included; −1 if there is none."""
@@ -103,18 +124,21 @@ class NativeVectorEnv(RuleVectorEnv):
         self.buffers = allocate_buffers(world, num_envs, with_windows=observation != "cursor")
         out = self.buffers.out
         self._arrays = (self.buffers.blocks, world.tables, params_record(world.params), self.windows, out)
+        self._pack: Any = self._arrays
         self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
-        self._parallel: bool | None = False  # None: still being measured
+        self._parallel: bool | None = False  # None: being measured
+        self._steps_until_trial = STEPS_BETWEEN_TRIALS
         if compiled:
-            self._pack, unpack = pack_arguments(self._arrays)
+            pack, unpack = pack_arguments(self._arrays)
+            self._pack = pack
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._loops = [compiled_loop(world, "step_all", unpack, specialise=specialise)]
             wanted = min(threads or available, available)
             if wanted > 1 and (threads or num_envs >= SMALLEST_PARALLEL_BATCH):
+                start_threads()
                 self._loops.append(compiled_loop(world, "step_all", unpack, parallel=True, specialise=specialise))
                 self._parallel = True if threads else None
         else:
-            self._pack = self._arrays
             self._reset_loop, self._loops = python_loop(world, "reset_all"), [python_loop(world, "step_all")]
         self._observation_view = self._view(out.observations, out.cursors)
         self._final_view = self._view(out.final_observations, out.final_cursors)
@@ -176,12 +200,22 @@ class NativeVectorEnv(RuleVectorEnv):
                 self._check(actions)
         return actions
 
+    def window_writer(self, threads: int = 1) -> Callable[[], None]:
+        """Return a function that writes all windows again and nothing else: what benchmarks compare with memcpy."""
+        pack, unpack = pack_arguments(self._arrays)
+        loop = compiled_loop(self.world, "gather_all", unpack, parallel=threads > 1)
+        return lambda: loop(self.num_envs, pack)
+
     def _step_loop(self, actions: NDArray) -> int:
         if not self.compiled:
             with np.errstate(over="ignore"):
                 return self._loops[0](actions, self.autoreset, self._pack)
         if self._parallel is None:
             return self._trial_step(actions)
+        if self.threads is None and len(self._loops) > 1:
+            self._steps_until_trial -= 1
+            if self._steps_until_trial == 0:
+                self._trial_nanoseconds, self._parallel = ([], []), None
         if not self._parallel:
             return self._loops[0](actions, self.autoreset, self._pack)
         if self.threads and self.threads != numba.get_num_threads():
@@ -203,6 +237,7 @@ class NativeVectorEnv(RuleVectorEnv):
         if len(parallel) == TRIAL_STEPS:
             # The first call of each may compile or wake threads.
             self._parallel = float(np.median(parallel[1:])) < float(np.median(serial[1:]))
+            self._steps_until_trial = STEPS_BETWEEN_TRIALS
         return finished
 
     def _observations(self) -> Any:
