@@ -105,7 +105,8 @@ class StepReport(BaseModel):
             native = self.native_rate(row.group, row.num_envs)
             row.native_ratio = native / row.steps_per_second if native and row.peer != "memcpy" else None
         self.window_rates = window_rates(self.measurements)
-        self.targets = targets(self)
+        # A quick run is too coarse to judge by.
+        self.targets = [] if self.options.get("quick") else targets(self)
 
 
 def window_rates(measurements: list[Measurement]) -> list[WindowRate]:
