@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import velodrome as vd
 from tests.markets import small_market
-from tests.vector.scenarios import Scenario, assert_identical, record
+from tests.vector.scenarios import Scenario, assert_identical, record, trading
 from velodrome.envs.config import number_names
-from velodrome.envs.contract import World
 from velodrome.envs.trading_config import TradingConfig
-from velodrome.envs.trading_world import trading_world
 
 # Every numeric parameter in the range in which it does something: (low, high, whether it is a whole number).
 NUMBERS: dict[str, tuple[float, float, bool]] = {
@@ -85,47 +83,49 @@ def parameters(draw: st.DrawFn) -> dict[str, Any]:
     return values
 
 
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    market = small_market(
-        bars=60,
-        seed=draw(st.integers(0, 1000)),
-        instruments=draw(st.integers(1, 3)),
-        session=draw(st.integers(2, 25)),
-        jump=draw(st.sampled_from([0.0, 0.05, 0.5])),
-        volatility=draw(st.sampled_from([0.0, 0.01, 0.1])),
-    )
-    return trading_world(market, **draw(parameters()))
+MARKETS = st.fixed_dictionaries(
+    {
+        "bars": st.just(60),
+        "seed": st.integers(0, 1000),
+        "instruments": st.integers(1, 3),
+        "session": st.integers(2, 25),
+        "jump": st.sampled_from([0.0, 0.05, 0.5]),
+        "volatility": st.sampled_from([0.0, 0.01, 0.1]),
+    }
+)
+
+
+def assert_parity(scenario: Scenario) -> None:
+    assert_identical(record(scenario.make("native"), scenario), record(scenario.make("python"), scenario))
 
 
 def test_every_numeric_parameter_is_drawn():
     assert set(NUMBERS) == set(number_names(TradingConfig))
 
 
-@settings(max_examples=45, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(world=worlds(), autoreset=st.booleans(), seed=st.integers(0, 2**40))
-def test_plain_python_and_compiled_code_agree_to_the_bit(world, autoreset, seed):
+@settings(max_examples=45)
+@given(market=MARKETS, values=parameters(), autoreset=st.booleans(), seed=st.integers(0, 2**40))
+def test_plain_python_and_compiled_code_agree_to_the_bit(market, values, autoreset, seed):
     options = {"seed": seed, "autoreset": autoreset}
-    scenario = Scenario(lambda: world, num_envs=3, steps=12, options=options)
-    plain = record(scenario.make("python"), scenario)
-    assert_identical(record(scenario.make("native"), scenario), plain)
+    assert_parity(Scenario(trading(market, **values), num_envs=3, steps=12, options=options))
 
 
 @settings(max_examples=15)
-@given(world=worlds(), seed=st.integers(0, 2**40), chosen=st.lists(st.booleans(), min_size=3, max_size=3))
-def test_masked_and_seeded_resets_agree_to_the_bit(world, seed, chosen):
-    mask = np.array(chosen)
-    mask[0] |= not mask.any()
-    resets = {3: {"options": {"reset_mask": mask}}, 6: {"seed": [seed, None, 2]}, 8: {"seed": seed + 1}}
-    scenario = Scenario(lambda: world, num_envs=3, steps=10, resets=resets)
-    plain = record(scenario.make("python"), scenario)
-    assert_identical(record(scenario.make("native"), scenario), plain)
+@given(
+    market=MARKETS,
+    values=parameters(),
+    seed=st.integers(0, 2**40),
+    chosen=st.lists(st.booleans(), min_size=3, max_size=3).filter(any),
+)
+def test_masked_and_seeded_resets_agree_to_the_bit(market, values, seed, chosen):
+    resets = {3: {"options": {"reset_mask": chosen}}, 6: {"seed": [seed, None, 2]}, 8: {"seed": seed + 1}}
+    assert_parity(Scenario(trading(market, **values), num_envs=3, steps=10, resets=resets))
 
 
 @settings(max_examples=10)
-@given(world=worlds(), seed=st.integers(0, 1000))
-def test_money_stays_finite_whatever_the_parameters(world, seed):
-    envs = vd.make_vec(world, 64, backend="native", seed=seed)
+@given(market=MARKETS, values=parameters(), seed=st.integers(0, 1000))
+def test_money_stays_finite_whatever_the_parameters(market, values, seed):
+    envs = vd.make_vec("trading", 64, market=small_market(**market), backend="native", seed=seed, **values)
     envs.reset()
     envs.action_space.seed(seed)
     for _ in range(30):
@@ -139,12 +139,15 @@ def test_money_stays_finite_whatever_the_parameters(world, seed):
 @pytest.mark.parametrize("action", ["levels", "continuous", "brackets"])
 def test_every_code_path_of_an_action_kind_agrees_over_many_steps(action):
     """A violent market: liquidations, brackets, bankruptcies and session ends all happen in these steps."""
-    market = small_market(bars=200, seed=4, session=9, jump=0.2, volatility=0.03)
-    world = trading_world(
-        market, action=action, leverage=8.0, fee=1e-3, slippage=1e-3, funding=1e-3, daily_drawdown=0.5, cooldown=1,
-        flat_at_session_end=True, episode_length=30, turnover_cap=30.0,
+    scenario = Scenario(
+        trading(
+            {"bars": 200, "seed": 4, "session": 9, "jump": 0.2, "volatility": 0.03}, action=action, leverage=8.0,
+            fee=1e-3, slippage=1e-3, funding=1e-3, daily_drawdown=0.5, cooldown=1, flat_at_session_end=True,
+            episode_length=30, turnover_cap=30.0,
+        ),
+        num_envs=8,
+        steps=80,
     )  # fmt: skip
-    scenario = Scenario(lambda: world, num_envs=8, steps=80)
     plain = record(scenario.make("python"), scenario)
     assert_identical(record(scenario.make("native"), scenario), plain)
     ended = [entry for entry in plain if "_final_obs" in entry]

@@ -440,47 +440,47 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         reward = built_in_reward(i, growth, before, drawdown, state, params)
         reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
 
-    # The books. The stores whose row is not known beforehand come first: the compiler can then keep all others in
-    # registers for `observe`.
+    # The books. First the columns of small integers, last those that `observe` reads: a compiler cannot tell columns of
+    # different widths apart, and keeps for `observe` in registers only what is written after the others.
     if order_code > HELD_BAND:
         increment(state.code_counts, order_code, i)
     if exit_code != NONE:
         increment(state.code_counts, exit_code, i)
-    gain = growth - 1.0 if before > 0.0 else 0.0
-    if account.events > 0:
-        state.events[i] = events + account.events
-        state.fees[i] = fees + account.traded * fee
-        state.turnover[i] = turnover_sum + turnover
-        if cooldown > 0.0:
-            state.cooldown_left[i] = int(cooldown)
-        if has_sessions:
-            state.session_turnover[i] += turnover
-    state.cursor[i] = bar
-    state.price[i] = close
-    state.cash[i] = account.cash
-    state.units[i] = account.units
-    state.entry[i] = account.entry
-    state.equity[i] = after
-    state.reward_sum[i] = reward_sum + reward
-    state.return_sum[i] = return_sum + gain
-    state.return_square_sum[i] = square_sum + gain * gain
-    if after > old_peak:
-        state.peak[i] = after
-    state.drawdown[i] = drawdown
-    if drawdown > worst:
-        state.worst_drawdown[i] = drawdown
-    if params.action == BRACKETS:
-        state.stop[i] = account.stop
-        state.target[i] = account.target
     if account.units == 0.0:
         held = 0
     else:
         held = held + 1 if account.units * direction > 0.0 else 1
     state.held[i] = held
-    if paid != 0.0:
-        state.funding[i] += paid
+    state.cursor[i] = bar
     state.order_code[i] = order_code
     state.exit_code[i] = exit_code
+    if (account.events > 0) & (cooldown > 0.0):
+        state.cooldown_left[i] = int(cooldown)
+    if account.events > 0:
+        state.events[i] = events + account.events
+        state.fees[i] = fees + account.traded * fee
+        state.turnover[i] = turnover_sum + turnover
+        if has_sessions:
+            state.session_turnover[i] += turnover
+    if paid != 0.0:
+        state.funding[i] += paid
+    if after > old_peak:
+        state.peak[i] = after
+    if drawdown > worst:
+        state.worst_drawdown[i] = drawdown
+    if params.action == BRACKETS:
+        state.stop[i] = account.stop
+        state.target[i] = account.target
+    gain = growth - 1.0 if before > 0.0 else 0.0
+    state.reward_sum[i] = reward_sum + reward
+    state.return_sum[i] = return_sum + gain
+    state.return_square_sum[i] = square_sum + gain * gain
+    state.price[i] = close
+    state.cash[i] = account.cash
+    state.units[i] = account.units
+    state.entry[i] = account.entry
+    state.equity[i] = after
+    state.drawdown[i] = drawdown
 
     # The end.
     max_drawdown = number(i, MAX_DRAWDOWN, params.max_drawdown, state, params)
