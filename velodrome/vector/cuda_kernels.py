@@ -154,10 +154,10 @@ def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     return _compiled[key]
 
 
-def compile_kernels(world: World, specialise: bool) -> Kernels:
+def compile_kernels(world: World, specialise: bool, with_windows: bool) -> Kernels:
     """Return the kernels of a world's rule; they are compiled when first launched, inside `separate_rounding`."""
     return Kernels(
         step=_compile(world, step_kernel, specialise),
         reset=_compile(world, reset_kernel, specialise=False),
-        gather=_compile(world, gather_kernel, specialise=False),
+        gather=_compile(world, gather_kernel, specialise=False) if with_windows else None,
     )
