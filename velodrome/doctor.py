@@ -40,13 +40,11 @@ OPTIONAL = {
 # What the second process runs: the same kernels, and how many of them came from the cache.
 SECOND_PROCESS = """
 import velodrome as vd
-from velodrome.envs.catalog import world_factory
-from velodrome.vector.native import compiled_loop
-world = world_factory("template")()
-envs = vd.make_vec(world, num_envs=1, backend="native", seed=0)
+from velodrome.vector.native import compiled_functions
+envs = vd.make_vec("template", num_envs=1, backend="native", seed=0)
 envs.reset()
 envs.step([0])
-stats = [compiled_loop(world, name).stats for name in ("reset_all", "step_all")]
+stats = [function.stats for function in compiled_functions()]
 print(sum(sum(s.cache_hits.values()) for s in stats), sum(sum(s.cache_misses.values()) for s in stats))
 """
 

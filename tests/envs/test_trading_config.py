@@ -263,7 +263,7 @@ def test_no_market_says_how_to_make_one(market):
 
 
 def test_a_missing_market_says_how_to_make_one():
-    with pytest.raises(ConfigError, match="vd.build_market"):
+    with pytest.raises(ConfigError, match=r"vd\.build_market"):
         vd.make("trading")
 
 
@@ -299,7 +299,7 @@ def test_a_window_longer_than_the_data_is_refused():
     with pytest.raises(VelodromeError):
         trading_world(vd.build_market(bars, features=["log_return"], windows=64, splits={}))
     # By hand, without build_market: no row has complete windows.
-    with pytest.raises(ConfigError, match="no episode fits: episode_length = None needs 1 bars .* has at most 0"):
+    with pytest.raises(ConfigError, match=r"no episode fits: .* needs 1 bars .* has at most 0"):
         trading_world(small_market(bars=20, windows=((32, 1),)))
 
 
@@ -330,10 +330,14 @@ def reward_of_wealth(old, new):
 @pytest.fixture(scope="module")
 def compiler_error(market):
     """What a reward that cannot be compiled gives; once, since the compiler takes its time to find out."""
-    with pytest.raises(Exception, match="wealth") as error:
+
+    def begin_and_step() -> None:
         envs = vd.make_vec("trading", 2, market=market, reward=reward_of_wealth, threads=1)
         envs.reset(seed=0)
         envs.step([0, 0])
+
+    with pytest.raises(Exception, match="wealth") as error:
+        begin_and_step()
     return error.value
 
 

@@ -29,7 +29,7 @@ ORDER_FILLS = (
 RECORDED = ("cursor", "start", "cash", "units", "entry", "equity", "initial", "fees", "funding", "turnover", "events",
             "order_code", "exit_code", "price", "previous_level")  # fmt: skip
 
-few = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+many = settings(suppress_health_check=[HealthCheck.too_slow])  # as many examples as the profile says
 
 markets = st.builds(
     small_market,
@@ -87,11 +87,15 @@ def play(market: Market, seed: int, **values: Any) -> dict[str, np.ndarray]:
 # Money
 
 
-@few
+@many
 @given(market=markets, values=parameters, seed=st.integers(0, 1000))
 def test_equity_is_never_negative(market, values, seed):
     record = play(market, seed, **values)
-    assert (record["equity"] >= -1e-9 * values["initial_cash"]).all()
+    # The case of test_a_debt_larger_than_the_position_is_liquidated; nothing more need be left out once that passes.
+    debt_per_unit = np.minimum(record["cash"], 0.0) / np.maximum(np.abs(record["units"]), 1e-300)
+    limit = record["entry"] * (1.0 + 1.0 / values["leverage"] - values["maintenance_margin"]) + debt_per_unit
+    known = np.logical_or.accumulate((record["units"] < 0.0) & (limit <= 0.0), axis=0)
+    assert ((record["equity"] >= -1e-9 * values["initial_cash"]) | known).all()
     flat = record["units"] == 0.0
     assert (record["cash"][flat] >= 0.0).all()
     assert (record["equity"][flat] == record["cash"][flat]).all()
@@ -107,27 +111,41 @@ def test_jumps_of_a_third_at_the_highest_leverage_leave_nothing_and_no_debt(acti
     assert record["equity"].min() < 1.0
 
 
-@pytest.mark.xfail(strict=True, reason="liquidation_price() ≤ 0 stands for 'none', so a short with such a price runs on")
-def test_a_short_whose_debt_puts_its_liquidation_price_below_zero_is_liquidated():
-    # A short from 100 is at 45 and all of its 155 of equity goes for funding (a column has no bounds): μ = −0.55 and
-    # liq = 100·(1 − 0.55 − 0.5) = −5, which every price touches. At 60 the account would owe 15 for each unit.
-    market = small_market(bars=8, windows=((2, 1),))
-    ohlc = np.array([[100.0] * 4] * 3 + [[45.0] * 4] + [[60.0] * 4] * 4)
-    rates = np.array([0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0])
-    market = dataclasses.replace(market, ohlc=ohlc, columns={"rate": rates})
-    env = vd.make("trading", market=market, funding_column="rate", maintenance_margin=0.5, bankrupt_at=0.0, seed=0)
-    env.reset(options={"cursor": 1})
-    for _ in range(3):
-        env.step(0)
-    assert env.state()["equity"] >= 0.0
+@pytest.mark.parametrize(
+    "level",
+    [
+        1,
+        pytest.param(
+            0,
+            marks=pytest.mark.xfail(
+                strict=True, reason="a liquidation price below 0 stands for 'none': such a short is not liquidated"
+            ),
+        ),
+    ],
+    ids=["long", "short"],
+)
+def test_a_debt_larger_than_the_position_is_liquidated(level):
+    # Funding leaves 45 of 10,000; the next order reduces the position to what 45 can carry, and the fee on what is sold
+    # (905) makes a debt of twice the position's value: of a short liq = 100·(1 + 0.1 − 2.2) < 0.
+    market = dataclasses.replace(small_market(bars=8, windows=((2, 1),)), ohlc=np.full((8, 4), 100.0))
+    env = vd.make(
+        "trading", market=market, levels=(-1.0, 1.0), leverage=10.0, fee=0.01, funding=0.0995, maintenance_margin=0.0,
+        bankrupt_at=0.0, hold_on_same_action=False, start="first", seed=0,
+    )  # fmt: skip
+    env.reset()
+    env.step(level)
+    assert env.state()["equity"] == pytest.approx(10_000.0 * (1.0 - 0.01 / 0.11 - 0.0995 / 0.11))
+    env.step(level)
+    assert codes.CODE_NAMES[env.state()["order_code"]] == "decreased"
+    assert env.state()["equity"] == 0.0
     assert codes.CODE_NAMES[env.state()["exit_code"]] == "liquidated"
 
 
-@few
-@given(market=markets, values=parameters, seed=st.integers(0, 1000))
-def test_money_is_conserved(market, values, seed):
-    """Equity moves by what prices did to the position, less fees and funding, and by nothing else."""
-    record = play(market, seed, **values)
+def check_money(record: dict[str, np.ndarray], values: dict[str, Any]) -> float:
+    """Check that equity moves by what prices did to the position, less fees and funding, and by nothing else.
+
+    Return the part of the steps whose fills could be told apart.
+    """
     before, after = ({name: column[part] for name, column in record.items()} for part in (np.s_[:-1], np.s_[1:]))
     margin = np.abs(record["units"]) * record["entry"] / values["leverage"]
     unrealised = (record["price"] - record["entry"]) * record["units"]
@@ -154,10 +172,28 @@ def test_money_is_conserved(market, values, seed):
     difference = after["equity"] - expected
     # Of a price that was reconstructed, a rounding of the fees is magnified by 1/fee.
     bound = slack * (1.0 + np.where(fills > 0, 1e-6 / values["fee"], 0.0))
-    # Negative-balance protection gives what is missing: only after a loss that left no cash.
-    protected = (difference > 0.0) & (after["cash"] <= 0.0) & (fills > 0)
+    # Negative-balance protection gives what is missing: only after a loss that left no cash. Funding comes after the
+    # order and the bar, and before the close at a session's end.
+    cash_before_funding = after["cash"] + after["funding"] - before["funding"]
+    protected = (difference > 0.0) & (np.minimum(after["cash"], cash_before_funding) <= slack) & (fills > 0)
     assert ((np.abs(difference) <= bound) | protected | ~known).all()
-    assert known.mean() > 0.3
+    return float(known.mean())
+
+
+@many
+@given(market=markets, values=parameters, seed=st.integers(0, 1000))
+def test_money_is_conserved(market, values, seed):
+    check_money(play(market, seed, **values), values)
+
+
+@pytest.mark.parametrize("action", ["levels", "continuous", "brackets"])
+def test_money_is_conserved_where_every_kind_of_fill_happens(action):
+    market = small_market(bars=STEPS + 10, seed=2, windows=((2, 1),), jump=0.1)
+    values = {"action": action, "leverage": 8.0, "fee": 1e-3, "funding": 1e-3, "initial_cash": 1e4}
+    record = play(market, 5, **values)
+    assert check_money(record, values) > 0.8
+    met = set(record["order_code"].ravel()) | set(record["exit_code"].ravel())
+    assert {codes.OPENED, codes.CLOSED, codes.SWITCHED, codes.LIQUIDATED} <= met
 
 
 # The future
@@ -188,8 +224,8 @@ def test_nothing_observed_or_earned_depends_on_later_bars(seed, cut, action, fil
     records = []
     for source in (bars, other):
         market = vd.build_market(
-            source, features=["log_return", "rsi_14"], windows={"1m": 6, "5m": 3, "15m": 2}, splits={}, scaler="none",
-            check_leaks=False,
+            source, features={"1m": ["log_return", "rsi_14"], "5m": ["log_return"], "15m": ["log_return"]},
+            windows={"1m": 6, "5m": 3, "15m": 2}, splits={}, scaler="none", check_leaks=False,
         )  # fmt: skip
         world = trading_world(
             market, action=action, fill=fill, leverage=3.0, fee=1e-3, slippage_atr=0.1, slippage=1e-3, bankrupt_at=0.0
@@ -219,7 +255,7 @@ def test_nothing_observed_or_earned_depends_on_later_bars(seed, cut, action, fil
 # Permissions and limits
 
 
-@few
+@many
 @given(market=markets, values=parameters, seed=st.integers(0, 1000))
 def test_without_permission_nothing_is_sold_short(market, values, seed):
     values = {**values, "allow_short": False, "flat_at_session_end": False, "hold_on_same_action": False}
@@ -230,7 +266,7 @@ def test_without_permission_nothing_is_sold_short(market, values, seed):
         assert (record["units"][1:][levels < 0.0] == 0.0).all()
 
 
-@few
+@many
 @given(market=markets, values=parameters, seed=st.integers(0, 1000), cooldown=st.integers(1, 6))
 def test_a_cooldown_binds(market, values, seed, cooldown):
     record = play(market, seed, **{**values, "cooldown": cooldown})
@@ -244,26 +280,35 @@ def test_a_cooldown_binds(market, values, seed, cooldown):
     assert refused.any() or not filled[: STEPS // 2].any()
 
 
-@few
+@many
 @given(market=markets, values=parameters, seed=st.integers(0, 1000), cap=st.sampled_from([1e-6, 0.5, 2.0, 30.0]))
 def test_a_turnover_cap_binds(market, values, seed, cap):
     record = play(market, seed, **{**values, "turnover_cap": cap})
     spent = np.zeros(ENVIRONMENTS)
-    refusals = 0
     for step in range(1, STEPS + 1):
         if market.session_last[record["cursor"][step - 1, 0]]:
             spent[:] = 0.0
         code = record["order_code"][step]
         # Rounding apart: the sum here is of differences of a sum.
-        assert not (np.isin(code, ORDER_FILLS) & (spent > cap * (1.0 + 1e-9) + 1e-9)).any()
-        assert not ((code == codes.REFUSED_TURNOVER) & (spent < cap * (1.0 - 1e-9) - 1e-9)).any()
-        refusals += int((code == codes.REFUSED_TURNOVER).sum())
+        slack = 1e-9 * cap + 1e-13 * record["turnover"][step]
+        assert not (np.isin(code, ORDER_FILLS) & (spent > cap + slack)).any()
+        assert not ((code == codes.REFUSED_TURNOVER) & (spent < cap - slack)).any()
         spent += record["turnover"][step] - record["turnover"][step - 1]
-    if cap < 0.1 and market.session_last[:8].sum() == 0:
-        assert refusals > 0
 
 
-@few
+@pytest.mark.parametrize("action", ["levels", "continuous", "brackets"])
+def test_a_cap_that_every_fill_exceeds_leaves_one_order_a_session(action):
+    market = small_market(bars=STEPS + 10, seed=2, windows=((2, 1),), session=10)
+    record = play(market, 0, action=action, turnover_cap=1e-6)
+    session = np.cumsum(market.session_last)[record["cursor"][:-1]]  # of the step's decision
+    ordered = np.isin(record["order_code"][1:], ORDER_FILLS)
+    orders = np.array([ordered[session[:, 0] == number].sum(axis=0) for number in np.unique(session[:, 0])])
+    assert orders.max() == 1
+    assert orders.sum() > 0.8 * orders.size
+    assert (record["order_code"] == codes.REFUSED_TURNOVER).sum() > ENVIRONMENTS
+
+
+@many
 @given(market=markets, values=parameters, seed=st.integers(0, 1000))
 def test_sessions_end_flat(market, values, seed):
     record = play(market, seed, **{**values, "flat_at_session_end": True})
@@ -275,7 +320,7 @@ def test_sessions_end_flat(market, values, seed):
         assert not (opened & at_end[:-1]).any()
 
 
-@few
+@many
 @given(
     market=markets,
     values=parameters,
@@ -309,10 +354,11 @@ def test_drawdown_rules_end_the_episode_at_the_first_bar_that_breaks_them(
             assert not (breaks & ~record["ended"][step]).any() or sign > 0.0
 
 
-@few
+@many
 @given(market=markets, values=parameters, seed=st.integers(0, 1000), length=st.integers(1, 40))
 def test_an_episode_has_exactly_as_many_decisions_as_asked_for(market, values, seed, length):
-    world = trading_world(market, episode_length=length, bankrupt_at=0.0, **values)
+    # Funding may take all equity up to a rounding, and a rounding below 0 is below `bankrupt_at` = 0.
+    world = trading_world(market, episode_length=length, bankrupt_at=0.0, **{**values, "funding": 0.0})
     envs = NativeVectorEnv(world, ENVIRONMENTS, seed=seed, threads=1)
     envs.reset()
     envs.action_space.seed(seed)
@@ -322,6 +368,23 @@ def test_an_episode_has_exactly_as_many_decisions_as_asked_for(market, values, s
         assert (truncated == (step % length == 0)).all()
         if step % length == 0:
             assert (infos["statistics"]["length"] == length).all()
+
+
+@pytest.mark.xfail(strict=True, reason="an ended episode that is stepped again (autoreset=False) does not stand still")
+def test_an_episode_that_is_over_stands_still():
+    # With autoreset off the batch goes on while some environments wait for their reset.
+    market = small_market(bars=30, seed=4, windows=((2, 1),))
+    world = trading_world(market, reward="differential_sharpe", sharpe_decay=0.2, episode_length=5)
+    envs = NativeVectorEnv(world, 4, seed=0, copy=True, autoreset=False, threads=1)
+    envs.reset()
+    for _ in range(5):
+        observations, _, _, truncated, _ = envs.step([2, 2, 0, 0])
+    assert truncated.all()
+    again, rewards, terminated, truncated, _ = envs.step([2, 0, 2, 1])
+    assert truncated.all()
+    assert not terminated.any()
+    np.testing.assert_array_equal(rewards, 0.0)
+    np.testing.assert_array_equal(again, observations)
 
 
 # Own rewards
@@ -367,8 +430,6 @@ def test_an_own_reward_sees_the_account_before_and_after():
     market = small_market(seed=4)
     env = vd.make("trading", market=market, backend="python", reward=noting, fee=1e-3, seed=0, leverage=2.0)
     env.reset()
-    # check_env of the assembled loops may run before: only what follows counts.
-    seen.clear()
     states = [env.state()]
     for action in (2, 2, 0, 1, 2):
         env.step(action)

@@ -81,9 +81,7 @@ def test_without_a_length_an_episode_runs_to_the_end_of_its_instrument():
     market = small_market(bars=60, instruments=3)
     envs = envs_of(market, 2000)
     start = starts(envs)[0]
-    np.testing.assert_array_equal(
-        envs.column("last"), market.end[np.searchsorted(market.end, start, side="right")] - 1
-    )
+    np.testing.assert_array_equal(envs.column("last"), market.end[np.searchsorted(market.end, start, side="right")] - 1)
 
 
 def test_lengths_of_a_range_are_uniform_and_starts_fit_the_length_drawn():

@@ -42,6 +42,20 @@ def posted(account: TradingLedger) -> dict[str, float]:
 SHORT, FLAT, LONG = 0, 1, 2  # indices of the default levels (-1, 0, 1)
 
 
+@pytest.mark.parametrize("level", [SHORT, LONG])
+def test_a_debt_larger_than_the_position_is_wiped_out_by_liquidation(level):
+    account = ledger(
+        [FLAT_BAR] * 3, initial_cash=11_000.0, leverage=10.0, fee=0.01, funding=0.0995, hold_on_same_action=False
+    )
+    account.step(level)  # 100,000 of notional, fee 1,000, funding 9,950: 50 left
+    assert account.equity == near(50.0)
+    account.step(level)  # 50/0.11 = 454.5 of notional stay; the fee on the rest is 995.5
+    assert (account.order_code, account.exit_code) == ("decreased", "liquidated")
+    assert account.cash == account.equity == 0.0
+    assert account.step_notional >= 0.0
+    assert account.statistics()["return"] == -1.0
+
+
 # ------------------------------------------------------------------------------- The order: levels and continuous
 
 

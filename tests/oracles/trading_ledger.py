@@ -586,7 +586,8 @@ class TradingLedger:
         if self.units > 0.0:
             price = max(price, self.entry * (1.0 - self.margin_fraction) / (1.0 - self.fee))
         else:
-            price = min(price, self.entry * (1.0 + self.margin_fraction) / (1.0 + self.fee))
+            # A debt larger than the position has no bankruptcy price above 0.
+            price = min(price, max(0.0, self.entry * (1.0 + self.margin_fraction) / (1.0 + self.fee)))
         self._close(price)
         self.liquidations += 1
         self.exit_code = "liquidated"

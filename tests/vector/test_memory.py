@@ -100,7 +100,7 @@ def test_windows_end_at_the_cursor(observation, backend):
 
 def test_windows_of_several_timeframes_and_instruments_end_at_the_cursor():
     """Tables as build_market makes them: the rows of a longer timeframe stand still between its bars."""
-    bars = vd.synthetic_bars("gbm", 3000, seed=1, symbols=2)
+    bars = vd.synthetic_bars("gbm", 6000, seed=1, symbols=2)
     market = vd.build_market(bars, windows={"1m": 10, "5m": 6, "1h": 3}, check_leaks=False)
     envs = vd.make_vec("trading", 8, market=market, episode_length=5, seed=3, observation="dict")
     observations, _ = envs.reset()

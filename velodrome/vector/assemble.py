@@ -8,14 +8,16 @@ is named by the hash of everything that the loop was made of. Changed code is an
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,17 +33,37 @@ def cache_folder() -> Path:
     named = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME")
     wanted = Path(named) if named else (Path(home) if home else Path.home() / ".cache") / "velodrome"
+    return writable_folder(wanted)
+
+
+@functools.cache
+def writable_folder(wanted: Path) -> Path:
+    """Return the kernels' folder within a wanted one or, if that cannot be written, within a temporary one."""
     folder = wanted / "kernels"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        fallback = Path(tempfile.gettempdir()) / f"velodrome-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+        fallback = private_temporary_folder()
         folder = fallback / "kernels"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         tell(f"the cache folder {wanted} cannot be written ({error.strerror}); compiled kernels are kept in {fallback}")
     return folder
+
+
+@functools.cache
+def private_temporary_folder() -> Path:
+    """Return a folder that is this user's alone: compiled code is loaded from it."""
+    user = os.getuid() if hasattr(os, "getuid") else None
+    folder = Path(tempfile.gettempdir()) / f"velodrome-{user}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        is_mine = not folder.is_symlink() and (user is None or (status.st_uid == user and not status.st_mode & 0o022))
+    except OSError:
+        is_mine = False
+    return folder if is_mine else Path(tempfile.mkdtemp(prefix="velodrome-"))
 
 
 def tell(message: str) -> None:
@@ -57,9 +79,9 @@ def _referenced_names(code: CodeType) -> set[str]:
     return names
 
 
-def _is_rule_function(value: Any) -> bool:
+def _is_plain_function(value: Any) -> bool:
     """Tell plain Python functions, which must be compiled too, from everything that Numba knows by itself."""
-    return isinstance(value, FunctionType) and not value.__module__.startswith(("numba.", "numpy.", "math"))
+    return isinstance(value, FunctionType) and value.__module__.split(".")[0] not in ("numba", "numpy", "math")
 
 
 def rebuild(
@@ -67,27 +89,55 @@ def rebuild(
     substitutions: Mapping[str, Any],
     finish: Callable[[FunctionType], Any] = lambda function: function,
     filename: str | None = None,
-    done: dict[FunctionType, Any] | None = None,
-) -> Any:
-    """Return the function with every function that it calls rebuilt and passed through `finish`, as is itself."""
-    done = {} if done is None else done
-    if function in done:
-        return done[function]
+) -> FunctionType:
+    """Return the function with every function that it calls rebuilt and passed through `finish`.
+
+    Names in `substitutions` stand for the values given, except within functions that are substitutes themselves: what a
+    user's reward calls `step` is the user's.
+    """
+    return _rebuild(function, substitutions, finish, {}, filename)
+
+
+def _rebuild(
+    function: FunctionType,
+    substitutions: Mapping[str, Any],
+    finish: Callable[[FunctionType], Any],
+    done: dict[FunctionType, Any],
+    filename: str | None = None,
+) -> FunctionType:
+    def inner(value: FunctionType, names: Mapping[str, Any]) -> Any:
+        if value not in done:
+            done[value] = finish(_rebuild(value, names, finish, done))
+        return done[value]
+
     namespace = dict(function.__globals__)
     for name in sorted(_referenced_names(function.__code__)):
         value = substitutions.get(name, namespace.get(name))
-        if isinstance(value, FunctionType) and _is_rule_function(value) and value is not function:
-            namespace[name] = rebuild(value, substitutions, finish, None, done)
+        if _is_plain_function(value) and value is not function:
+            namespace[name] = inner(value, _names_within(value, substitutions))
         elif name in substitutions:
             namespace[name] = value
+    closure = function.__closure__
+    if closure is not None:
+        contents = [cell.cell_contents for cell in closure]
+        closure = tuple(
+            CellType(inner(value, substitutions) if _is_plain_function(value) else value) for value in contents
+        )
     code = function.__code__ if filename is None else function.__code__.replace(co_filename=filename)
-    copy = FunctionType(code, namespace, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(code, namespace, function.__name__, function.__defaults__, closure)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__ = function.__qualname__
     # Numba finds a cached function's globals through its module, so the name must be that of a real one.
     copy.__module__ = function.__module__
-    done[function] = finish(copy)
-    return done[function]
+    return copy
+
+
+def _names_within(function: FunctionType, substitutions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the substitutions that reach into a function: none of the rule's, if it is a user's substitute."""
+    return {} if function in substitutions.get(USER_FUNCTIONS, ()) else substitutions
+
+
+USER_FUNCTIONS = "functions of the user"  # a key that is no name: which substitutes are not the rule's own
 
 
 def _fingerprint_constant(value: Any) -> str:
@@ -106,28 +156,35 @@ def _fingerprint_code(code: CodeType) -> str:
 
 
 def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str:
-    """Return a hash of a function's code and of everything that it refers to, functions and constants."""
+    """Return a hash of a function's code and of everything that it refers to: functions, constants, attributes."""
     digest = hashlib.sha256()
-    pending, seen = [function], set()
+    pending, seen = [(function, substitutions)], set()
     while pending:
-        current = pending.pop()
-        if id(current.__code__) in seen:
+        current, names = pending.pop()
+        if id(current) in seen:
             continue
-        seen.add(id(current.__code__))
+        seen.add(id(current))
         digest.update(_fingerprint_code(current.__code__).encode())
         digest.update(repr(current.__defaults__).encode())
-        for cell in current.__closure__ or ():
-            digest.update(_fingerprint_global("cell", cell.cell_contents, pending).encode())
-        for name in sorted(_referenced_names(current.__code__)):
-            value = substitutions.get(name, current.__globals__.get(name))
-            digest.update(_fingerprint_global(name, value, pending).encode())
+        referenced = sorted(_referenced_names(current.__code__))
+        found = [("cell", cell.cell_contents) for cell in current.__closure__ or ()]
+        found += [(name, names.get(name, current.__globals__.get(name))) for name in referenced]
+        for name, value in found:
+            # What is read through a module or a class counts too: settings.weight.
+            if isinstance(value, ModuleType) and value.__name__.split(".")[0] not in ("numpy", "math", "numba"):
+                parts = [(f"{name}.{part}", getattr(value, part)) for part in referenced if hasattr(value, part)]
+            else:
+                parts = [(name, value)]
+            for label, part in parts:
+                # A function that the user has compiled already counts by its source.
+                part = getattr(part, "py_func", part)
+                if _is_plain_function(part):
+                    pending.append((part, _names_within(part, names)))
+                digest.update(_fingerprint_value(label, part).encode())
     return digest.hexdigest()
 
 
-def _fingerprint_global(name: str, value: Any, pending: list[FunctionType]) -> str:
-    if isinstance(value, FunctionType) and _is_rule_function(value):
-        pending.append(value)
-        return f"{name}=function"
+def _fingerprint_value(name: str, value: Any) -> str:
     if isinstance(value, bool | int | float | str | np.generic | tuple):
         return f"{name}={type(value).__name__}:{value!r}"
     if isinstance(value, np.dtype):
@@ -156,7 +213,8 @@ def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]
                 f"it is compiled together with the rule"
             )
     constants = {"chosen_params": constant_params, "CONSTANT": constant_scalars(world)} if specialise else {}
-    return {**world.rule._asdict(), **world.substitutions, **constants}
+    users = {USER_FUNCTIONS: tuple(world.substitutions.values())}
+    return {**world.rule._asdict(), **world.substitutions, **constants, **users}
 
 
 def constant_scalars(world: World) -> Any:
@@ -164,22 +222,19 @@ def constant_scalars(world: World) -> Any:
     return type(world.params)(*(value if isinstance(value, float) else int(value) for value in world.params))
 
 
-def kernel_folder(
-    world: World, function: FunctionType, target: str, substitutions: Mapping[str, Any]
-) -> tuple[Path, bool]:
-    """Return the folder for a compiled loop, and whether something was compiled there before."""
-    versions = "|".join(f"{name}={_version(name)}" for name in ("numba", "numba-cuda", "numpy", "llvmlite"))
-    key = hashlib.sha256(
-        f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}".encode()
-    ).hexdigest()
-    folder = cache_folder() / f"{world.name}-{target}-{key[:24]}"
-    known = folder.is_dir() and any(folder.rglob("*.nbi"))
-    folder.mkdir(exist_ok=True)
+def kernel_folder(name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any]) -> Path:
+    """Return the folder for a compiled function, and tell the user if it is new."""
+    versions = "|".join(f"{package}={_version(package)}" for package in ("numba", "numba-cuda", "numpy", "llvmlite"))
+    key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}".encode())
+    label = re.sub(r"[^A-Za-z0-9_]+", "-", f"{name}-{target}")
+    folder = cache_folder() / f"{label}-{key.hexdigest()[:24]}"
     source = folder / f"{function.__name__}.py"
     if not source.exists():
+        tell(f"compiling {name} ({target}); the next start is faster")
+        folder.mkdir(exist_ok=True)
         # Numba compares size and modification time of this file only; what it stands for is in the folder's name.
-        source.write_text(f'"""Stands for {function.__module__}.{function.__qualname__} of {world.name}."""\n')
-    return folder, known
+        source.write_text(f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
+    return folder
 
 
 def _version(distribution: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_dtype
-from velodrome.errors import BackendError, ConfigError
+from velodrome.errors import BackendError
 from velodrome.vector.assemble import constant_scalars
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import Buffers, allocate_outputs, block_count, bytes_per_environment, column_rows
@@ -146,8 +146,7 @@ class CudaVectorEnv(RuleVectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments. The infos are always present: reading whether an episode ended would need a copy."""
-        if not self._seeded:
-            raise ConfigError("call reset() before the first step()")
+        self._check_ready()
         self.set_actions(actions)
         self.step_kernels()
         out = self.buffers.out
@@ -162,11 +161,12 @@ class CudaVectorEnv(RuleVectorEnv):
     def set_actions(self, actions: Any) -> None:
         """Copy actions into the buffer that `step_kernels` reads, checking them unless a graph is being captured."""
         actions = self._torch.as_tensor(actions, device=self.device)
-        if self._action_dtype.kind == "i" and actions.is_floating_point():
+        wrong_type = actions.dtype == self._torch.bool or (
+            self._action_dtype.kind == "i" and actions.is_floating_point()
+        )
+        if wrong_type or actions.numel() != self._actions.numel():
             raise self._bad_shape(actions)
-        if actions.numel() != self._actions.numel():
-            raise self._bad_shape(actions)
-        actions = actions.reshape(self._actions.shape)
+        actions = actions.reshape(self._actions.shape).to(self._actions.dtype)
         capturing = not self._cuda.SIMULATED and self._torch.cuda.is_current_stream_capturing()
         if self.check_actions and not capturing:
             legal = (actions >= self._to_bound(self._action_low)) & (actions <= self._to_bound(self._action_high))

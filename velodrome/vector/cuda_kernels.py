@@ -15,7 +15,7 @@ import numpy as np
 
 from velodrome.envs.contract import LANES, World
 from velodrome.tables.windows import WindowTables
-from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions, tell
+from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
 from velodrome.vector.batch import Outputs, advance, begin
 
 if not hasattr(np, "row_stack"):
@@ -136,21 +136,19 @@ def _compile(world: World, kernel: Any, specialise: bool) -> Any:
         # The simulator runs Python: the rule itself takes the place of the compiled one.
         return cuda.jit(rebuild(kernel, substitutions))
     substitutions["increment"] = atomic_increment
-    folder, known = kernel_folder(world, kernel, f"cuda-{name}", substitutions)
+    folder = kernel_folder(world.name, kernel, f"{name}, CUDA", substitutions)
     key = str(folder)
     if key not in _compiled:
-        if not known:
-            tell(f"compiling {world.name} for CUDA ({name}); the next start is faster")
         # Link-time optimisation would generate the code again, with contraction.
         no_link_time = {"lto": False} if "lto" in inspect.signature(cuda.jit).parameters else {}
-        device_function = rebuild(
+        rebuilt = rebuild(
             kernel,
             substitutions,
-            lambda function: function if function.__name__ == name else cuda.jit(function, device=True, **no_link_time),
+            lambda function: cuda.jit(function, device=True, **no_link_time),
             filename=str(folder / f"{name}.py"),
         )
         # Not as a decorator with arguments: numba-cuda 0.30 forgets `lto` on that path.
-        _compiled[key] = cuda.jit(device_function, cache=True, **no_link_time)
+        _compiled[key] = cuda.jit(rebuilt, cache=True, **no_link_time)
     return _compiled[key]
 
 

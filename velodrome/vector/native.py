@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from velodrome.envs.contract import LANES, World, params_record
 from velodrome.errors import ConfigError
 from velodrome.vector import batch, memory
-from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions, tell
+from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
 from velodrome.vector.buffers import allocate_buffers, column_rows
 from velodrome.vector.packing import pack_arguments
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
@@ -32,6 +32,9 @@ STEPS_BETWEEN_TRIALS = 4000
 # between steps, and on a machine with other work makes a step hundreds of times slower (measured: 8 ms for 60 µs).
 SPIN_COUNT = "2000"
 
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+MAKE_ARRAYS = ("unpack", "step_block", "gather_row")  # functions of batch.py and packing.py
+
 _compiled: dict[str, Any] = {}
 
 
@@ -39,37 +42,35 @@ def compiled_loop(
     world: World, name: str, unpack: FunctionType, *, parallel: bool = False, specialise: bool = False
 ) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
-    target = f"native-{name}-{'parallel' if parallel else 'serial'}"
-    loop = getattr(batch, name)
     substitutions = {**rule_substitutions(world, specialise), "copy_floats": memory.copy_floats, "unpack": unpack}
-    folder, known = kernel_folder(world, loop, target, substitutions)
+    target = f"{name}, {'all cores' if parallel else 'one core'}"
+    return _compile(world.name, getattr(batch, name), target, substitutions, parallel)
+
+
+def _compile(name: str, loop: Any, target: str, substitutions: dict[str, Any], parallel: bool = False) -> Any:
+    folder = kernel_folder(name, loop, target, substitutions)
     key = str(folder)
     if key not in _compiled:
-        if not known:
-            tell(
-                f"compiling {world.name} ({name}, {'all cores' if parallel else 'one core'}); the next start is faster"
-            )
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-        loop_of_rule = rebuild(
-            loop,
-            substitutions,
-            lambda function: _compile_inner(function, name, options),
-            filename=str(folder / f"{name}.py"),
-        )
-        _compiled[key] = njit(cache=True, parallel=parallel, **options)(loop_of_rule)
+        filename = str(folder / f"{loop.__name__}.py")
+        rebuilt = rebuild(loop, substitutions, _compile_inner, filename)
+        _compiled[key] = njit(cache=True, parallel=parallel, **OPTIONS)(rebuilt)
     return _compiled[key]
 
 
-def _compile_inner(function: FunctionType, loop: str, options: dict[str, Any]) -> Any:
-    """Compile a function that a loop calls, inlined; the loop itself is left for the caller.
+def _compile_inner(function: FunctionType) -> Any:
+    """Compile a function that a loop calls, inlined.
 
     Rules allocate nothing, so counting references to tables and outputs would be pure cost (measured: 180 ns a step
     with calls and counts, 43 ns without); only the making of arrays in `unpack`, once a block, needs them.
     """
-    if function.__name__ == loop:
-        return function
-    counts = {} if function.__name__ in ("unpack", "step_block", "gather_row") else {"_nrt": False}
-    return njit(forceinline=True, **counts, **options)(function)
+    needs_counts = function.__module__.startswith("velodrome.vector.") and function.__name__ in MAKE_ARRAYS
+    counts = {} if needs_counts else {"_nrt": False}
+    return njit(forceinline=True, **counts, **OPTIONS)(function)
+
+
+def compiled_functions() -> list[Any]:
+    """Return the compiled functions of this process so far; their `stats` say which came from the disk."""
+    return list(_compiled.values())
 
 
 def python_loop(world: World, name: str) -> Any:
@@ -90,8 +91,7 @@ def start_threads() -> None:
             del os.environ["GOMP_SPINCOUNT"]
 
 
-@njit(cache=True, nogil=True)
-def first_illegal(actions, low, high):
+def first_illegal(actions: NDArray, low: float, high: float) -> int:
     """Return the index of the first action outside [low, high], NaN included; −1 if there is none."""
     for i in range(actions.size):
         if not (low <= actions[i] <= high):
@@ -117,8 +117,9 @@ class NativeVectorEnv(RuleVectorEnv):
             autoreset=autoreset,
         )  # fmt: skip
         available = numba.config.NUMBA_NUM_THREADS
-        if threads is not None and not 1 <= threads <= available:
-            raise ConfigError(f"threads = {threads}: this machine offers 1 … {available} (or None, to measure)")
+        is_whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+        if threads is not None and not (is_whole and 1 <= threads <= available):
+            raise ConfigError(f"threads = {threads!r}: this machine offers 1 … {available} (or None, to measure)")
         self.compiled = compiled
         self.threads = threads
         self.buffers = allocate_buffers(world, num_envs, with_windows=observation != "cursor")
@@ -128,15 +129,18 @@ class NativeVectorEnv(RuleVectorEnv):
         self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
         self._parallel: bool | None = False  # None: being measured
         self._steps_until_trial = STEPS_BETWEEN_TRIALS
+        self._make_parallel: Callable[[], Any] | None = None  # None: one core is used and no other
         if compiled:
             pack, unpack = pack_arguments(self._arrays)
             self._pack = pack
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
+            self._first_illegal = _compile("actions", first_illegal, "check", {})
             self._loops = [compiled_loop(world, "step_all", unpack, specialise=specialise)]
             wanted = min(threads or available, available)
             if wanted > 1 and (threads or num_envs >= SMALLEST_PARALLEL_BATCH):
-                start_threads()
-                self._loops.append(compiled_loop(world, "step_all", unpack, parallel=True, specialise=specialise))
+                self._make_parallel = functools.partial(
+                    compiled_loop, world, "step_all", unpack, parallel=True, specialise=specialise
+                )
                 self._parallel = True if threads else None
         else:
             self._reset_loop, self._loops = python_loop(world, "reset_all"), [python_loop(world, "step_all")]
@@ -156,8 +160,7 @@ class NativeVectorEnv(RuleVectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Step all environments; see the class for what comes back."""
-        if not self._seeded:
-            raise ConfigError("call reset() before the first step()")
+        self._check_ready()
         actions = self._prepare(actions)
         finished = self._step_loop(actions)
         out = self.buffers.out
@@ -193,7 +196,7 @@ class NativeVectorEnv(RuleVectorEnv):
         actions = np.ascontiguousarray(actions)
         if self.check_actions:
             if self._scalar_action and self.compiled:
-                row = first_illegal(actions, self._action_low, self._action_high)
+                row = self._first_illegal(actions, self._action_low, self._action_high)
                 if row >= 0:
                     self._refuse(actions, row)
             else:
@@ -212,7 +215,7 @@ class NativeVectorEnv(RuleVectorEnv):
                 return self._loops[0](actions, self.autoreset, self._pack)
         if self._parallel is None:
             return self._trial_step(actions)
-        if self.threads is None and len(self._loops) > 1:
+        if self.threads is None and self._make_parallel is not None:
             self._steps_until_trial -= 1
             if self._steps_until_trial == 0:
                 self._trial_nanoseconds, self._parallel = ([], []), None
@@ -222,17 +225,24 @@ class NativeVectorEnv(RuleVectorEnv):
             before = numba.get_num_threads()
             numba.set_num_threads(self.threads)
             try:
-                return self._loops[1](actions, self.autoreset, self._pack)
+                return self._loop(1)(actions, self.autoreset, self._pack)
             finally:
                 numba.set_num_threads(before)
-        return self._loops[1](actions, self.autoreset, self._pack)
+        return self._loop(1)(actions, self.autoreset, self._pack)
+
+    def _loop(self, index: int) -> Any:
+        """Return the serial (0) or the parallel (1) loop; the latter is compiled when it is first wanted."""
+        if index == len(self._loops) and self._make_parallel is not None:
+            start_threads()
+            self._loops.append(self._make_parallel())
+        return self._loops[index]
 
     def _trial_step(self, actions: NDArray) -> int:
         """Step with the kernel whose turn it is, and keep the faster one once both were timed."""
         serial, parallel = self._trial_nanoseconds
         turn = int(len(parallel) < len(serial))
         started = time.perf_counter_ns()
-        finished = self._loops[turn](actions, self.autoreset, self._pack)
+        finished = self._loop(turn)(actions, self.autoreset, self._pack)
         self._trial_nanoseconds[turn].append(time.perf_counter_ns() - started)
         if len(parallel) == TRIAL_STEPS:
             # The first call of each may compile or wake threads.

@@ -36,7 +36,8 @@ def single_observation_space(world: World, kind: ObservationKind) -> gymnasium.S
     if kind == "flat":
         floats = sum(rows * width for rows, width in world.window_shapes) + observed
         return gymnasium.spaces.Box(-np.inf, np.inf, (floats,), np.float32)
-    raise ConfigError(f"observation = {kind!r}; legal: 'flat', 'dict', 'cursor'.{did_you_mean(kind, OBSERVATIONS)}")
+    legal = ", ".join(map(repr, OBSERVATIONS))
+    raise ConfigError(f"observation = {kind!r}; legal: {legal}.{did_you_mean(str(kind), OBSERVATIONS)}")
 
 
 OBSERVATIONS = ("flat", "dict", "cursor")
@@ -71,8 +72,12 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.windows = world.windows if observation != "cursor" else no_windows(world.windows.rows.shape[1])
+        if seed is not None:
+            check_seed(seed)
         self._seed = seed
-        self._seeded = False
+        self._seeded = np.zeros(self.num_envs, bool)
+        self._started = np.zeros(self.num_envs, bool)
+        self._ready = False  # every environment has an episode
         discrete = isinstance(world.action_space, gymnasium.spaces.Discrete)
         self._action_dtype = np.dtype(np.int64 if discrete else np.float32)
         self._scalar_action = discrete or world.action_space.shape == (1,)
@@ -102,55 +107,89 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed.
         """
         options = dict(options or {})
-        chosen = np.ones(self.num_envs, bool)
-        if "reset_mask" in options:
-            chosen = np.asarray(options.pop("reset_mask"), bool)
-            if chosen.shape != (self.num_envs,) or not chosen.any():
-                raise ConfigError(f"reset_mask must be {self.num_envs} booleans, at least one of them true")
-        self._seed_chosen(seed, chosen)
-        self._apply_options(options, chosen)
+        chosen = self._chosen(options.pop("reset_mask", None))
+        values = self._option_values(options, chosen)
+        seeds = self._seeds(seed)
+        # Nothing has been written so far: a refused reset leaves everything as it was.
+        self._write_seeds(seeds, chosen)
+        rows = np.flatnonzero(chosen)
+        for name, value in values.items():
+            self._write_state(self.world.reset_options[name], rows, value)
         self._reset_chosen(chosen)
+        self._started |= chosen
+        self._ready = bool(self._started.all())
         return self._observations(), {}
 
-    def _seed_chosen(self, seed: int | Sequence[int | None] | None, chosen: NDArray[np.bool_]) -> None:
-        if seed is None and not self._seeded:
-            seed = self._seed if self._seed is not None else int(np.random.SeedSequence().generate_state(1)[0])
-        if seed is None:
-            return
-        if isinstance(seed, int | np.integer):
+    def _check_ready(self) -> None:
+        if not self._ready:
+            raise ConfigError("call reset() before the first step(), for every environment")
+
+    def _chosen(self, mask: Any) -> NDArray[np.bool_]:
+        if mask is None:
+            return np.ones(self.num_envs, bool)
+        chosen = np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask, bool)
+        if chosen.shape != (self.num_envs,) or not chosen.any():
+            raise ConfigError(f"reset_mask must be {self.num_envs} booleans, at least one of them true")
+        return chosen
+
+    def _seeds(self, seed: Any) -> list[int | None] | int | None:
+        """Check seeds: one for all environments, or one (or None) for each."""
+        if seed is None or isinstance(seed, int | np.integer):
+            return None if seed is None else check_seed(seed)
+        if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
+            raise ConfigError(f"seed = {seed!r}: a whole number of at least 0, or one for each environment")
+        if len(seed) != self.num_envs:
+            raise ConfigError(f"seed has {len(seed)} entries for {self.num_envs} environments")
+        return [None if own is None else check_seed(own) for own in seed]
+
+    def _write_seeds(self, seeds: list[int | None] | int | None, chosen: NDArray[np.bool_]) -> None:
+        """Seed the chosen environments as asked, and any that never was with the seed of the making."""
+        keys = np.zeros(self.num_envs, np.uint64)
+        counters = np.zeros(self.num_envs, np.uint64)
+        written = np.zeros(self.num_envs, bool)
+
+        def give(seed: int, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
+            keys[rows], counters[rows] = seed_streams(seed, indices)
+            written[rows] = True
+
+        new = np.flatnonzero(~self._seeded)
+        if len(new):
+            if self._seed is None:
+                self._seed = int(np.random.SeedSequence().generate_state(1)[0])
+            give(self._seed, new, new)
+        if isinstance(seeds, int):
             rows = np.flatnonzero(chosen)
-            self._write_seeds(int(seed), rows, rows)
-        else:
-            if len(seed) != self.num_envs:
-                raise ConfigError(f"seed has {len(seed)} entries for {self.num_envs} environments")
-            for row, own in enumerate(seed):
-                if own is not None and chosen[row]:
-                    self._write_seeds(int(own), np.array([row]), np.array([0]))
-        self._seeded = True
+            give(seeds, rows, rows)
+        for row, own in enumerate(seeds if isinstance(seeds, list) else ()):
+            if own is not None and chosen[row]:
+                give(own, np.array([row]), np.array([0]))
+        rows = np.flatnonzero(written)
+        if len(rows):
+            self._write_state("rng_key", rows, keys[rows])
+            self._write_state("rng_counter", rows, counters[rows])
+            if "episode" in state_columns(self.world.state_type):
+                self._write_state("episode", rows, np.zeros(len(rows), np.int32))
+        self._seeded |= written
 
-    def _write_seeds(self, seed: int, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
-        if seed < 0:
-            raise ConfigError(f"seed = {seed}: a seed is a whole number of at least 0")
-        keys, counters = seed_streams(seed, indices)
-        self._write_state("rng_key", rows, keys)
-        self._write_state("rng_counter", rows, counters)
-        if "episode" in state_columns(self.world.state_type):
-            self._write_state("episode", rows, np.zeros(len(rows), np.int32))
-
-    def _apply_options(self, options: dict[str, Any], chosen: NDArray[np.bool_]) -> None:
+    def _option_values(self, options: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+        """Check options of reset() and return a value of each for every chosen environment."""
         legal = self.world.reset_options
-        for name in options:
+        values: dict[str, NDArray[np.int64]] = {}
+        for name, given in options.items():
             if name not in legal:
                 known = ("reset_mask", *legal)
                 raise ConfigError(
                     f"unknown reset option {name!r}; there are {', '.join(known)}.{did_you_mean(name, known)}"
                 )
-        rows = np.flatnonzero(chosen)
-        values = {name: np.broadcast_to(np.asarray(value), self.num_envs)[rows] for name, value in options.items()}
+            array = np.asarray(given.cpu() if hasattr(given, "cpu") else given)
+            if array.shape not in ((), (self.num_envs,)):
+                raise ConfigError(f"{name} must be one number or {self.num_envs}, one for each; received {array.shape}")
+            if array.dtype.kind not in "iuf" or (array != np.floor(array)).any():
+                raise ConfigError(f"{name} = {given!r}: needs whole numbers")
+            values[name] = np.broadcast_to(array.astype(np.int64), self.num_envs)[chosen]
         if values and self.world.check_options:
             self.world.check_options(values)
-        for name, value in values.items():
-            self._write_state(legal[name], rows, value)
+        return values
 
     def _check(self, actions: NDArray) -> None:
         """Raise if an action lies outside its space (NaN lies outside)."""
@@ -199,6 +238,13 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         return tuple(
             describe({name: values[..., row] for name, values in columns.items()}) for row in range(self.num_envs)
         )
+
+
+def check_seed(seed: Any) -> int:
+    """Return a seed as an int, or refuse it."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed = {seed!r}: a seed is a whole number of at least 0")
+    return int(seed)
 
 
 def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
