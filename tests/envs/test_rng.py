@@ -17,13 +17,13 @@ from velodrome.vector.assemble import rebuild
 
 @pytest.fixture(scope="module")
 def compiled_philox():
-    return rebuild(rng.philox, {}, njit)
+    return njit(rebuild(rng.philox, {}, njit))
 
 
 @pytest.fixture(scope="module")
 def fill():
     """Return a compiled function that writes draw after draw of stream after stream into [streams, draws]."""
-    philox = rebuild(rng.philox, {}, njit)
+    philox = njit(rebuild(rng.philox, {}, njit))
 
     @njit
     def fill(keys, counters, out):
@@ -70,7 +70,7 @@ def test_philox_agrees_with_the_oracle_on_random_arguments(compiled_philox):
 
 
 def test_compiled_and_plain_draws_are_the_same_bits(fill):
-    compiled = rebuild(rng.uniform, {}, njit)
+    compiled = njit(rebuild(rng.uniform, {}, njit))
     State = type("State", (), {})  # plain Python needs attributes only
     state, keys_and_counters = State(), rng.seed_streams(12, np.arange(5))
     state.rng_key, state.rng_counter = keys_and_counters

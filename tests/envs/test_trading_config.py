@@ -347,7 +347,6 @@ def test_a_reward_that_does_not_compile_shows_the_line(compiler_error):
     assert "return new.wealth" in str(compiler_error)
 
 
-@pytest.mark.xfail(strict=True, reason="the first step raises Numba's own TypingError, not a VelodromeError")
 def test_a_reward_that_does_not_compile_is_an_error_of_ours(compiler_error):
     assert isinstance(compiler_error, VelodromeError)
 

@@ -34,6 +34,14 @@ class EnvConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, value: Any, info: Any) -> Any:
+        parts = value if isinstance(value, tuple | list) else (value,)
+        if _number_bounds(cls, info.field_name) and any(isinstance(part, str | bool) for part in parts):
+            raise ValueError("needs a number, or a range (low, high)")
+        return value
+
     @field_validator("*", mode="after")
     @classmethod
     def _numbers_in_range(cls, value: Any, info: Any) -> Any:

@@ -74,6 +74,7 @@ class World:
     windows: WindowTables = field(default_factory=lambda: no_windows(0))
     window_names: tuple[str, ...] = ()
     substitutions: Mapping[str, Callable] = field(default_factory=dict)  # names in the rule taken by a user's function
+    substitution_examples: Mapping[str, tuple] = field(default_factory=dict)  # arguments to try each on
     reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it
     check_options: Callable[[Mapping[str, NDArray]], None] | None = None  # raises if an option of reset() is illegal
     describe_state: Callable[[Mapping[str, Any]], str] | None = None  # a line about an environment, given its columns

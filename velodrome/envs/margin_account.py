@@ -26,6 +26,9 @@ FRACTIONAL, NOTIONAL, QUANTITY = 0, 1, 2  # sizes of a bracket entry
 HOLD, CLOSE = 0.0, 2.0  # sides of bracket actions; +1 and −1 are entries
 
 
+SMALLEST_PRICE = 1e-300
+
+
 class Terms(NamedTuple):
     """What trading costs this episode."""
 
@@ -74,7 +77,8 @@ def liquidation_price(account: Account, terms: Terms) -> float:
     margin = position_margin(account, terms)
     if account.units > 0.0:
         return max(0.0, account.entry * (1.0 - margin + terms.maintenance))
-    return account.entry * (1.0 + margin - terms.maintenance)
+    # A debt larger than the position can push it to zero or below; it must not be taken for "none".
+    return max(SMALLEST_PRICE, account.entry * (1.0 + margin - terms.maintenance))
 
 
 def liquidation_fill(account: Account, opened_at: float, liquidation: float, terms: Terms) -> float:
@@ -82,7 +86,7 @@ def liquidation_fill(account: Account, opened_at: float, liquidation: float, ter
     margin = position_margin(account, terms)
     if account.units > 0.0:
         return max(min(opened_at, liquidation), account.entry * (1.0 - margin) / (1.0 - terms.fee))
-    return min(max(opened_at, liquidation), account.entry * (1.0 + margin) / (1.0 + terms.fee))
+    return min(max(opened_at, liquidation), max(0.0, account.entry * (1.0 + margin) / (1.0 + terms.fee)))
 
 
 def realise(account: Account, part: float, price: float, terms: Terms) -> Account:

@@ -426,7 +426,10 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     growth = after / before if before > 0.0 else 0.0
     peak = max(old_peak, after)
     drawdown = 1.0 - after / peak if after < peak else 0.0
-    if params.reward == CUSTOM:
+    reward = 0.0
+    if exhausted:
+        drawdown = state.drawdown[i]
+    elif params.reward == CUSTOM:
         reward = custom_reward(
             RewardAccount(
                 before, state.cash[i], state.units[i], state.entry[i], tables.ohlc[cursor, CLOSE_PRICE], old_peak,
@@ -448,7 +451,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         increment(state.code_counts, exit_code, i)
     if account.units == 0.0:
         held = 0
-    else:
+    elif not exhausted:
         held = held + 1 if account.units * direction > 0.0 else 1
     state.held[i] = held
     state.cursor[i] = bar
@@ -491,7 +494,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         session_equity = state.session_equity[i]
         if session_equity > 0.0 and 1.0 - after / session_equity >= daily_drawdown:
             terminated = True
-    return reward, terminated, bar >= last
+    return reward, terminated & (not exhausted), bar >= last
 
 
 def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:

@@ -28,6 +28,10 @@ REWARDS = {
 }
 
 
+# What a user's reward is tried on before it is compiled with the rule.
+EXAMPLE_ACCOUNT = trading.RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
+
+
 def bracket_actions(config: TradingConfig) -> list[tuple[float, float, float]]:
     """Return (side, stop distance, target distance) of every bracket action, in order."""
     actions = [(account.HOLD, 0.0, 0.0)] if config.include_hold else []
@@ -122,6 +126,11 @@ def _funding(market: Market, config: TradingConfig) -> np.ndarray:
 def _check_that_an_episode_fits(market: Market, config: TradingConfig) -> None:
     longest = max(1, config.episode_lengths[1])
     bars = market.end - 1 - market.begin
+    if config.start == "first" and (bars < 1).any():
+        empty = market.symbols[int(np.argmin(bars))]
+        raise ConfigError(
+            f"start = 'first': {empty} has no bar to play in {market.name}; leave it out, or start at random"
+        )
     if (bars < longest).all():
         raise ConfigError(
             f"no episode fits: episode_length = {config.episode_length!r} needs {longest} bars after the first with "
@@ -175,6 +184,7 @@ def trading_world(
         windows=market.windows,
         window_names=market.window_names,
         substitutions=substitutions,
+        substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
         reset_options={"cursor": "next_start", "last": "next_last"},
         check_options=lambda options: _check_options(options, market),
         describe_state=lambda columns: describe_account(columns, market),

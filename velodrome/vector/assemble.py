@@ -137,7 +137,26 @@ def _names_within(function: FunctionType, substitutions: Mapping[str, Any]) -> M
     return {} if function in substitutions.get(USER_FUNCTIONS, ()) else substitutions
 
 
-USER_FUNCTIONS = "functions of the user"  # a key that is no name: which substitutes are not the rule's own
+# A key that is no name: the substitutes that are a user's, each with arguments to try it on.
+USER_FUNCTIONS = "functions of the user"
+
+
+def check_that_it_compiles(function: FunctionType, example: tuple) -> None:
+    """Compile a user's function by itself, which takes a moment, and explain a failure in the user's own terms."""
+    if not example:
+        return
+    from numba import njit
+    from numba.core.errors import NumbaError
+
+    try:
+        result = njit(rebuild(function, {}, njit))(*example)
+    except NumbaError as error:
+        raise ConfigError(
+            f"{function.__qualname__} cannot be compiled; it may use scalars, `math` and plain functions only, no "
+            f"objects, strings or lists. What Numba says:\n{str(error).strip()}"
+        ) from error
+    if not isinstance(result, int | float):
+        raise ConfigError(f"{function.__qualname__} must return a number, received {result!r}")
 
 
 def _fingerprint_constant(value: Any) -> str:
@@ -209,11 +228,15 @@ def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]
     for name, function in world.substitutions.items():
         if not isinstance(function, FunctionType):
             raise ConfigError(
-                f"{name} must be a plain Python function (def or lambda), received {function!r}; "
-                f"it is compiled together with the rule"
+                f"{name.removeprefix('custom_')} must be a plain Python function (def or lambda), received "
+                f"{function!r}; it is compiled together with the rule"
             )
     constants = {"chosen_params": constant_params, "CONSTANT": constant_scalars(world)} if specialise else {}
-    users = {USER_FUNCTIONS: tuple(world.substitutions.values())}
+    users = {
+        USER_FUNCTIONS: {
+            function: world.substitution_examples.get(name, ()) for name, function in world.substitutions.items()
+        }
+    }
     return {**world.rule._asdict(), **world.substitutions, **constants, **users}
 
 
@@ -223,13 +246,15 @@ def constant_scalars(world: World) -> Any:
 
 
 def kernel_folder(name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any]) -> Path:
-    """Return the folder for a compiled function, and tell the user if it is new."""
+    """Return the folder for a compiled function; if it is new, check the user's functions and tell the user."""
     versions = "|".join(f"{package}={_version(package)}" for package in ("numba", "numba-cuda", "numpy", "llvmlite"))
     key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}".encode())
     label = re.sub(r"[^A-Za-z0-9_]+", "-", f"{name}-{target}")
     folder = cache_folder() / f"{label}-{key.hexdigest()[:24]}"
     source = folder / f"{function.__name__}.py"
     if not source.exists():
+        for user_function in substitutions.get(USER_FUNCTIONS, {}).items():
+            check_that_it_compiles(*user_function)
         tell(f"compiling {name} ({target}); the next start is faster")
         folder.mkdir(exist_ok=True)
         # Numba compares size and modification time of this file only; what it stands for is in the folder's name.
