@@ -36,6 +36,10 @@ def copy_floats(source: NDArray[np.float32], first: int, count: int, target: NDA
     target[at : at + count] = source[first : first + count]
 
 
+def prefetch_floats(source: NDArray[np.float32], first: int, count: int) -> None:
+    """Do nothing; compiled code asks the memory for these floats, so that they are there when they are copied."""
+
+
 def chosen_params(params: Any) -> Any:
     """Return the rule's scalars from the array of one record that they come in; specialised loops have constants."""
     return params[0]
@@ -50,6 +54,14 @@ def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32]) -> None
         first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
         copy_floats(windows.values, first, count, row, at)
         at += count
+
+
+def prefetch(cursor: int, windows: WindowTables) -> None:
+    """Ask for the windows that `gather` will read one step after a cursor."""
+    for w in range(windows.length.size):
+        width = windows.width[w]
+        first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
+        prefetch_floats(windows.values, first, (windows.length[w] + 1) * width)
 
 
 def begin(lane: Any, row: Any, state: Any, tables: Any, params: Any, out: Outputs) -> None:
@@ -96,9 +108,12 @@ def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
     state = blocks[block]
     first = block * LANES
     finished = 0
-    for k in range(min(LANES, actions.shape[0] - first)):
+    count = min(LANES, actions.shape[0] - first)
+    for k in range(count):
         # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
         lane, row = np.uint32(k), np.uint32(first + k)
+        # While this environment computes, the next one's windows arrive.
+        prefetch(out.cursors[first + min(k + 1, count - 1)], windows)
         if advance(lane, row, actions[row], autoreset, state, tables, chosen_params(params), out):
             gather(out.final_cursors[row], windows, out.final_observations[row])
             finished += 1
@@ -123,13 +138,16 @@ def reset_all(chosen: NDArray[np.bool_], pack: Any) -> None:
             gather(out.cursors[row], windows, out.observations[row])
 
 
-def gather_row(row: int, pack: Any) -> None:
-    """Write one environment's windows."""
+def gather_block(block: int, rows: int, pack: Any) -> None:
+    """Write the windows of one block."""
     _, _, _, windows, out = unpack(pack)
-    gather(out.cursors[row], windows, out.observations[row])
+    first = block * LANES
+    for row in range(first, min(first + LANES, rows)):
+        prefetch(out.cursors[min(row + 1, rows - 1)], windows)
+        gather(out.cursors[row], windows, out.observations[row])
 
 
 def gather_all(rows: int, pack: Any) -> None:
     """Write the windows of so many environments and nothing else: what a benchmark compares with memcpy."""
-    for row in prange(rows):
-        gather_row(row, pack)
+    for block in prange((rows + LANES - 1) // LANES):
+        gather_block(block, rows, pack)

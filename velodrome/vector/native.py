@@ -33,7 +33,8 @@ STEPS_BETWEEN_TRIALS = 4000
 SPIN_COUNT = "2000"
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-MAKE_ARRAYS = ("unpack", "step_block", "gather_row")  # functions of batch.py and packing.py
+COMPILED_MEMORY = {"copy_floats": memory.copy_floats, "prefetch_floats": memory.prefetch_floats}
+MAKE_ARRAYS = ("unpack", "step_block", "gather_block")  # functions of batch.py and packing.py
 
 _compiled: dict[str, Any] = {}
 
@@ -42,7 +43,7 @@ def compiled_loop(
     world: World, name: str, unpack: FunctionType, *, parallel: bool = False, specialise: bool = False
 ) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
-    substitutions = {**rule_substitutions(world, specialise), "copy_floats": memory.copy_floats, "unpack": unpack}
+    substitutions = {**rule_substitutions(world, specialise), "unpack": unpack, **COMPILED_MEMORY}
     target = f"{name}, {'all cores' if parallel else 'one core'}"
     return _compile(world.name, getattr(batch, name), target, substitutions, parallel)
 
