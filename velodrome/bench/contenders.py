@@ -17,6 +17,8 @@ from velodrome.bench.problem import StepProblem
 from velodrome.bench.timing import Stepper
 from velodrome.vector.make import make_vec
 
+SPECIALISED = "velodrome, specialised"
+
 Group = Literal["same rule", "torchtrade default"]
 
 
@@ -67,13 +69,14 @@ def same_rule_contenders(options: StepBenchmarkOptions, problem: StepProblem, nu
     found = []
     floats = int(problem.market.window_floats) + 8
     for threads in thread_counts(options):
-        for observation, shown, label in (
-            ("windows", "flat", "velodrome"),
-            ("cursor", "cursor", "velodrome, no windows"),
+        for observation, shown, label, specialise in (
+            ("windows", "flat", "velodrome", False),
+            ("windows", "flat", SPECIALISED, True),
+            ("cursor", "cursor", "velodrome, no windows", False),
         ):
             ready = native_stepper(
                 num_envs, threads, actions, market=problem.market, seed=problem.seed, observation=shown,
-                **problem.parameters,
+                specialise=specialise, **problem.parameters,
             )  # fmt: skip
             width = floats if observation == "windows" else 8
             found.append(Contender("native", label, "same rule", num_envs, threads, observation, width, ready))  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from velodrome.errors import MissingDependencyError
 # Label -> colour, marker. Colours keep apart for colour-blind readers; Velodrome's are the strong ones.
 STYLES = {
     "velodrome": ("#d55e00", "o"),
+    "velodrome, specialised": ("#a0282a", "o"),
     "velodrome, no windows": ("#e69f00", "o"),
     "NumPy-batched": ("#0072b2", "s"),
     "gymnasium SyncVectorEnv": ("#009e73", "^"),

@@ -91,7 +91,7 @@ class StepReport(BaseModel):
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
     def native_rate(self, group: str, num_envs: int) -> float | None:
-        """Return the native environment's steps per second with windows, on one thread or all, whichever is faster."""
+        """Return the native environment's steps per second with windows, however it was fastest."""
         rates = [
             row.steps_per_second
             for row in self.measurements

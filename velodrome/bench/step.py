@@ -90,7 +90,7 @@ def count_turns(options: StepBenchmarkOptions, report: StepReport) -> int:
         in_process = sum(
             peer == "numpy" or size <= LARGEST_IN_PROCESS for peer in peers if peer in ("numpy", "dummy", "sync")
         )
-        turns += (10 + in_process) * options.repeats
+        turns += (12 + in_process) * options.repeats
     turns += len(options.processes) * sum(peer in PROCESS_PEERS for peer in peers)
     return turns + 4 * options.repeats * len(torchtrade_sizes(options)) * ("torchtrade" in peers)
 
