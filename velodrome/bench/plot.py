@@ -18,6 +18,8 @@ STYLES = {
     "SB3 DummyVecEnv": ("#56b4e9", "v"),
     "gymnasium AsyncVectorEnv": ("#7f7f7f", "D"),
     "SB3 SubprocVecEnv": ("#cc79a7", "D"),
+    "gymnasium AsyncVectorEnv, fewer": ("#b0b0b0", "D"),
+    "SB3 SubprocVecEnv, fewer": ("#e0b0cc", "D"),
     "TorchTrade vectorised": ("#0072b2", "P"),
 }
 LABEL_GAP = 1.45  # ratio of heights at which two labels do not touch

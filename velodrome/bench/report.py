@@ -148,7 +148,11 @@ def targets(report: StepReport) -> list[Target]:
         ("torchtrade", "torchtrade default", 15.0),
     )
     for peer, group, wanted in promised:
-        rows = [row for row in report.measurements if (row.peer, row.group, row.num_envs) == (peer, group, TARGET_SIZE)]
+        rows = [
+            row
+            for row in report.measurements
+            if (row.peer, row.group, row.num_envs) == (peer, group, TARGET_SIZE) and row.processes in (0, TARGET_SIZE)
+        ]
         ratios = [row.native_ratio for row in rows if row.native_ratio]
         if ratios:
             name = f"native over {rows[0].label} at n = {TARGET_SIZE:,}"

@@ -91,7 +91,7 @@ def count_turns(options: StepBenchmarkOptions, report: StepReport) -> int:
             peer == "numpy" or size <= LARGEST_IN_PROCESS for peer in peers if peer in ("numpy", "dummy", "sync")
         )
         turns += (12 + in_process) * options.repeats
-    turns += len(options.processes) * sum(peer in PROCESS_PEERS for peer in peers)
+    turns += len(process_counts(options)) * sum(peer in PROCESS_PEERS for peer in peers)
     return turns + 4 * options.repeats * len(torchtrade_sizes(options)) * ("torchtrade" in peers)
 
 
@@ -149,36 +149,45 @@ def measurement(contender: Contender, timing: Timing) -> Measurement:
     )  # fmt: skip
 
 
+def process_counts(options: StepBenchmarkOptions) -> tuple[int, ...]:
+    """Return how many worker processes to try: those asked for and, in a full run, one for each environment."""
+    sizes = () if options.quick else tuple(size for size in options.sizes if size <= LARGEST_IN_PROCESS)
+    return tuple(sorted({*options.processes, *sizes}))
+
+
 def measure_processes(
     peer: str, options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Advance
 ) -> None:
-    """Try some numbers of worker processes; the best stands for every size up to the largest in-process one."""
+    """Measure a process per environment at each size, and beside it the best of some smaller numbers of processes."""
+    label = PEERS[peer][0]
     timings: dict[int, Timing] = {}
-    for processes in options.processes:
+    for processes in process_counts(options):
         try:
             timings[processes] = measure_process_peer(peer, processes, options, problem)
         except PeerFailedError as error:
-            report.notes.append(f"{PEERS[peer][0]} with {processes} processes: {error}")
-        advance(f"{PEERS[peer][0]}, {processes} processes")
+            report.notes.append(f"{label} with {processes} processes: {error}")
+        advance(f"{label}, {processes} processes")
     if not timings:
         report.missing.append(MissingPeer(peer=peer, reason="failed with every number of processes, see the notes"))
         return
-    processes, timing = max(timings.items(), key=lambda item: item[1].median)
-    tried = ", ".join(f"{count} processes {timing.median:,.0f}/s" for count, timing in timings.items())
-    report.notes.append(
-        f"{PEERS[peer][0]} has one process per environment, so it was measured with fewer of them than its rows say: "
-        f"{tried}. The best stands for all sizes."
-    )
-    sizes = [size for size in options.sizes if size <= LARGEST_IN_PROCESS] or [min(options.sizes)]
-    for size in sizes:
-        report.measurements.append(
-            Measurement(
-                peer=peer, label=PEERS[peer][0], group="same rule", num_envs=size, measured_envs=processes, threads=1,
-                processes=processes, observation="windows", floats=report.observation_floats,
-                steps_per_second=timing.median, slowest=timing.low, fastest=timing.high, repeats=timing.repeats,
-                calls=timing.calls,
-            )
-        )  # fmt: skip
+    tried = ", ".join(f"{count:,} processes {timing.median:,.0f}/s" for count, timing in timings.items())
+    report.notes.append(f"{label}: {tried}")
+    best = max(timings, key=lambda count: timings[count].median)
+    for size in [size for size in options.sizes if size <= LARGEST_IN_PROCESS] or [min(options.sizes)]:
+        if size in timings:
+            report.measurements.append(process_row(peer, label, size, size, timings[size], report))
+        if best != size:
+            report.measurements.append(process_row(peer, f"{label}, fewer", size, best, timings[best], report))
+
+
+def process_row(
+    peer: str, label: str, size: int, processes: int, timing: Timing, report: StepReport
+) -> Measurement:  # fmt: skip
+    return Measurement(
+        peer=peer, label=label, group="same rule", num_envs=size, measured_envs=processes, threads=1,
+        processes=processes, observation="windows", floats=report.observation_floats, steps_per_second=timing.median,
+        slowest=timing.low, fastest=timing.high, repeats=timing.repeats, calls=timing.calls,
+    )  # fmt: skip
 
 
 def write_files(options: StepBenchmarkOptions, report: StepReport, console: Console) -> None:
