@@ -227,15 +227,20 @@ def log_return(growth: float, before: float) -> float:
     return math.log(growth) if growth > 0.0 else -10.0
 
 
-def built_in_reward(i: int, growth: float, before: float, drawdown: float, state: State, params: Any) -> float:
-    """Return a named reward; `growth` is equity after over equity `before`, `drawdown` the one after."""
+def built_in_reward(
+    i: int, exhausted: bool, growth: float, before: float, drawdown: float, state: State, params: Any
+) -> float:
+    """Return a named reward; `growth` is equity after over equity `before`, `drawdown` the one after.
+
+    In an exhausted episode nothing has changed, and all of them are 0 but the one that has a memory.
+    """
     if params.reward == LOG_RETURN:
         return log_return(growth, before)
     if params.reward == DRAWDOWN:
         weight = number(i, DRAWDOWN_PENALTY, params.drawdown_penalty, state, params)
         return log_return(growth, before) - weight * max(0.0, drawdown - state.drawdown[i])
     gain = growth - 1.0 if before > 0.0 else 0.0
-    if params.reward == DIFFERENTIAL_SHARPE:
+    if params.reward == DIFFERENTIAL_SHARPE and not exhausted:
         return differential_sharpe(i, gain, number(i, SHARPE_DECAY, params.sharpe_decay, state, params), state)
     return gain
 
@@ -427,9 +432,10 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     peak = max(old_peak, after)
     drawdown = 1.0 - after / peak if after < peak else 0.0
     reward = 0.0
-    if exhausted:
-        drawdown = state.drawdown[i]
-    elif params.reward == CUSTOM:
+    if params.reward != CUSTOM:
+        reward = built_in_reward(i, exhausted, growth, before, drawdown, state, params)
+        reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
+    elif not exhausted:
         reward = custom_reward(
             RewardAccount(
                 before, state.cash[i], state.units[i], state.entry[i], tables.ohlc[cursor, CLOSE_PRICE], old_peak,
@@ -439,9 +445,6 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
                 after, account.cash, account.units, account.entry, close, peak, initial, turnover, account.traded * fee
             ),
         )  # fmt: skip
-    else:
-        reward = built_in_reward(i, growth, before, drawdown, state, params)
-        reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * turnover
 
     # The books. First the columns of small integers, last those that `observe` reads: a compiler cannot tell columns of
     # different widths apart, and keeps for `observe` in registers only what is written after the others.

@@ -7,6 +7,7 @@ switched off, so that money has the same bits as on the CPU.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -22,7 +23,10 @@ if not hasattr(np, "row_stack"):
     # numba-cuda 0.30 still names it while it is imported; NumPy 2.5 has removed it.
     np.row_stack = np.vstack  # noqa: NPY201
 
-from numba import config, cuda
+with warnings.catch_warnings():
+    # Importing it uses what newer versions of NumPy deprecate, which is no concern of those who make warnings errors.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from numba import config, cuda
 
 # A small batch on a large GPU is the user's choice, not something to warn of at every start.
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0

@@ -123,6 +123,7 @@ class NativeVectorEnv(RuleVectorEnv):
             raise ConfigError(f"threads = {threads!r}: this machine offers 1 … {available} (or None, to measure)")
         self.compiled = compiled
         self.threads = threads
+        self._fewer_threads = threads is not None and 1 < threads < available
         self.buffers = allocate_buffers(world, num_envs, with_windows=observation != "cursor")
         out = self.buffers.out
         self._arrays = (self.buffers.blocks, world.tables, params_record(world.params), self.windows, out)
@@ -222,7 +223,7 @@ class NativeVectorEnv(RuleVectorEnv):
                 self._trial_nanoseconds, self._parallel = ([], []), None
         if not self._parallel:
             return self._loops[0](actions, self.autoreset, self._pack)
-        if self.threads and self.threads != numba.get_num_threads():
+        if self._fewer_threads:
             before = numba.get_num_threads()
             numba.set_num_threads(self.threads)
             try:
