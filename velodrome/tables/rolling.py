@@ -12,42 +12,21 @@ import math
 import numpy as np
 from numba import njit
 
-# Coefficients of the fdlibm logarithm (Sun Microsystems, 1993); its error is below one unit in the last place.
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-_L1, _L2, _L3, _L4 = (
-    6.666666666666735130e-01,
-    3.999999999940941908e-01,
-    2.857142874366239149e-01,
-    2.222219843214978396e-01,
-)
-_L5, _L6, _L7 = 1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01
-_HALF_ROOT = 0.7071067811865476
+from velodrome.tables.logarithm import logarithm
+
+_logarithm = njit(cache=True)(logarithm)
 
 
 @njit(cache=True)
 def natural_log(values):
-    """Logarithm of each value, NaN where it is not positive.
-
-    Written out in additions, multiplications and divisions because those give the same bits on every machine and in
-    every position of an array; vectorised library logarithms do not promise either.
-    """
+    """Logarithm of each value, NaN where it is not positive."""
     out = np.empty(len(values))
     for t in range(len(values)):
         x = values[t]
-        if not x > 0.0 or math.isinf(x):
-            out[t] = np.nan if not x > 0.0 else x
-            continue
-        mantissa, exponent = math.frexp(x)
-        if mantissa < _HALF_ROOT:
-            mantissa *= 2.0
-            exponent -= 1
-        f = mantissa - 1.0
-        s = f / (2.0 + f)
-        z = s * s
-        w = z * z
-        series = z * (_L1 + w * (_L3 + w * (_L5 + w * _L7))) + w * (_L2 + w * (_L4 + w * _L6))
-        half = 0.5 * f * f
-        out[t] = exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
+        if x > 0.0 and not math.isinf(x):
+            out[t] = _logarithm(x)
+        else:
+            out[t] = x if x > 0.0 else np.nan
     return out
 
 
