@@ -30,6 +30,30 @@ class BackendError(VelodromeError, RuntimeError):
     """A backend that cannot serve: says why, and which one can."""
 
 
+class LearningError(VelodromeError, RuntimeError):
+    """A training that cannot go on: the loss is not a number, or an environment broke its word."""
+
+
+class RunError(VelodromeError):
+    """A run that cannot be found, opened or continued."""
+
+
+class StoreError(VelodromeError):
+    """A store that cannot be opened, read or written."""
+
+
+class MetricsError(VelodromeError):
+    """Metrics that a sink could not take."""
+
+
+class CheckpointError(VelodromeError):
+    """A checkpoint that cannot be written or read."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint whose content is not what was written."""
+
+
 class MissingDependencyError(VelodromeError, ImportError):
     """An optional package that is not installed: names the extra that brings it."""
 

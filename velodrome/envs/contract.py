@@ -73,6 +73,8 @@ class World:
     statistics: tuple[str, ...]  # names of the values that `finish` writes
     windows: WindowTables = field(default_factory=lambda: no_windows(0))
     window_names: tuple[str, ...] = ()
+    cursors: tuple[tuple[int, int], ...] = ()  # [begin, end) of the bars that a cursor can be at; none given: all
+    shortest_truncation: int = 1  # an episode that is truncated had at least so many steps
     substitutions: Mapping[str, Callable] = field(default_factory=dict)  # names in the rule taken by a user's function
     substitution_examples: Mapping[str, tuple] = field(default_factory=dict)  # arguments to try each on
     reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it

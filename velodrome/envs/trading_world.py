@@ -183,6 +183,9 @@ def trading_world(
         statistics=trading.STATISTICS,
         windows=market.windows,
         window_names=market.window_names,
+        cursors=tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
+        # From the first bar on, an episode may find fewer bars than it is long.
+        shortest_truncation=1 if config.start == "first" else max(1, config.episode_lengths[0]),
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
         reset_options={"cursor": "next_start", "last": "next_last"},

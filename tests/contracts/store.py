@@ -1,0 +1,239 @@
+"""The suite that every store inherits: subclass it and say how to open one.
+
+class TestMine(StoreContract):
+    def open(self, tmp_path):
+        return MyStore(...)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from velodrome.errors import ConfigError, VelodromeError
+from velodrome.runs.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, Store
+
+RUN = RunRecord(
+    "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
+    config_hash="c0ffee", data_hash="d" * 64, seed=2**62, versions={"python": "3.11"}, created=100.0, updated=100.0,
+)  # fmt: skip
+numbers = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 5e-324])
+metric_rows = st.lists(
+    st.tuples(st.integers(0, 2**62), st.sampled_from(["loss/policy", "a", "é 漢"]), numbers, st.floats(0, 2e9)).map(
+        lambda row: MetricRow(*row)
+    ),
+    max_size=12,
+)
+
+
+class StoreContract:
+    """What holds for every store."""
+
+    def open(self, tmp_path: Path) -> Store:
+        """Return a store that is empty, or was opened with this folder before."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, tmp_path) -> Iterator[Store]:
+        store = self.open(tmp_path)
+        yield store
+        store.close()
+
+    def test_a_run_comes_back_as_it_was_written(self, store):
+        store.create_run(RUN)
+        assert store.run(RUN.id) == RUN
+
+    def test_an_id_is_taken_once(self, store):
+        store.create_run(RUN)
+        with pytest.raises(VelodromeError, match="already has a run 'ab12cd34'"):
+            store.create_run(RUN)
+
+    def test_what_is_written_is_there_for_who_opens_it_next(self, store, tmp_path):
+        store.create_run(RUN)
+        store.add_metrics(RUN.id, [MetricRow(5, "a", 1.5, 9.0)])
+        store.close()
+        again = self.open(tmp_path)
+        assert again.run(RUN.id).steps == 5
+        assert again.metrics(RUN.id).rows() == [(5, "a", 1.5, 9.0)]
+        again.close()
+
+    def test_fields_of_a_run_change(self, store):
+        store.create_run(RUN)
+        store.update_run(RUN.id, status="failed", error="no space", steps=7, config={"steps": 11})
+        found = store.run(RUN.id)
+        assert found.updated > RUN.updated
+        assert found == replace(
+            RUN, status="failed", error="no space", steps=7, config={"steps": 11}, updated=found.updated
+        )
+
+    def test_what_a_run_does_not_have_is_refused(self, store):
+        store.create_run(RUN)
+        with pytest.raises(ConfigError, match="Did you mean 'status'"):
+            store.update_run(RUN.id, statos="failed")
+        with pytest.raises(ConfigError, match="Did you mean 'finished'"):
+            store.update_run(RUN.id, status="finish")
+        with pytest.raises(ConfigError, match="no field 'id'"):
+            store.update_run(RUN.id, id="other")
+        assert store.run(RUN.id) == RUN
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda store: store.run("ab12cd35"),
+            lambda store: store.update_run("ab12cd35", steps=1),
+            lambda store: store.delete_run("ab12cd35"),
+            lambda store: store.add_metrics("ab12cd35", [MetricRow(1, "a", 1.0, 1.0)]),
+            lambda store: store.add_evaluations("ab12cd35", [EvaluationRow(1, "test", "return", 1.0)]),
+            lambda store: store.set_checkpoints("ab12cd35", []),
+            lambda store: store.forget_after("ab12cd35", 0),
+        ],
+        ids=["run", "update", "delete", "metrics", "evaluations", "checkpoints", "forget"],
+    )
+    def test_an_unknown_run_is_refused_and_the_nearest_named(self, store, call):
+        store.create_run(RUN)
+        with pytest.raises(VelodromeError, match=r"no run 'ab12cd35'\. Did you mean 'ab12cd34'"):
+            call(store)
+
+    def test_runs_are_listed_newest_first_and_by_their_fields(self, store):
+        runs = [
+            replace(RUN, id=f"{index:08x}", created=float(index), env=env, status=status)
+            for index, (env, status) in enumerate([("trading", "finished"), ("ou", "running"), ("trading", "running")])
+        ]
+        for run in (runs[1], runs[0], runs[2]):
+            store.create_run(run)
+        assert [run.id[-1] for run in store.runs()] == ["2", "1", "0"]
+        assert [run.id[-1] for run in store.runs(env="trading")] == ["2", "0"]
+        assert [run.id[-1] for run in store.runs(env="trading", status="running")] == ["2"]
+        assert [run.id[-1] for run in store.runs(limit=2)] == ["2", "1"]
+        assert store.runs(algorithm="dqn") == store.runs(name="other") == []
+        assert len(store.runs(name="first", algorithm="ppo")) == 3
+
+    def test_metrics_come_back_in_order_with_every_value(self, store):
+        store.create_run(RUN)
+        store.add_metrics(
+            RUN.id, [MetricRow(20, "b", math.nan, 2.0), MetricRow(10, "b", math.inf, 1.0), MetricRow(10, "a", 0.1, 1.0)]
+        )
+        found = store.metrics(RUN.id)
+        assert found.schema == {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "time": pl.Float64}
+        assert found.select("step", "name").rows() == [(10, "a"), (10, "b"), (20, "b")]
+        assert found["value"][:2].to_list() == [0.1, math.inf]
+        assert math.isnan(found["value"][2])
+        assert store.run(RUN.id).steps == 20
+
+    def test_metrics_are_chosen_by_name_and_step(self, store):
+        store.create_run(RUN)
+        store.add_metrics(RUN.id, [MetricRow(step, name, 1.0, 1.0) for step in (0, 1, 2) for name in "abc"])
+        assert store.metrics(RUN.id, names=["a", "c"], since=1).select("step", "name").rows() == [
+            (1, "a"), (1, "c"), (2, "a"), (2, "c"),
+        ]  # fmt: skip
+        assert store.metrics(RUN.id, names=[]).is_empty()
+        assert store.metrics(RUN.id, since=3).is_empty()
+        assert store.metrics(RUN.id, since=3).columns == ["step", "name", "value", "time"]
+
+    def test_the_last_of_each_metric(self, store):
+        store.create_run(RUN)
+        store.create_run(replace(RUN, id="other"))
+        store.add_metrics("other", [MetricRow(99, "a", 9.0, 1.0)])
+        store.add_metrics(
+            RUN.id, [MetricRow(1, "a", 1.0, 1.0), MetricRow(2, "a", 2.0, 1.0), MetricRow(1, "b", 3.0, 1.0)]
+        )
+        assert store.last_metrics(RUN.id) == {"a": 2.0, "b": 3.0}
+        assert store.last_metrics(RUN.id, ["b", "c"]) == {"b": 3.0}
+
+    def test_a_number_written_again_replaces_the_first(self, store):
+        store.create_run(RUN)
+        store.add_metrics(RUN.id, [MetricRow(1, "a", 1.0, 1.0), MetricRow(1, "a", 2.0, 2.0)])
+        store.add_metrics(RUN.id, [MetricRow(1, "a", 3.0, 3.0), MetricRow(1, "b", 4.0, 3.0)])
+        assert store.metrics(RUN.id).rows() == [(1, "a", 3.0, 3.0), (1, "b", 4.0, 3.0)]
+
+    # One store serves all examples, which empty it themselves; several classes inherit this test, as is meant.
+    @settings(
+        max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+    )
+    @given(batches=st.lists(metric_rows, max_size=4), cut=st.none() | st.integers(0, 2**62))
+    def test_metrics_are_what_a_dictionary_would_hold(self, store, batches, cut):
+        if any(run.id == RUN.id for run in store.runs()):
+            store.delete_run(RUN.id)
+        store.create_run(RUN)
+        expected: dict[tuple[int, str], tuple[float, float]] = {}
+        for batch in batches:
+            store.add_metrics(RUN.id, batch)
+            expected.update({(row.step, row.name): (row.value, row.time) for row in batch})
+        if cut is not None:
+            store.forget_after(RUN.id, cut)
+            expected = {key: value for key, value in expected.items() if key[0] <= cut}
+        found = {(step, name): (value, moment) for step, name, value, moment in store.metrics(RUN.id).iter_rows()}
+        assert found.keys() == expected.keys()
+        for key, (value, moment) in expected.items():
+            assert found[key] == pytest.approx((value, moment), rel=0, abs=0, nan_ok=True)
+
+    def test_evaluations_come_back_with_their_intervals(self, store):
+        store.create_run(RUN)
+        store.add_evaluations(
+            RUN.id, [EvaluationRow(9, "test", "return", 0.1, -0.2, 0.3), EvaluationRow(9, "test", "sharpe", math.nan)]
+        )
+        store.add_evaluations(RUN.id, [EvaluationRow(9, "test", "return", 0.2, -0.1, 0.4)])
+        found = store.evaluations(RUN.id)
+        assert found.columns == ["step", "split", "name", "value", "low", "high"]
+        assert found.row(0) == (9, "test", "return", 0.2, -0.1, 0.4)
+        assert all(math.isnan(number) for number in found.row(1)[3:])
+
+    def test_checkpoints_are_those_said_last(self, store):
+        store.create_run(RUN)
+        first, second = CheckpointRow(2, "/two", False, 1.0), CheckpointRow(1, "/one", True, 1.0)
+        store.set_checkpoints(RUN.id, [first, second])
+        assert store.checkpoints(RUN.id) == [second, first]
+        store.set_checkpoints(RUN.id, [first])
+        assert store.checkpoints(RUN.id) == [first]
+        store.set_checkpoints(RUN.id, [])
+        assert store.checkpoints(RUN.id) == []
+
+    def test_a_resumed_run_forgets_what_came_after_its_checkpoint(self, store):
+        store.create_run(RUN)
+        store.create_run(replace(RUN, id="other"))
+        for run in (RUN.id, "other"):
+            store.add_metrics(run, [MetricRow(step, "a", 1.0, 1.0) for step in (10, 20, 30)])
+            store.add_evaluations(run, [EvaluationRow(step, "test", "return", 1.0) for step in (10, 20, 30)])
+            store.set_checkpoints(run, [CheckpointRow(step, "/x", False, 1.0) for step in (10, 20, 30)])
+        store.forget_after(RUN.id, 20)
+        assert store.metrics(RUN.id)["step"].to_list() == [10, 20]
+        assert store.evaluations(RUN.id)["step"].to_list() == [10, 20]
+        assert [row.step for row in store.checkpoints(RUN.id)] == [10, 20]
+        assert store.run(RUN.id).steps == 20
+        assert store.metrics("other").height == store.evaluations("other").height == 3
+
+    def test_a_deleted_run_leaves_nothing(self, store):
+        store.create_run(RUN)
+        store.add_metrics(RUN.id, [MetricRow(1, "a", 1.0, 1.0)])
+        store.add_evaluations(RUN.id, [EvaluationRow(1, "test", "return", 1.0)])
+        store.set_checkpoints(RUN.id, [CheckpointRow(1, "/x", False, 1.0)])
+        store.delete_run(RUN.id)
+        assert store.runs() == []
+        store.create_run(RUN)
+        assert store.metrics(RUN.id).is_empty()
+        assert store.evaluations(RUN.id).is_empty()
+        assert store.checkpoints(RUN.id) == []
+
+    def test_a_batch_that_fails_leaves_nothing_of_itself(self, store):
+        store.create_run(RUN)
+
+        def rows():
+            yield MetricRow(1, "a", 1.0, 1.0)
+            raise RuntimeError("the source of the rows failed")
+
+        with pytest.raises(RuntimeError):
+            store.add_metrics(RUN.id, rows())
+        assert store.metrics(RUN.id).is_empty()
+        assert store.run(RUN.id).steps == 0
+
+    def test_many_rows_at_once(self, store):
+        store.create_run(RUN)
+        store.add_metrics(RUN.id, (MetricRow(step, "a", float(step), 1.0) for step in range(12_345)))
+        assert store.metrics(RUN.id)["value"].sum() == sum(range(12_345))

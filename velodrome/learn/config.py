@@ -1,0 +1,120 @@
+"""What a learner can be told, each field declared once with its meaning and range."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from velodrome.errors import did_you_mean
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class LearnConfig(BaseModel):
+    """Base of the learners' configurations: frozen, unknown names are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NetworkConfig(LearnConfig):
+    """The network between an observation and its heads (actions and value)."""
+
+    kind: str = Field(
+        "mlp",
+        description="mlp, mlp_batch_norm, conv (1-D convolution over each window), gru (memory over the steps of an "
+        "episode), or module:Class, an nn.Module of your own",
+    )
+    hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers")
+    activation: Literal["tanh", "relu", "silu", "gelu"] = Field("tanh", description="between the layers")
+    shared: bool = Field(False, description="one trunk for the policy and the value instead of one each")
+    channels: tuple[int, ...] = Field((16, 32), description="conv: channels of the convolutions over a window")
+    kernel: int = Field(5, ge=1, le=255, description="conv: bars that a convolution sees, unit: rows of the window")
+    memory: int = Field(64, ge=1, le=4096, description="gru: width of the state carried from step to step")
+    initial_log_std: float = Field(
+        -0.5, ge=-10.0, le=2.0, description="continuous actions: logarithm of the first standard deviation"
+    )
+
+    @field_validator("kind")
+    @classmethod
+    def _kind_is_known(cls, kind: str) -> str:
+        if kind not in NETWORKS and ":" not in kind:
+            raise ValueError(
+                f"no network {kind!r}; there are {', '.join(NETWORKS)}, or write module:Class."
+                f"{did_you_mean(kind, NETWORKS)}"
+            )
+        return kind
+
+    @field_validator("hidden", "channels")
+    @classmethod
+    def _widths_are_positive(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if not widths or not all(1 <= width <= 65536 for width in widths):
+            raise ValueError("needs one or more widths from 1 to 65536")
+        return widths
+
+
+NETWORKS = ("mlp", "mlp_batch_norm", "conv", "gru")
+
+
+class LearnerConfig(LearnConfig):
+    """What PPO and DQN share."""
+
+    gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount of the next step's value")
+    learning_rate: float = Field(3e-4, gt=0.0, le=1.0, description="step size of Adam at the start")
+    schedule: Schedule = Field("constant", description="how the learning rate falls to 0 over the run")
+    max_gradient_norm: float = Field(0.5, gt=0.0, description="gradients longer than this are shortened to it")
+    normalise_observations: bool = Field(
+        False, description="subtract the running mean of the observed values and divide by their deviation; market "
+        "windows are scaled when the market is built and stay as they are",
+    )  # fmt: skip
+    normalise_rewards: bool = Field(
+        False, description="divide rewards by the running deviation of the discounted return; for PPO"
+    )
+    compile: bool = Field(False, description="run networks and losses through torch.compile")
+    cuda_graphs: bool = Field(True, description="on CUDA: capture the rollout and the update as one graph each")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the matrix products; bfloat16 is for GPUs (on CPUs it is slower)"
+    )
+    engine: Literal["auto", "autograd"] = Field(
+        "auto", description="auto: compiled loops where the network is a plain perceptron, else torch's autograd"
+    )
+    per_bar: Literal["auto", "always", "never"] = Field(
+        "auto", description="first layer: encode each distinct bar once instead of once per sample (same result)"
+    )
+
+
+class PPOConfig(LearnerConfig):
+    """Proximal policy optimisation."""
+
+    rollout_length: int = Field(32, ge=1, le=65536, description="steps of every environment between two updates")
+    epochs: int = Field(4, ge=1, le=1000, description="passes over a rollout in an update")
+    minibatches: int = Field(4, ge=1, le=65536, description="parts of a rollout, each one gradient step")
+    gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="decay of advantages (0: one step, 1: Monte Carlo)")
+    clip: float = Field(0.2, gt=0.0, le=10.0, description="how far the probability ratio may move from 1")
+    value_clip: float | None = Field(None, gt=0.0, description="how far a value may move in an update; none: freely")
+    entropy: float = Field(0.0, ge=0.0, description="weight of the entropy bonus")
+    value_weight: float = Field(0.5, ge=0.0, description="weight of the value's loss")
+    normalise_advantages: bool = Field(True, description="scale advantages to mean 0, deviation 1 per minibatch")
+    target_kl: float | None = Field(
+        None, gt=0.0, description="stop the update once the policy moved so far (approximate KL divergence)"
+    )
+
+
+class DQNConfig(LearnerConfig):
+    """Deep Q-learning; discrete actions only."""
+
+    rollout_length: int = Field(4, ge=1, le=65536, description="steps of every environment between two updates")
+    updates: int = Field(8, ge=1, le=65536, description="gradient steps after each rollout")
+    batch_size: int = Field(1024, ge=1, description="transitions in a gradient step")
+    buffer_size: int = Field(200_000, ge=1, description="transitions that the replay buffer holds")
+    learning_starts: int = Field(10_000, ge=0, description="transitions collected before the first gradient step")
+    target_every: int = Field(200, ge=1, description="gradient steps between copies into the target network")
+    n_step: int = Field(1, ge=1, le=1024, description="steps of reward before the value of the state reached")
+    double: bool = Field(True, description="choose the next action by the online network, value it by the target")
+    duelling: bool = Field(True, description="separate state value and action advantages")
+    prioritised: bool = Field(False, description="replay transitions in proportion to their error")
+    priority_exponent: float = Field(0.6, ge=0.0, le=1.0, description="prioritised: 0 is uniform, 1 fully by error")
+    importance_start: float = Field(0.4, ge=0.0, le=1.0, description="prioritised: correction of the bias, rises to 1")
+    epsilon_start: float = Field(1.0, ge=0.0, le=1.0, description="share of random actions at the start")
+    epsilon_end: float = Field(0.05, ge=0.0, le=1.0, description="share of random actions at the end")
+    epsilon_fraction: float = Field(0.5, gt=0.0, le=1.0, description="part of the run over which that share falls")

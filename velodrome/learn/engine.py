@@ -1,0 +1,168 @@
+"""How a policy acts and learns: by autograd on any device, or by compiled loops on CPUs (`fused`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from velodrome.errors import ConfigError
+from velodrome.learn.config import NetworkConfig, PPOConfig
+from velodrome.learn.policy import ActorCritic, Encoding, Outputs
+from velodrome.rollout.observation import Observation, WindowBank
+from velodrome.rollout.storage import Rollout
+
+ADAM_EPSILON = 1e-5
+# Encoding all bars must save at least this part of the samples' encodings to be worth the look-ups.
+WORTH_ENCODING = 0.7
+
+logger = logging.getLogger(__name__)
+
+
+class Batch(NamedTuple):
+    """A minibatch of m samples."""
+
+    actions: Tensor
+    log_prob: Tensor  # [m] when the action was taken
+    advantage: Tensor  # [m]
+    returns: Tensor  # [m]
+    value: Tensor  # [m] when the action was taken
+
+
+Loss = Callable[..., tuple[Tensor, Tensor]]
+
+
+class AutogradEngine:
+    """Plain torch: any network, any device."""
+
+    name = "autograd"
+
+    def __init__(
+        self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, loss: Loss
+    ) -> None:
+        self.policy, self.bank, self.rollout, self.config = policy, bank, rollout, config
+        self.device = rollout.values.device
+        cuda = self.device.type == "cuda"
+        rate: Any = torch.tensor(config.learning_rate, device=self.device) if cuda else config.learning_rate
+        self.optimiser = torch.optim.Adam(policy.parameters(), rate, eps=ADAM_EPSILON, fused=True, capturable=cuda)
+        self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
+        self.loss: Loss = torch.compile(loss) if config.compile else loss
+        count = rollout.num_envs if policy.recurrent else rollout.samples
+        if count < config.minibatches:
+            raise ConfigError(
+                f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
+                f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
+            )
+        self.encode_once = self._worth_encoding(rollout.samples)
+        self.encode_minibatches = self._worth_encoding(rollout.samples // config.minibatches)
+        self.encoding: Encoding | None = None
+
+    def _worth_encoding(self, samples: int) -> bool:
+        """Decide whether to compute the market's part once per bar rather than once per sample."""
+        if self.bank is None or not self.policy.can_encode_bars or self.config.per_bar == "never":
+            return False
+        return self.config.per_bar == "always" or len(self.bank.bars) < WORTH_ENCODING * samples
+
+    def _precision(self) -> Any:
+        half = self.config.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the step size of the next updates."""
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def begin_rollout(self) -> None:
+        """Prepare for a rollout, during which the weights do not change."""
+        self.policy.eval()
+        if self.encode_once and self.bank is not None:
+            with self._precision():
+                self.encoding = self.policy.encode_bars(self.bank)
+
+    def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
+        """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
+        with self._precision():
+            outputs = self.forward(observation, self.bank, self.encoding, memory)
+        distribution, log_std, rollout = self.policy.distribution, self.policy.log_std, self.rollout
+        actions = distribution.sample(outputs.parameters, log_std, generator)
+        rollout.actions[t] = actions
+        rollout.log_prob[t] = distribution.log_prob(outputs.parameters, log_std, actions)
+        rollout.value[t] = outputs.value
+        return outputs.memory
+
+    def value(self, observation: Observation, memory: Tensor) -> Tensor:
+        """Return values, [n]."""
+        with self._precision():
+            return self.policy(observation, self.bank, self.encoding, memory).value
+
+    def learn(self, rows: Tensor) -> Tensor:
+        """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
+        self.policy.train()
+        with self._precision():
+            outputs = self._outputs(rows)
+        loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
+        self.optimiser.zero_grad(set_to_none=False)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_gradient_norm)
+        self.optimiser.step()
+        return torch.cat([report, norm.detach().reshape(1)])
+
+    def _outputs(self, rows: Tensor) -> Outputs:
+        rollout, bank = self.rollout, self.bank
+        encoding = self.policy.encode_bars(bank) if self.encode_minibatches and bank is not None else None
+        if not self.policy.recurrent:
+            return self.forward(rollout.observations().select(rows), bank, encoding)
+        cursor = None if rollout.cursor is None else rollout.cursor[:, rows].flatten()
+        observation = Observation(rollout.values[:, rows].flatten(0, 1), cursor)
+        return self.policy.sequence(
+            observation, bank, encoding, rollout.first_memory[rows], rollout.starts[:, rows]
+        )  # fmt: skip
+
+    def _batch(self, rows: Tensor) -> Batch:
+        rollout = self.rollout
+        parts = (rollout.actions, rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
+        if self.policy.recurrent:
+            return Batch(*(part[:, rows].flatten(0, 1) for part in parts))
+        return Batch(*(part.flatten(0, 1)[rows] for part in parts))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimiser's state by name."""
+        names = [name for name, _ in self.policy.named_parameters()]
+        found: dict[str, Tensor] = {}
+        for index, own in self.optimiser.state_dict()["state"].items():
+            found |= {f"{names[index]}.{key}": torch.as_tensor(value) for key, value in own.items()}
+        return found
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        names = [name for name, _ in self.policy.named_parameters()]
+        state: dict[int, dict[str, Tensor]] = {}
+        for full, tensor in tensors.items():
+            name, _, key = full.rpartition(".")
+            state.setdefault(names.index(name), {})[key] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
+
+
+def make_engine(
+    policy: ActorCritic,
+    bank: WindowBank | None,
+    rollout: Rollout,
+    network: NetworkConfig,
+    config: PPOConfig,
+    loss: Loss,
+) -> AutogradEngine:
+    """Return the fastest engine that can serve; why a faster one cannot is logged."""
+    if rollout.values.device.type == "cuda" and config.engine != "autograd":
+        from velodrome.learn.cuda_engine import CudaEngine, cannot_serve
+
+        reason = cannot_serve(policy, network.activation)
+        if reason is None:
+            return CudaEngine(policy, bank, rollout, config, loss, network.activation)
+        logger.info("learning by autograd: %s", reason)
+    return AutogradEngine(policy, bank, rollout, config, loss)

@@ -1,0 +1,112 @@
+"""How much a Sharpe ratio is worth: the probabilistic and the deflated Sharpe ratio and the minimum track record.
+
+After Bailey and López de Prado: "The Sharpe ratio efficient frontier" (2012) and "The deflated Sharpe ratio" (2014).
+Sharpe ratios here are per bar, not annualised, and kurtosis is that of the definition (3 for a normal distribution).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import ConfigError
+
+EULER_MASCHERONI = 0.5772156649015329
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials of which the best is judged: how many, and the variance of their Sharpe ratios per bar."""
+
+    count: int
+    variance: float
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not self.variance >= 0.0:
+            raise ConfigError(
+                f"{self.count!r} trials with a variance of {self.variance!r}: needs at least one trial and a variance "
+                "of their Sharpe ratios per bar of at least 0"
+            )
+
+    @classmethod
+    def of(cls, sharpe_ratios: Sequence[float]) -> Trials:
+        """Return the trials of which these are the Sharpe ratios per bar; those that are NaN made no bet."""
+        known = [float(ratio) for ratio in sharpe_ratios if not math.isnan(ratio)]
+        if not known:
+            raise ConfigError("there is no trial with a Sharpe ratio; give those of all that were tried")
+        return cls(len(known), float(np.var(known, ddof=1)) if len(known) > 1 else 0.0)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the ratios below need of a series of returns."""
+
+    count: int
+    sharpe: float  # per bar
+    skewness: float
+    kurtosis: float  # 3 for a normal distribution
+
+
+def moments(returns: NDArray[np.float64]) -> Moments:
+    """Return the Sharpe ratio (deviation with n − 1), skewness and kurtosis of returns; NaN where they are constant."""
+    values = np.asarray(returns, np.float64)
+    count = len(values)
+    if count < 2:
+        return Moments(count, math.nan, math.nan, math.nan)
+    mean = float(values.mean())
+    centred = values - mean
+    variance = float(np.mean(centred**2))
+    if not variance > 1e-20 * max(mean * mean, 1e-280):
+        return Moments(count, math.nan, math.nan, math.nan)
+    scaled = centred / math.sqrt(variance)
+    return Moments(
+        count,
+        mean / math.sqrt(variance * count / (count - 1)),
+        float(np.mean(scaled**3)),
+        float(np.mean(scaled**4)),
+    )
+
+
+def _spread(found: Moments) -> float:
+    """Return the variance of the estimated Sharpe ratio times n − 1; NaN where the moments contradict a large ratio."""
+    spread = 1.0 - found.skewness * found.sharpe + 0.25 * (found.kurtosis - 1.0) * found.sharpe**2
+    return spread if spread > 0.0 else math.nan
+
+
+def probabilistic_sharpe(found: Moments, benchmark: float = 0.0) -> float:
+    """Return the probability that the true Sharpe ratio lies above a benchmark (both per bar)."""
+    if found.count < 2 or math.isnan(found.sharpe):
+        return math.nan
+    score = (found.sharpe - benchmark) * math.sqrt((found.count - 1) / _spread(found))
+    return math.nan if math.isnan(score) else _NORMAL.cdf(score)
+
+
+def expected_best_sharpe(trials: Trials) -> float:
+    """Return the Sharpe ratio to be expected of the best of so many trials without any skill."""
+    if trials.count == 1:
+        return 0.0
+    first = _NORMAL.inv_cdf(1.0 - 1.0 / trials.count)
+    second = _NORMAL.inv_cdf(1.0 - 1.0 / (trials.count * math.e))
+    return math.sqrt(trials.variance) * ((1.0 - EULER_MASCHERONI) * first + EULER_MASCHERONI * second)
+
+
+def deflated_sharpe(found: Moments, trials: Trials) -> float:
+    """Return the probability that the true Sharpe ratio lies above what the best of the trials had by luck."""
+    return probabilistic_sharpe(found, expected_best_sharpe(trials))
+
+
+def minimum_track_record(found: Moments, benchmark: float = 0.0, confidence: float = 0.95) -> float:
+    """Return the bars needed to be so confident that the Sharpe ratio is above a benchmark; infinite if it is not."""
+    if not 0.0 < confidence < 1.0:
+        raise ConfigError(f"confidence = {confidence!r}: needs a share between 0 and 1, for example 0.95")
+    if math.isnan(found.sharpe):
+        return math.nan
+    if found.sharpe <= benchmark:
+        return math.inf
+    return 1.0 + _spread(found) * (_NORMAL.inv_cdf(confidence) / (found.sharpe - benchmark)) ** 2

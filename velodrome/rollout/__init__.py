@@ -1,0 +1,1 @@
+"""Policy times worlds gives tensors: collection, storage, advantages, replay."""

@@ -1,0 +1,50 @@
+"""Launching CUDA kernels over torch tensors, on torch's current stream; in the simulator over the CPU's memory."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+THREADS = 128  # per block
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """Return a tensor's memory as kernels take it, without a copy."""
+    from velodrome.vector.cuda_kernels import SIMULATED, cuda
+
+    tensor = tensor.detach()
+    if SIMULATED:
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        # A bare array would be copied, and two copies of the same one overwrite each other.
+        return FakeCUDAArray(tensor.numpy())
+    return cuda.as_cuda_array(tensor)
+
+
+class Kernel:
+    """A kernel with one thread per item; compiled at the first launch."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The kernel for this machine."""
+        from velodrome.vector.cuda_kernels import SIMULATED, cuda
+
+        return cuda.jit(self.function) if SIMULATED else cuda.jit(self.function, fastmath=True)
+
+    def __call__(self, threads: int, *arguments: Any) -> None:
+        """Launch so many threads; tensors are passed in place."""
+        from velodrome.vector.cuda_kernels import SIMULATED, cuda
+
+        stream: Any = 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+        passed = [as_array(value) if isinstance(value, torch.Tensor) else value for value in arguments]
+        self.compiled[-(-threads // THREADS), THREADS, stream](*passed)
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies where CUDA kernels reach it; the simulator's lie on the CPU."""
+    return tensor.device.type == "cuda"

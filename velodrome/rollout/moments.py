@@ -1,0 +1,69 @@
+"""Running mean and variance of a stream of batches (Chan, Golub and LeVeque), for observations and rewards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from velodrome.rollout.advantages import write_discounted
+
+
+class RunningMoments:
+    """Mean and variance of all values seen; before the first batch 0 and 1."""
+
+    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
+        self.mean = torch.zeros(size, dtype=torch.float64, device=device)
+        self.variance = torch.ones(size, dtype=torch.float64, device=device)
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+
+    def update(self, batch: Tensor) -> None:
+        """Take in a batch, [n, size]."""
+        batch = batch.double()
+        rows = batch.shape[0]
+        mean, variance = batch.mean(0), batch.var(0, correction=0)
+        total = self.count + rows
+        difference = mean - self.mean
+        # Before the first batch the initial variance must not count.
+        spread = torch.where(self.count > 0, self.variance * self.count, torch.zeros_like(self.variance))
+        self.variance.copy_((spread + variance * rows + difference.square() * self.count * rows / total) / total)
+        self.mean.add_(difference * (rows / total))
+        self.count.copy_(total)
+
+    def normalise(self, values: Tensor, limit: float = 10.0) -> Tensor:
+        """Return values less the mean, over the deviation, cut at ± limit."""
+        scale = (self.variance + 1e-8).rsqrt().float()
+        return ((values - self.mean.float()) * scale).clamp(-limit, limit)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the moments by name."""
+        return {"mean": self.mean, "variance": self.variance, "count": self.count}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Take over moments from `state`."""
+        for name, tensor in self.state().items():
+            tensor.copy_(tensors[name])
+
+
+class RewardScale:
+    """Divides rewards by the deviation of the discounted return, so that values are of order one."""
+
+    def __init__(self, num_envs: int, gamma: float, device: torch.device | str = "cpu") -> None:
+        self.gamma = gamma
+        self.returns = torch.zeros(num_envs, device=device)  # discounted, of the running episodes
+        self.moments = RunningMoments(1, device)
+
+    def scale(self, reward: Tensor, terminated: Tensor, truncated: Tensor) -> None:
+        """Take in the rewards of a rollout, [steps, environments], and scale them in place."""
+        returns = torch.empty_like(reward)
+        write_discounted(reward, terminated, truncated, self.gamma, self.returns, returns)
+        self.moments.update(returns.view(-1, 1))
+        reward.mul_((self.moments.variance + 1e-8).rsqrt().float()).clamp_(-10.0, 10.0)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything by name."""
+        return {"returns": self.returns, **self.moments.state()}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        self.returns.copy_(tensors["returns"])
+        self.moments.load_state(tensors)

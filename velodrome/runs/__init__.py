@@ -1,0 +1,1 @@
+"""What happened: the configuration of a run, its folder, store, metrics, checkpoints, evaluation and report."""

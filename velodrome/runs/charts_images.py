@@ -1,0 +1,124 @@
+"""The charts of an evaluation as PNG files, for where no browser is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.errors import ConfigError
+from velodrome.learn.evaluate import Evaluation
+from velodrome.learn.performance import drawdowns
+from velodrome.runs.charts import by_stretch, exposure_stretch, kept_points, policies, shown_symbols
+
+if TYPE_CHECKING:
+    import polars as pl
+
+COLOURS = {
+    "agent": "#1f5fd0", "buy_and_hold": "#b4580a", "random": "#7a4fb5", "always_flat": "#6b7280", "price": "#39424e",
+}  # fmt: skip
+WIDE = (10.0, 4.2)  # inches
+DOTS_PER_INCH = 120
+
+
+def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
+    """Write equity.png, drawdown.png, position.png and actions.png (of episodes, the last one) and return the paths."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    drawings = (
+        {"equity": _equity, "drawdown": _drawdown, "position": _position} if evaluation.kind == "backtest" else {}
+    )
+    if evaluation.actions:
+        drawings["actions"] = _actions
+    if not drawings:
+        raise ConfigError("this evaluation has neither curves nor discrete actions; there is nothing to draw")
+    paths = []
+    for name, draw in drawings.items():
+        figure = _figure()
+        draw(figure, evaluation)
+        paths.append(target / f"{name}.png")
+        figure.savefig(paths[-1], dpi=DOTS_PER_INCH)
+    return paths
+
+
+def _figure() -> Any:
+    # A Figure by itself needs no display and leaves pyplot's global state alone.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=WIDE, layout="constrained")
+
+
+def _axes(figure: Any, title: str, unit: str, *place: Any, **further: Any) -> Any:
+    axes = figure.add_subplot(*place, **further)
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_ylabel(unit)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def _moments(time: pl.Series) -> Any:
+    # As NumPy's: matplotlib would draw moments with a zone in the machine's own.
+    return time.dt.replace_time_zone(None).to_numpy()
+
+
+def _plot(axes: Any, time: pl.Series, values: Any, colour: str, label: str, **further: Any) -> None:
+    rows = kept_points(values)
+    moments = _moments(time)[rows]
+    axes.plot(
+        moments,
+        values[rows],
+        color=COLOURS[colour],
+        label=label,
+        linewidth=1.6 if colour == "agent" else 1.0,
+        **further,
+    )
+
+
+def _equity(figure: Any, evaluation: Evaluation) -> None:
+    axes = _axes(figure, f"Equity, {evaluation.label}", "equity / start equity")
+    frame = evaluation.equity
+    for name, label in policies(evaluation):
+        _plot(axes, frame["time"], frame[name].to_numpy(), name, label)
+    axes.legend(frameon=False, fontsize=9)
+    axes.tick_params("x", rotation=20)
+
+
+def _drawdown(figure: Any, evaluation: Evaluation) -> None:
+    axes = _axes(figure, f"Drawdown, {evaluation.label}", "below the peak")
+    frame = evaluation.equity
+    for name, label in policies(evaluation):
+        _plot(axes, frame["time"], -drawdowns(frame[name].to_numpy()), name, label)
+    axes.yaxis.set_major_formatter("{x:.1%}")
+    axes.legend(frameon=False, fontsize=9)
+    axes.tick_params("x", rotation=20)
+
+
+def _position(figure: Any, evaluation: Evaluation) -> None:
+    symbol = shown_symbols(evaluation)[0]
+    bars = evaluation.bars.filter(evaluation.bars["symbol"] == symbol)
+    upper = _axes(figure, f"{symbol}: price and exposure, {evaluation.label}", "price", 2, 1, 1)
+    lower = _axes(figure, "", "exposure", 2, 1, 2, sharex=upper)
+    _plot(upper, bars["time"], bars["price"].to_numpy(), "price", "close")
+    exposure = bars["exposure"].to_numpy()
+    if stretch := exposure_stretch(exposure):
+        begins, lowest, mean, highest = by_stretch(exposure, stretch)
+        lower.fill_between(
+            _moments(bars["time"])[begins], lowest, highest, step="post", color=COLOURS["agent"], alpha=0.15, lw=0
+        )
+        _plot(lower, bars["time"].gather(begins), mean, "agent", "mean exposure", drawstyle="steps-post")
+        lower.set_ylabel(f"exposure: mean, range\nof every {stretch} bars")
+    else:
+        _plot(lower, bars["time"], exposure, "agent", "exposure", drawstyle="steps-post")
+    lower.yaxis.set_major_formatter("{x:.0%}")
+    upper.tick_params("x", labelbottom=False)
+    lower.tick_params("x", rotation=20)
+
+
+def _actions(figure: Any, evaluation: Evaluation) -> None:
+    axes = _axes(figure, f"Actions, {evaluation.label}", "share")
+    names = [name for name, _ in evaluation.actions]
+    axes.bar(range(len(names)), [share for _, share in evaluation.actions], color=COLOURS["agent"])
+    axes.set_xticks(
+        range(len(names)), names, rotation=30 if len(names) > 6 else 0, ha="right" if len(names) > 6 else "center"
+    )
+    axes.yaxis.set_major_formatter("{x:.0%}")

@@ -1,0 +1,318 @@
+"""The folder of a run: what it was asked for, what it was made with, its log and its checkpoints.
+
+runs/<name>-<yyyymmdd-hhmmss>-<id>/
+    config.yaml   run.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from velodrome.errors import ConfigError, RunError
+from velodrome.runs.versions import git_commit, machine, versions
+
+LATEST = "latest"
+ID_LENGTH = 8  # hexadecimal digits
+PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
+INFORMATION = "run.json"
+
+log = logging.getLogger("velodrome.runs")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run by what a person may call it."""
+
+    id: str
+    title: str  # name of its folder
+    created: float  # seconds since 1970
+
+    @property
+    def name(self) -> str:
+        """The part of the title that a person chose."""
+        return self.title.rsplit("-", 3)[0]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; make one with `create`, find one with `open`."""
+
+    path: Path
+    id: str
+
+    @classmethod
+    def create(
+        cls,
+        root: Path | str,
+        name: str | None = None,
+        *,
+        config: str = "",
+        seeds: Mapping[str, int] | None = None,
+        data_hash: str | None = None,
+        command: Sequence[str] | None = None,
+    ) -> RunFolder:
+        """Make the folder of a new run.
+
+        Args:
+            root: Folder of all runs, made if it is not there.
+            name: Start of the folder's name: letters, digits, '.', '_' and '-'.
+            config: The whole configuration as YAML.
+            seeds: By what they are for.
+            data_hash: Of the content of the data that the run sees; may come later by `update`.
+            command: Words of the command; those of this process if not given.
+        """
+        name = "run" if name is None else name
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            raise ConfigError(
+                f"name={name!r}: a run's name is 1 to 100 letters, digits, '.', '_' or '-' and begins with a letter or "
+                "a digit, because it becomes a folder's."
+            )
+        root = Path(root)
+        now = datetime.now(UTC)
+        identity = secrets.token_hex(ID_LENGTH // 2)
+        path = root / f"{name}-{now:%Y%m%d-%H%M%S}-{identity}"
+        try:
+            (path / "checkpoints").mkdir(parents=True)
+            (path / "evaluation").mkdir()
+            (path / "config.yaml").write_text(config, encoding="utf-8")
+            run = cls(path.resolve(), identity)
+            run._write_information(
+                {
+                    "id": identity,
+                    "name": name,
+                    "created": now.isoformat(),
+                    "command": shlex.join(command if command is not None else _own_command()),
+                    "folder_of_command": str(Path.cwd()),
+                    "seeds": dict(seeds or {}),
+                    "data_hash": data_hash,
+                    "versions": versions(),
+                    "machine": machine(),
+                    "git_commit": git_commit(Path.cwd()),
+                }
+            )
+            sync_path(root)
+        except OSError as error:
+            raise RunError(
+                f"{path}: the run's folder could not be made: {error.strerror}. Name a folder that can be written."
+            ) from error
+        return run
+
+    @classmethod
+    def open(cls, run: Path | str, root: Path | str = "runs") -> RunFolder:
+        """Find a run by its path, its id, its folder's name, the unique start of either, or 'latest'."""
+        given = Path(run)
+        if (given / INFORMATION).is_file():
+            return cls._read(given)
+        if given.is_dir():
+            raise RunError(f"{given}: this folder holds no run: it has no {INFORMATION}.")
+        found = {folder.path.name: folder for folder in run_folders(root)}
+        candidates = [folder.candidate for folder in found.values()]
+        return found[choose_run(str(run), candidates, f"in {root}").title]
+
+    @classmethod
+    def _read(cls, path: Path) -> RunFolder:
+        file = path / INFORMATION
+        try:
+            return cls(path.resolve(), str(json.loads(file.read_text(encoding="utf-8"))["id"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{file}: cannot be read ({type(error).__name__}: {error}). Restore it from a copy."
+            ) from error
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation_path(self) -> Path:
+        return self.path / "evaluation"
+
+    @property
+    def report_path(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def information(self) -> dict[str, Any]:
+        """What `run.json` says, read anew."""
+        return json.loads((self.path / INFORMATION).read_text(encoding="utf-8"))
+
+    @property
+    def candidate(self) -> Candidate:
+        """What the run may be called by."""
+        created = datetime.fromisoformat(self.information["created"]).timestamp()
+        return Candidate(self.id, self.path.name, created)
+
+    def update(self, **fields: Any) -> None:
+        """Add to `run.json`, or change what it says; the file is old or new, never half."""
+        self._write_information({**self.information, **fields})
+
+    def _write_information(self, information: Mapping[str, Any]) -> None:
+        file = self.path / INFORMATION
+        new = file.with_name(f".{INFORMATION}-{secrets.token_hex(4)}")
+        try:
+            with new.open("w", encoding="utf-8") as stream:
+                stream.write(json.dumps(information, indent=2, ensure_ascii=False) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            new.replace(file)
+            sync_path(self.path)
+        finally:
+            new.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def write_log(self, level: int = logging.INFO) -> Iterator[None]:
+        """Write what Velodrome logs to `log.txt` as well, times in UTC; a resumed run goes on in the same file."""
+        handler = logging.FileHandler(self.log_path, encoding="utf-8")
+        form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+        form.converter = time.gmtime
+        handler.setFormatter(form)
+        handler.setLevel(level)
+        logger = logging.getLogger("velodrome")
+        before = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(min(level, logger.getEffectiveLevel()))
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+            handler.close()
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training this run; the lock is the system's, so it ends with the process."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._take(descriptor)
+            holder = {"pid": os.getpid(), "host": machine()["host"], "since": datetime.now(UTC).isoformat()}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        deadline = time.monotonic() + PROBE_SECONDS
+        while not _locked_now(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise RunError(f"{self.path.name}: {self._told_holder()}")
+            time.sleep(0.02)
+
+    def _told_holder(self) -> str:
+        import psutil
+
+        try:
+            holder = json.loads((self.path / "lock").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return "another process is training this run. Wait for it, or stop it."
+        pid, host, since = holder["pid"], holder["host"], holder["since"][:19]
+        told = f"process {pid} on {host} has been training this run since {since} UTC"
+        if host == machine()["host"] and not psutil.pid_exists(pid):
+            return (
+                f"{told} and is gone, but a process that it started still holds the lock. "
+                f"See which one: fuser {shlex.quote(str(self.path / 'lock'))}"
+            )
+        return f"{told}. Wait for it, or stop it: kill {pid}"
+
+    def is_locked(self) -> bool:
+        """Return whether a process is training this run now."""
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _locked_now(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
+
+def sync_path(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked_now(descriptor: int, kind: int) -> bool:
+    """Take a lock unless another process has it, and return whether it was taken."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def run_folders(root: Path | str) -> list[RunFolder]:
+    """Return the runs of a folder by name; one whose `run.json` cannot be read is left out with a warning."""
+    root = Path(root)
+    found = []
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if (path / INFORMATION).is_file():
+            try:
+                found.append(RunFolder._read(path))
+            except RunError as error:
+                log.warning("%s", error)
+    return found
+
+
+def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candidate:
+    """Return the run that a person means by its id, its title, the unique start of either, or 'latest'."""
+    if not candidates:
+        raise RunError(f"no run {text!r}: there are no runs {place}. Train one first: velodrome train")
+    newest_first = sorted(candidates, key=lambda run: (run.created, run.title), reverse=True)
+    if text == LATEST:
+        return newest_first[0]
+    exact = [run for run in candidates if text in (run.id, run.title)]
+    if len(exact) == 1:
+        return exact[0]
+    started = [run for run in newest_first if text and (run.id.startswith(text) or run.title.startswith(text))]
+    if len(started) == 1:
+        return started[0]
+    if started:
+        raise RunError(
+            f"{text!r} is the start of {len(started)} runs {place}: {_listed(started)}. "
+            f"Write more of the name, or the id at its end, or {LATEST!r}."
+        )
+    # Of several runs with one name, the newest stands for it.
+    called = {name: run.title for run in reversed(newest_first) for name in (run.title, run.name, run.id)}
+    close = dict.fromkeys(called[name] for name in difflib.get_close_matches(text, called, n=3, cutoff=0.5))
+    near = f"Near to that: {', '.join(close)}" if close else f"The newest: {_listed(newest_first)}"
+    raise RunError(f"no run {text!r} {place}, which has {len(candidates)}. {near}. {LATEST!r} is the newest.")
+
+
+def _listed(runs: Sequence[Candidate]) -> str:
+    shown = ", ".join(run.title for run in runs[:5])
+    return f"{shown} and {len(runs) - 5} more" if len(runs) > 5 else shown
+
+
+def _own_command() -> list[str]:
+    return [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []

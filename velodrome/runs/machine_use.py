@@ -1,0 +1,260 @@
+"""How much of the machine a run uses: processors, memory, GPU and disk, sampled once a second by a thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+LOW_DISK = 2 * 1024**3  # bytes; a few checkpoints of a large network
+LOW_DISK_SHARE = 0.1  # of the file system, where that is less: a small one is not short of space by being small
+LOW_MEMORY_SHARE = 0.05  # of the machine's memory
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """What the driver tells about one GPU; a value that the GPU does not report is None."""
+
+    name: str
+    busy: float | None  # share of the time in which a kernel ran, 0 to 1
+    memory_used: int | None  # bytes, by all processes
+    memory_total: int | None  # bytes
+    temperature: float | None  # degrees Celsius
+    power: float | None  # watts
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """One sample. Processor use is over the time since the sample before."""
+
+    cores: int  # that this process may run on
+    process_cpu: float  # cores kept busy by this process and its children, e.g. 1.7
+    machine_cores: int  # of the machine, whether this process may use them or not
+    machine_cpu: float  # cores of the machine kept busy by all processes
+    disk_wait: float  # cores of the machine that were idle because processes waited for a disk
+    process_memory: int  # bytes in this process, plus those of its children that they do not share
+    memory_used: int  # bytes, by all processes
+    memory_total: int  # bytes
+    disk_free: int | None  # bytes where the runs are kept; None if the folder cannot be read
+    disk_total: int | None  # bytes
+    gpu: GpuUse | None  # None where there is no NVIDIA GPU, or no way to ask it
+
+    def warnings(self) -> list[str]:
+        """Say what is about to run out."""
+        found = []
+        if self.disk_free is not None and self.disk_free < min(LOW_DISK, (self.disk_total or 0) * LOW_DISK_SHARE):
+            found.append(
+                f"The disk of the runs folder is nearly full, {bytes_text(self.disk_free)} free: checkpoints will "
+                "fail. Delete old runs or keep fewer checkpoints (checkpoint.keep)."
+            )
+        free = self.memory_total - self.memory_used
+        if free < self.memory_total * LOW_MEMORY_SHARE:
+            found.append(
+                f"Memory is nearly full, {bytes_text(free)} of {bytes_text(self.memory_total)} left: the system may "
+                "kill this run. Use fewer environments (num_envs) or a smaller buffer."
+            )
+        return found
+
+
+def bytes_text(count: float) -> str:
+    """Write a number of bytes for people, such as 3.2 GiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB" if abs(count) < 1024 else f"{count / 1024:.1f} TiB"
+
+
+class MachineSampler:
+    """Samples the machine in the background while it is open; `latest` is the last sample, None before the first.
+
+    Nothing here may stop a training: a failure ends the sampling and is kept in `failure`.
+    """
+
+    def __init__(self, folder: Path | str = ".", device: str = "cpu", every: float = 1.0) -> None:
+        self.folder = Path(folder)
+        self.device = device
+        self.every = every  # seconds
+        self.latest: MachineUse | None = None
+        self.failure: str | None = None
+        self.gpu_missing: str | None = None  # why there is no GPU in the samples
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> MachineSampler:
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="velodrome-machine-use", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+            self._thread = None
+
+    def _run(self) -> None:
+        gpu: _Gpu | None = None
+        try:
+            gpu, self.gpu_missing = open_gpu(self.device)
+            processors = ProcessorUse()
+            # A first sample soon, so that a short run shows something too.
+            wait = min(0.2, self.every)
+            while not self._stop.wait(wait):
+                self.latest = self._sample(processors, gpu)
+                wait = self.every
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            if gpu is not None:
+                gpu.close()
+
+    def _sample(self, processors: ProcessorUse, gpu: _Gpu | None) -> MachineUse:
+        process_cpu, machine_cpu, disk_wait, process_memory = processors.sample()
+        memory = psutil.virtual_memory()
+        try:
+            disk = shutil.disk_usage(self.folder)
+        except OSError:
+            disk = None
+        return MachineUse(
+            cores=usable_cores(),
+            process_cpu=process_cpu,
+            machine_cores=os.cpu_count() or 1,
+            machine_cpu=machine_cpu,
+            disk_wait=disk_wait,
+            process_memory=process_memory,
+            memory_used=memory.total - memory.available,
+            memory_total=memory.total,
+            disk_free=None if disk is None else disk.free,
+            disk_total=None if disk is None else disk.total,
+            gpu=None if gpu is None else gpu.sample(),
+        )
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ProcessorUse:
+    """Processor time and memory of this process and its descendants, and processor time of the machine."""
+
+    def __init__(self) -> None:
+        self._own = psutil.Process()
+        self._time = time.monotonic()
+        self._seconds, _ = self._tree()  # processor seconds by (pid, creation time)
+        self._machine = _machine_seconds()
+
+    def sample(self) -> tuple[float, float, float, int]:
+        """Return cores kept busy by the processes, by all of the machine, cores waiting for a disk, and bytes."""
+        seconds, memory = self._tree()
+        # A process that began since the last sample spent all its time since then; one that ended is lost.
+        spent = sum(value - self._seconds.get(process, 0.0) for process, value in seconds.items())
+        busy, waiting = _machine_seconds()
+        now = time.monotonic()
+        elapsed = max(now - self._time, 1e-6)
+        busy_before, waiting_before = self._machine
+        self._time, self._seconds, self._machine = now, seconds, (busy, waiting)
+        # Counters tick in hundredths of a second, and the kernel lets that of waiting fall at times.
+        process, machine, disk = (
+            max(change, 0.0) / elapsed for change in (spent, busy - busy_before, waiting - waiting_before)
+        )
+        return process, machine, disk, memory
+
+    def _tree(self) -> tuple[dict[tuple[int, float], float], int]:
+        seconds: dict[tuple[int, float], float] = {}
+        memory = 0
+        for process in (self._own, *self._own.children(recursive=True)):
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    sizes = process.memory_info()
+                    key = (process.pid, process.create_time())
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue  # it ended between being listed and being asked
+            seconds[key] = times.user + times.system
+            # Workers map the same libraries and buffers as their parent: counted once, there.
+            shared = 0 if process.pid == self._own.pid else getattr(sizes, "shared", 0)
+            memory += sizes.rss - shared
+        return seconds, memory
+
+
+def _machine_seconds() -> tuple[float, float]:
+    """Return the seconds since the machine started in which cores were busy, and in which they waited for a disk."""
+    times = psutil.cpu_times()
+    waiting = getattr(times, "iowait", 0.0)
+    # The kernel counts the time of guests in `user` and `nice` too.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return total - times.idle - waiting, waiting
+
+
+def open_gpu(device: str) -> tuple[_Gpu | None, str | None]:
+    """Return the run's GPU (for device=cpu: the machine's first), or None and the reason why there is none to show."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return None, "CUDA_VISIBLE_DEVICES hides the GPUs"
+    try:
+        import pynvml
+    except ImportError:
+        return None, "nvidia-ml-py is not installed (pip install 'velodrome[cuda]')"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, f"no NVIDIA driver answers ({error})"
+    try:
+        return _Gpu(pynvml, _handle(pynvml, device)), None
+    except (pynvml.NVMLError, RuntimeError, AssertionError) as error:
+        pynvml.nvmlShutdown()
+        return None, f"the driver does not show the GPU of device={device} ({error})"
+
+
+def _handle(pynvml: Any, device: str) -> Any:
+    if not device.startswith("cuda"):
+        return pynvml.nvmlDeviceGetHandleByIndex(0)
+    import torch
+
+    # CUDA numbers the visible devices, in an order of its own; the driver's library numbers all of them.
+    number = torch.device(device).index or 0
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
+
+
+class _Gpu:
+    """One GPU, asked through NVIDIA's management library."""
+
+    def __init__(self, pynvml: Any, handle: Any) -> None:
+        self._pynvml = pynvml
+        self._handle = handle
+        self._name = self._ask(lambda: str(pynvml.nvmlDeviceGetName(handle))) or "GPU"
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Return the answer, or None where this GPU does not know it (slices of a GPU and laptops know less)."""
+        try:
+            return question()
+        except self._pynvml.NVMLError:
+            return None
+
+    def sample(self) -> GpuUse:
+        library, handle = self._pynvml, self._handle
+        memory = self._ask(lambda: library.nvmlDeviceGetMemoryInfo(handle))
+        return GpuUse(
+            name=self._name,
+            busy=self._ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0),
+            memory_used=None if memory is None else int(memory.used),
+            memory_total=None if memory is None else int(memory.total),
+            temperature=self._ask(
+                lambda: float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU))
+            ),
+            power=self._ask(lambda: library.nvmlDeviceGetPowerUsage(handle) / 1000.0),  # milliwatts
+        )
+
+    def close(self) -> None:
+        self._ask(self._pynvml.nvmlShutdown)

@@ -1,0 +1,143 @@
+"""The tables of the store, and the version that says who may open them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from velodrome.errors import StoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, MetaData, Table
+
+VERSION = 1
+STATUSES = ("running", "finished", "interrupted", "failed")
+ID_LENGTH, NAME_LENGTH = 64, 200  # characters
+ADVISORY_LOCK = 0x76656C6F  # PostgreSQL: held while the tables are made, so that two processes do not make them at once
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The store's tables."""
+
+    metadata: MetaData
+    schema: Table
+    runs: Table
+    metrics: Table
+    evaluations: Table
+    checkpoints: Table
+
+
+@cache
+def tables() -> Tables:
+    """Return the tables as SQLAlchemy knows them."""
+    import sqlalchemy as sql
+
+    class Number(sql.TypeDecorator[float]):
+        """A float that may be NaN. SQLite keeps NaN as NULL, so NULL is read as NaN; every database does the same."""
+
+        impl = sql.Double
+        cache_ok = True
+
+        def process_bind_param(self, value: float | None, dialect: Any) -> float | None:
+            return None if value is None or math.isnan(value) else value
+
+        def process_result_value(self, value: float | None, dialect: Any) -> float:
+            return math.nan if value is None else value
+
+    metadata = sql.MetaData()
+
+    def of_a_run() -> sql.Column[str]:
+        return sql.Column("run", sql.String(ID_LENGTH), sql.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+
+    schema = sql.Table(
+        "velodrome_schema", metadata, sql.Column("version", sql.Integer, primary_key=True, autoincrement=False)
+    )
+    runs = sql.Table(
+        "runs",
+        metadata,
+        sql.Column("id", sql.String(ID_LENGTH), primary_key=True),
+        sql.Column("name", sql.String(NAME_LENGTH), nullable=False),
+        sql.Column("folder", sql.Text, nullable=False),
+        sql.Column("created", sql.Double, nullable=False),  # seconds since 1970, as are all times here
+        sql.Column("updated", sql.Double, nullable=False),
+        sql.Column("status", sql.String(20), nullable=False),
+        sql.Column("env", sql.String(NAME_LENGTH), nullable=False),
+        sql.Column("algorithm", sql.String(NAME_LENGTH), nullable=False),
+        sql.Column("config", sql.JSON, nullable=False),
+        sql.Column("config_hash", sql.String(ID_LENGTH), nullable=False),
+        sql.Column("data_hash", sql.String(ID_LENGTH), nullable=False),
+        sql.Column("seed", sql.BigInteger, nullable=False),
+        sql.Column("steps", sql.BigInteger, nullable=False),
+        sql.Column("versions", sql.JSON, nullable=False),
+        sql.Column("error", sql.Text, nullable=False),
+        sql.Index("runs_by_time", "created"),
+    )
+    # Read by run and name, so the key is in that order and, in SQLite, is the table itself.
+    metrics = sql.Table(
+        "metrics",
+        metadata,
+        of_a_run(),
+        sql.Column("name", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("step", sql.BigInteger, primary_key=True, autoincrement=False),
+        sql.Column("value", Number, nullable=True),
+        sql.Column("time", sql.Double, nullable=False),
+        sqlite_with_rowid=False,
+    )
+    evaluations = sql.Table(
+        "evaluations",
+        metadata,
+        of_a_run(),
+        sql.Column("split", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("name", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("step", sql.BigInteger, primary_key=True, autoincrement=False),
+        sql.Column("value", Number, nullable=True),
+        sql.Column("low", Number, nullable=True),  # of the confidence interval; NaN where there is none
+        sql.Column("high", Number, nullable=True),
+        sqlite_with_rowid=False,
+    )
+    checkpoints = sql.Table(
+        "checkpoints",
+        metadata,
+        of_a_run(),
+        sql.Column("step", sql.BigInteger, primary_key=True, autoincrement=False),
+        sql.Column("path", sql.Text, nullable=False),
+        sql.Column("pinned", sql.Boolean, nullable=False),
+        sql.Column("time", sql.Double, nullable=False),
+        sqlite_with_rowid=False,
+    )
+    return Tables(metadata, schema, runs, metrics, evaluations, checkpoints)
+
+
+def prepare(connection: Connection, place: str) -> None:
+    """Make the tables if the database has none, or refuse those of another version."""
+    from sqlalchemy import inspect, text
+
+    known = tables()
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+    present = set(inspect(connection).get_table_names())
+    if known.schema.name not in present:
+        clash = sorted(present & set(known.metadata.tables))
+        if clash:
+            raise StoreError(
+                f"{place}: has a table {clash[0]!r} that is not Velodrome's. Name a database (or file) of its own."
+            )
+        known.metadata.create_all(connection)
+        connection.execute(known.schema.insert(), {"version": VERSION})
+        return
+    versions = connection.execute(known.schema.select()).scalars().all()
+    if list(versions) == [VERSION]:
+        return
+    found = max(versions, default=0)
+    if found > VERSION:
+        raise StoreError(
+            f"{place}: its tables are of version {found}, and this Velodrome knows up to {VERSION}; a newer one made "
+            "them. Upgrade: pip install --upgrade velodrome, or name another store (logging.store)."
+        )
+    raise StoreError(
+        f"{place}: its tables are of version {found}, and this Velodrome needs {VERSION}. Name another store "
+        "(logging.store); the runs' own folders hold the same metrics as metrics.jsonl."
+    )
