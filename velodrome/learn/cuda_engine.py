@@ -285,10 +285,14 @@ class CudaEngine(AutogradEngine):
         return torch.cat([self.sums / count, norm.detach().reshape(1)])
 
 
-def cannot_serve(policy: ActorCritic, activation: str) -> str | None:
+def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str | None:
     """Return why the CUDA engine cannot run a policy, or None."""
     if policy.linear_layers() is None:
         return "the network is not a plain perceptron"
+    if config.compile:
+        return "compile = true asks for torch.compile"
+    if config.per_bar == "always":
+        return "per_bar = always"
     if activation not in ACTIVATIONS:
         return f"network.activation = {activation!r}; this engine has {' and '.join(ACTIVATIONS)}"
     return None

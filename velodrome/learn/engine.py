@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -50,12 +50,6 @@ class AutogradEngine:
         self.optimiser = torch.optim.Adam(policy.parameters(), rate, eps=ADAM_EPSILON, fused=True, capturable=cuda)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
         self.loss: Loss = torch.compile(loss) if config.compile else loss
-        count = rollout.num_envs if policy.recurrent else rollout.samples
-        if count < config.minibatches:
-            raise ConfigError(
-                f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
-                f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
-            )
         self.encode_once = self._worth_encoding(rollout.samples)
         self.encode_minibatches = self._worth_encoding(rollout.samples // config.minibatches)
         self.encoding: Encoding | None = None
@@ -149,6 +143,33 @@ class AutogradEngine:
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
 
 
+class Engine(Protocol):
+    """How a policy acts and learns. Calls of one rollout follow one another; `learn` comes between rollouts."""
+
+    name: str
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the step size of the next updates."""
+
+    def begin_rollout(self) -> None:
+        """Prepare for a rollout, during which the weights do not change."""
+
+    def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
+        """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
+
+    def value(self, observation: Observation, memory: Tensor) -> Tensor:
+        """Return values, [n]."""
+
+    def learn(self, rows: Tensor) -> Tensor:
+        """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimiser's state by name."""
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+
+
 def make_engine(
     policy: ActorCritic,
     bank: WindowBank | None,
@@ -156,13 +177,27 @@ def make_engine(
     network: NetworkConfig,
     config: PPOConfig,
     loss: Loss,
-) -> AutogradEngine:
+) -> Engine:
     """Return the fastest engine that can serve; why a faster one cannot is logged."""
-    if rollout.values.device.type == "cuda" and config.engine != "autograd":
-        from velodrome.learn.cuda_engine import CudaEngine, cannot_serve
+    count = rollout.num_envs if policy.recurrent else rollout.samples
+    if count < config.minibatches:
+        raise ConfigError(
+            f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
+            f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
+        )
+    if config.engine == "autograd":
+        return AutogradEngine(policy, bank, rollout, config, loss)
+    if rollout.values.device.type == "cuda":
+        from velodrome.learn import cuda_engine
 
-        reason = cannot_serve(policy, network.activation)
+        reason = cuda_engine.cannot_serve(policy, config, network.activation)
         if reason is None:
-            return CudaEngine(policy, bank, rollout, config, loss, network.activation)
-        logger.info("learning by autograd: %s", reason)
+            return cuda_engine.CudaEngine(policy, bank, rollout, config, loss, network.activation)
+    else:
+        from velodrome.learn import fused_engine
+
+        reason = fused_engine.cannot_serve(policy, config, network.activation)
+        if reason is None:
+            return fused_engine.FusedEngine(policy, bank, rollout, config, network.activation)
+    logger.info("learning by autograd: %s", reason)
     return AutogradEngine(policy, bank, rollout, config, loss)

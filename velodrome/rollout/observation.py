@@ -49,6 +49,7 @@ class WindowBank:
         self, windows: WindowTables, cursors: tuple[tuple[int, int], ...] = (), device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:  # fmt: skip
+        self.tables = windows
         bars = windows.rows.shape[1]
         # Copied: torch refuses read-only arrays.
         self.table = torch.from_numpy(np.array(windows.values)).to(device=device, dtype=dtype)

@@ -24,6 +24,7 @@ FOOTER = (
     "This is a backtest on historical or synthetic data. It shows what a policy would have done there under the stated "
     "costs; it is no forecast, no promise of profit and no advice."
 )
+EPISODES_FOOTER = "These are episodes of a simulated environment; they say nothing about any other."
 GROUPS = (
     ("Return and risk", ("return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown",
                          "longest_under_water", "mean_log_return", "of_optimum", "reward")),
@@ -104,7 +105,7 @@ def render_report(
         trade_columns=TRADE_COLUMNS,
         definitions=[BY_NAME[row.name] for row in evaluation.rows],
         method=_method(evaluation),
-        footer=FOOTER,
+        footer=FOOTER if evaluation.kind == "backtest" else EPISODES_FOOTER,
         # A closing tag inside a text would end the script element that carries the figures.
         figures=json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("</", "<\\/"),
         plotly=get_plotlyjs(),

@@ -1,0 +1,295 @@
+"""Deep Q-learning (Mnih et al., 2015; double, duelling, n-step and prioritised if asked for), on one page.
+
+Collect transitions into a replay buffer, draw some of them, move the values of their actions towards what followed.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from velodrome.learn.actions import Categorical
+from velodrome.learn.config import DQNConfig, NetworkConfig
+from velodrome.learn.engine import WORTH_ENCODING
+from velodrome.learn.graphs import Captured
+from velodrome.learn.networks import BarEncoding
+from velodrome.learn.ppo import action_mix
+from velodrome.learn.q_network import QNetwork
+from velodrome.learn.schedule import learning_rate
+from velodrome.learn.snapshots import load_generator, nested, only
+from velodrome.rollout.moments import RewardScale, RunningMoments
+from velodrome.rollout.observation import Observation
+from velodrome.rollout.phases import PhaseClock
+from velodrome.rollout.replay import ReplayBuffer, Transitions
+from velodrome.rollout.worlds import CudaWorlds, Worlds
+
+REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
+ADAM_EPSILON = 1e-8  # small: rewards are not scaled by default, and gradients of market rewards are tiny
+
+logger = logging.getLogger(__name__)
+
+
+class DQN:
+    """One Q-network, its target, its environments and its memory. `iterate` is one rollout and some gradient steps."""
+
+    def __init__(
+        self, worlds: Worlds, network: NetworkConfig, config: DQNConfig, *, total_steps: int, seed: int
+    ) -> None:
+        self.worlds, self.config, self.total_steps, self.seed = worlds, config, total_steps, seed
+        device = worlds.device
+        cuda = device.type == "cuda"
+        torch.manual_seed(seed)  # of the first weights
+        self.generator = torch.Generator(device).manual_seed(seed)  # of random actions and draws from the buffer
+        self.policy = QNetwork(worlds.shape, worlds.action_space, network, duelling=config.duelling).to(device)
+        self.target = copy.deepcopy(self.policy).eval().requires_grad_(False)
+        rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
+        self.optimiser = torch.optim.Adam(self.policy.parameters(), rate, eps=ADAM_EPSILON, fused=True, capturable=cuda)
+        self.replay = ReplayBuffer(
+            config.buffer_size, worlds, gamma=config.gamma, n_step=config.n_step,
+            priority_exponent=config.priority_exponent if config.prioritised else None,
+        )  # fmt: skip
+        # Observations and rewards are stored as they came and scaled when drawn, by what is known then.
+        self.moments = RunningMoments(worlds.shape.values, device) if config.normalise_observations else None
+        self.scale = RewardScale(worlds.num_envs, config.gamma, device) if config.normalise_rewards else None
+        self.actions = torch.zeros((config.rollout_length, worlds.num_envs), dtype=torch.int64, device=device)
+        self.mean_reward = torch.zeros((), device=device)  # per step of the rollout, as the environments gave it
+        self.epsilon = torch.zeros((), device=device)  # share of random actions
+        self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
+        self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
+        self.clock = PhaseClock(device)
+        self.steps = self.updates = 0
+        samples = config.rollout_length * worlds.num_envs
+        self.encode_rollout = self._worth_encoding(samples)
+        self.encode_batch = self._worth_encoding(config.batch_size)
+        # The target's weights change rarely: its encoding serves many batches.
+        self.target_bars = self._encode(self.target, self._worth_encoding(config.batch_size * config.target_every))
+        self.values = torch.compile(self.policy) if config.compile else self.policy
+        self.target_values = torch.compile(self.target) if config.compile else self.target
+        self.collect: Callable[[], None] = self._collect
+        self.learn: Callable[[], None] = self._learn
+        if cuda and config.cuda_graphs:
+            self.learn = Captured(self._learn, self.generator)
+            if isinstance(worlds, CudaWorlds):
+                self.collect = Captured(self._collect, self.generator)
+            else:
+                logger.info("the rollout is no CUDA graph: these environments run on the host")
+        worlds.reset(seed)
+
+    def iterate(self) -> dict[str, float]:
+        """Collect a rollout, take gradient steps; return what happened."""
+        config, done = self.config, self.steps / self.total_steps
+        set_learning_rate(self.optimiser, learning_rate(config, done))
+        self.epsilon.fill_(between(config.epsilon_start, config.epsilon_end, done / config.epsilon_fraction))
+        self.correction.fill_(between(config.importance_start, 1.0, done))
+        with self.clock("inference"):
+            self.collect()
+        self.steps += self.actions.numel()
+        learned = 0
+        if self.steps >= max(config.learning_starts, config.n_step * self.worlds.num_envs):
+            with self.clock("learning"):
+                self.report.zero_()
+                for _ in range(config.updates):
+                    self.learn()
+                    self.updates += 1
+                    if self.updates % config.target_every == 0:
+                        self._copy_to_target()
+            learned = config.updates
+        return self._metrics(done, learned)
+
+    # Collect
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        """Act for `rollout_length` steps in every environment, now and then at random, and store what happened."""
+        worlds, replay = self.worlds, self.replay
+        phase = self._phase()
+        self.policy.eval()
+        encoding = self._encode(self.policy, self.encode_rollout)
+        self.mean_reward.zero_()
+        for t in range(len(self.actions)):
+            if self.moments is not None:
+                self.moments.update(worlds.observation.values)
+            with self._precision():
+                values = self.values(self._seen(worlds.observation), worlds.bank, encoding)
+            self.actions[t] = self._explore(values.argmax(1))
+            replay.see(worlds.observation)
+            with phase("environment"):
+                worlds.step(self.actions[t])
+            replay.store(self.actions[t], worlds)
+            self.mean_reward += worlds.reward.mean() / len(self.actions)
+            if self.scale is not None:
+                row = worlds.reward.clone().unsqueeze(0)  # scaled in place, to no use: the buffer keeps rewards raw
+                self.scale.scale(row, worlds.terminated.unsqueeze(0), worlds.truncated.unsqueeze(0))
+
+    def _explore(self, greedy: Tensor) -> Tensor:
+        """Replace a share epsilon of the actions by random ones."""
+        size, device = greedy.shape, greedy.device
+        other = torch.randint(self.policy.actions, size, device=device, generator=self.generator)
+        explores = torch.rand(size, device=device, generator=self.generator) < self.epsilon
+        return torch.where(explores, other, greedy)
+
+    # Learn
+
+    def _learn(self) -> None:
+        """Take one gradient step on transitions from the buffer."""
+        config, bank = self.config, self.worlds.bank
+        batch = self.replay.sample(config.batch_size, self.generator, self.correction)
+        wanted = self._wanted(batch)
+        self.policy.train()
+        with self._precision():
+            values = self.values(self._seen(batch.observation), bank, self._encode(self.policy, self.encode_batch))
+        taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
+        losses = functional.huber_loss(taken, wanted, reduction="none")
+        loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
+        self.optimiser.zero_grad(set_to_none=False)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
+        self.optimiser.step()
+        with torch.no_grad():
+            self.replay.set_errors(batch.places, taken - wanted)
+            self.report += torch.stack([loss, taken.mean(), norm])
+
+    @torch.no_grad()
+    def _wanted(self, batch: Transitions) -> Tensor:
+        """Return what the actions turned out to be worth: their rewards and the value of the state they led to."""
+        rewards = batch.rewards
+        if self.scale is not None:
+            rewards = rewards * (self.scale.moments.variance + 1e-8).rsqrt().float()
+        if self.config.gamma == 0.0:
+            return rewards
+        bank, following = self.worlds.bank, self._seen(batch.following)
+        with self._precision():
+            values = self.target_values(following, bank, self.target_bars)
+            if not self.config.double:
+                return rewards + batch.discount * values.amax(1)
+            # One network chooses and the other one values: the largest of noisy values is too large.
+            self.policy.eval()
+            best = self.values(following, bank, self._encode(self.policy, self.encode_batch)).argmax(1, keepdim=True)
+        return rewards + batch.discount * values.gather(1, best).squeeze(1)
+
+    @torch.no_grad()
+    def _copy_to_target(self) -> None:
+        """Let the target be what the network is now."""
+        for old, new in zip(self.target.state_dict().values(), self.policy.state_dict().values(), strict=True):
+            old.copy_(new)
+        encoded = self._encode(self.target, self.target_bars is not None)
+        if encoded is not None and self.target_bars is not None:
+            self.target_bars.table.copy_(encoded.table)
+
+    # Around it
+
+    def _seen(self, observation: Observation) -> Observation:
+        """Return an observation as the network sees it."""
+        if self.moments is None:
+            return observation
+        return observation._replace(values=self.moments.normalise(observation.values))
+
+    def _worth_encoding(self, samples: int) -> bool:
+        """Decide whether to compute the market's part once per bar rather than once per sample."""
+        bank, per_bar = self.worlds.bank, self.config.per_bar
+        if bank is None or not self.policy.can_encode_bars or per_bar == "never":
+            return False
+        return per_bar == "always" or len(bank.bars) < WORTH_ENCODING * samples
+
+    def _encode(self, network: QNetwork, wanted: bool) -> BarEncoding | None:
+        if not wanted or self.worlds.bank is None:
+            return None
+        with self._precision():
+            return network.encode_bars(self.worlds.bank)
+
+    def _precision(self) -> Any:
+        half = self.config.precision == "bfloat16"
+        return torch.autocast(self.worlds.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
+
+    def _phase(self) -> Any:
+        """Return what times a phase; inside a CUDA graph nothing can be timed."""
+        capturing = self.worlds.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return (lambda name: nullcontext()) if capturing else self.clock
+
+    def _metrics(self, done: float, learned: int) -> dict[str, float]:
+        *reported, mean_reward = torch.cat([self.report / max(learned, 1), self.mean_reward.view(1)]).tolist()
+        found = dict(zip(REPORTED, reported, strict=True)) if learned else {}
+        found["optimiser/learning_rate"] = learning_rate(self.config, done)
+        found["policy/epsilon"] = float(self.epsilon)
+        found["episode/mean_reward"] = mean_reward
+        found |= self.worlds.take_episodes()
+        found |= action_mix(self.actions, Categorical(self.policy.actions))
+        seconds = self.clock.take()
+        total = seconds.pop("total")
+        return found | {f"time/{name}": value for name, value in seconds.items()} | {
+            "time/steps_per_second": self.actions.numel() / total
+        }  # fmt: skip
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
+        parts = {
+            "policy": self.policy.state_dict(), "target": self.target.state_dict(),
+            "optimiser": optimiser_state(self.policy, self.optimiser), "replay": self.replay.state(),
+            "worlds": self.worlds.state(), "moments": {} if self.moments is None else self.moments.state(),
+            "scale": {} if self.scale is None else self.scale.state(),
+            "learner": {"generator": self.generator.get_state()},
+        }  # fmt: skip
+        return nested(parts), {"steps": self.steps, "updates": self.updates}
+
+    def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.replay.load_state(only(tensors, "replay"))
+        self.policy.load_state_dict(only(tensors, "target"))
+        self._copy_to_target()
+        self.policy.load_state_dict(only(tensors, "policy"))
+        load_optimiser(self.policy, self.optimiser, only(tensors, "optimiser"))
+        if self.moments is not None:
+            self.moments.load_state(only(tensors, "moments"))
+        if self.scale is not None:
+            self.scale.load_state(only(tensors, "scale"))
+        load_generator(self.generator, only(tensors, "learner")["generator"])
+        self.steps, self.updates = int(plain["steps"]), int(plain["updates"])
+        worlds = only(tensors, "worlds")
+        if worlds:
+            self.worlds.load_state(worlds)
+        else:  # environments that cannot be saved begin new episodes, from seeds not used before
+            self.worlds.reset(self.seed + self.steps)
+            self.replay.cut()
+            if self.scale is not None:
+                self.scale.returns.zero_()
+
+
+def between(start: float, end: float, done: float) -> float:
+    """Return where a number is on its way when a fraction `done` of it is over."""
+    return start + (end - start) * min(max(done, 0.0), 1.0)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the step size; in place where a CUDA graph reads it."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def optimiser_state(network: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return an optimiser's state by the names of the parameters."""
+    names = [name for name, _ in network.named_parameters()]
+    return {
+        f"{names[index]}.{key}": torch.as_tensor(value)
+        for index, own in optimiser.state_dict()["state"].items()
+        for key, value in own.items()
+    }
+
+
+def load_optimiser(network: torch.nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Take over what `optimiser_state` returned."""
+    names = [name for name, _ in network.named_parameters()]
+    state: dict[int, dict[str, Tensor]] = {}
+    for full, tensor in tensors.items():
+        name, _, key = full.rpartition(".")
+        state.setdefault(names.index(name), {})[key] = tensor
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})

@@ -1,0 +1,189 @@
+"""Policies as files for other programs: ONNX and TorchScript, each read back and checked before it is put in place.
+
+The function in the file takes `observation`, [n, floats] float32 in the layout of observation="flat" (windows, then
+values as the environment gives them: normalisation is inside), and, if the network remembers, `memory`, [n, width],
+zeros at the begin of an episode. It returns `actions` (the likeliest, within their range), `parameters` (logits, means
+or action values) and, if the network remembers, `next_memory` for the next step. n is free.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import secrets
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from velodrome.errors import BackendError, ConfigError, MissingDependencyError
+from velodrome.learn.acting import TrainedPolicy, outputs_of
+from velodrome.rollout.observation import Observation
+
+OPSET = 18
+INPUTS = ("observation", "memory")
+OUTPUTS = ("actions", "parameters", "next_memory")
+CHECKED_ROWS = (1, 2, 64)  # sizes of the batches on which a file is compared with the policy
+TOLERANCE = 1e-4  # of parameters and continuous actions, relative to the largest
+LIMIT = 10.0  # where RunningMoments.normalise cuts
+
+Function = Callable[[list[NDArray]], list[NDArray]]
+exporter_logger = logging.getLogger("torch.onnx")
+
+
+class FlatPolicy(nn.Module):
+    """A policy as one function of flat observations, with constants in place of running moments."""
+
+    mean: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, policy: TrainedPolicy) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(policy.network).cpu().eval()
+        self.distribution = policy.distribution
+        self.window_floats = policy.shape.window_floats
+        self.remembers = policy.memory_size > 0
+        moments, low, high = policy.moments, policy.low, policy.high
+        self.normalises, self.bounded = moments is not None, low is not None
+        if moments is not None:
+            self.register_buffer("mean", moments.mean.float().cpu())
+            self.register_buffer("scale", (moments.variance + 1e-8).rsqrt().float().cpu())
+        if low is not None and high is not None:
+            self.register_buffer("low", low.cpu())
+            self.register_buffer("high", high.cpu())
+
+    def forward(self, observation: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return actions, parameters and, if there is memory, the memory after this step."""
+        windows = observation[:, : self.window_floats] if self.window_floats else None
+        values = observation[:, self.window_floats :]
+        if self.normalises:
+            values = ((values - self.mean) * self.scale).clamp(-LIMIT, LIMIT)
+        before = observation.new_zeros((observation.shape[0], 0)) if memory is None else memory
+        parameters, after = outputs_of(self.network, Observation(values, None, windows), before)
+        actions = self.distribution.mode(parameters)
+        if self.bounded:
+            actions = torch.minimum(torch.maximum(actions, self.low), self.high)
+        return (actions, parameters, after) if self.remembers else (actions, parameters)
+
+
+def export_onnx(policy: TrainedPolicy, path: Path | str) -> Path:
+    """Write a policy as ONNX (opset 18) for any runtime, check it with onnxruntime, and return the path."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"export to ONNX needs {package}, which is not installed: pip install 'velodrome[onnx]'."
+            ) from error
+
+    def write(function: FlatPolicy, examples: tuple[Tensor, ...], target: Path) -> None:
+        count = len(examples)
+        torch.onnx.export(
+            function, examples, target, dynamo=True, verbose=False, external_data=False, opset_version=OPSET,
+            input_names=list(INPUTS[:count]), output_names=list(OUTPUTS[: count + 1]),
+            dynamic_shapes=tuple({0: torch.export.Dim("n")} for _ in examples),
+        )  # fmt: skip
+
+    def read(target: Path) -> Function:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+        names = [entry.name for entry in session.get_inputs()]
+        return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+
+    return _export(policy, Path(path), ".onnx", write, read)
+
+
+def export_torchscript(policy: TrainedPolicy, path: Path | str) -> Path:
+    """Write a policy as TorchScript for programs without Python, check it, and return the path."""
+
+    def write(function: FlatPolicy, examples: tuple[Tensor, ...], target: Path) -> None:
+        torch.jit.trace(function, examples, check_trace=False).save(str(target))
+
+    def read(target: Path) -> Function:
+        loaded = torch.jit.load(str(target), map_location="cpu")
+        return lambda arrays: [found.numpy() for found in loaded(*map(torch.from_numpy, arrays))]
+
+    return _export(policy, Path(path), ".pt", write, read)
+
+
+def _export(
+    policy: TrainedPolicy, path: Path, suffix: str, write: Callable[[FlatPolicy, tuple[Tensor, ...], Path], None],
+    read: Callable[[Path], Function],
+) -> Path:  # fmt: skip
+    """Write a file under another name, compare what it computes with the policy, then put it in place."""
+    if path.suffix != suffix:
+        raise ConfigError(f"{path}: the file's name must end in {suffix}.")
+    new = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
+    function = FlatPolicy(policy)
+    examples = tuple(torch.from_numpy(array) for array in random_inputs(policy, max(CHECKED_ROWS), seed=0))
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            # What exporters say of their own future, and of packages that they could use, is no news about the file.
+            warnings.simplefilter("ignore")
+            level = exporter_logger.level
+            exporter_logger.setLevel(logging.ERROR)
+            try:
+                write(function, examples, new)
+                loaded = read(new)
+                for seed, rows in enumerate(CHECKED_ROWS):
+                    inputs = random_inputs(policy, rows, seed)
+                    _compare(path, loaded(inputs), policy, inputs)
+            except (BackendError, OSError):
+                raise
+            except Exception as error:
+                raise BackendError(
+                    f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Networks of one's own "
+                    f"must consist of what torch.export and torch.jit.trace can follow."
+                ) from error
+            finally:
+                exporter_logger.setLevel(level)
+        new.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}.") from error
+    finally:
+        new.unlink(missing_ok=True)
+    return path
+
+
+def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[np.float32]]:
+    """Return inputs such as training showed: values spread as their running moments say, windows standard normal."""
+    generator = np.random.default_rng(seed)
+    observation = generator.normal(size=(rows, policy.shape.floats))
+    if policy.moments is not None:
+        mean, variance = (moment.cpu().numpy() for moment in (policy.moments.mean, policy.moments.variance))
+        values = observation[:, policy.shape.window_floats :]
+        values *= np.sqrt(variance)
+        values += mean
+    inputs = [observation.astype(np.float32)]
+    if policy.memory_size:
+        inputs.append(generator.uniform(-1.0, 1.0, (rows, policy.memory_size)).astype(np.float32))
+    return inputs
+
+
+def _compare(path: Path, found: list[NDArray], policy: TrainedPolicy, inputs: list[NDArray]) -> None:
+    """Raise unless the file's outputs are those of the policy."""
+    rows = torch.from_numpy(inputs[0]).to(policy.device)
+    memory = torch.from_numpy(inputs[1]).to(policy.device) if policy.memory_size else rows.new_zeros((len(rows), 0))
+    at = policy.shape.window_floats
+    expected = policy.decide(Observation(rows[:, at:], None, rows[:, :at] if at else None), memory)
+    for name, ours, theirs in zip(OUTPUTS, expected[: len(found)], found, strict=False):
+        wanted = ours.cpu().numpy()
+        if wanted.shape != theirs.shape or wanted.dtype != theirs.dtype or not _close(theirs, wanted):
+            raise BackendError(
+                f"{path}: the exported function gives other {name} than the policy, so it was not kept. The network is "
+                f"{type(policy.network).__name__}; a file of the other kind (ONNX, TorchScript) may do."
+            )
+
+
+def _close(found: NDArray, wanted: NDArray) -> bool:
+    if wanted.dtype.kind == "i":
+        return bool((found == wanted).all())
+    return np.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * max(float(np.abs(wanted).max(initial=0.0)), 1e-3))

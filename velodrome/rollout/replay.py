@@ -1,0 +1,221 @@
+"""The replay buffer: a ring of rows, each one step of all environments, from which single transitions are drawn.
+
+Beside what was seen before a step a row keeps what was seen after it, where an episode ended its true last observation:
+a truncated episode is bootstrapped from the state it was cut off in, a terminated one never. Windows are stored as
+cursors. The position in the ring lives on the device, so that storing and drawing can be part of a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from velodrome.errors import ConfigError
+from velodrome.rollout.observation import Observation
+from velodrome.rollout.sum_tree import SumTree
+from velodrome.rollout.worlds import Worlds
+
+LEAST_ERROR = 1e-6  # added to errors, so that a transition without one can still be drawn
+
+
+class Transitions(NamedTuple):
+    """m transitions of up to n steps; fewer where the episode ended."""
+
+    observation: Observation
+    actions: Tensor  # [m] int64
+    rewards: Tensor  # [m] discounted sum over the steps
+    following: Observation  # after the last of the steps
+    discount: Tensor  # [m] of the value of that: gamma to the number of steps, 0 where the episode terminated
+    weights: Tensor | None  # [m] that make up for unequal chances, the largest 1; None if chances are equal
+    places: Tensor  # [m] in the buffer, for `set_errors`
+
+
+class ReplayBuffer:
+    """The last `capacity // num_envs` steps of all environments.
+
+    Transitions of n steps begin at every stored step but the latest n − 1 of each environment, whose rewards are not
+    all known: none reaches across the head of the ring from the newest row into the oldest.
+    """
+
+    def __init__(
+        self, capacity: int, worlds: Worlds, *, gamma: float, n_step: int = 1, priority_exponent: float | None = None
+    ) -> None:
+        """Make an empty buffer. priority_exponent: draw by error to this power; None draws all alike."""
+        n, device = worlds.num_envs, worlds.device
+        rows = capacity // n
+        if rows < n_step:
+            raise ConfigError(
+                f"dqn.buffer_size = {capacity:,} holds {rows} steps of {n:,} environments, but dqn.n_step = {n_step} "
+                f"needs {n_step}; set dqn.buffer_size to at least {n_step * n:,}."
+            )
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((rows, n, *shape), dtype=dtype, device=device)
+
+        self.rows, self.num_envs, self.n_step = rows, n, n_step
+        self.stored = {
+            "values": empty(worlds.shape.values),
+            "next_values": empty(worlds.shape.values),
+            "actions": empty(dtype=torch.int32),
+            "reward": empty(),
+            "terminated": empty(dtype=torch.bool),
+            "truncated": empty(dtype=torch.bool),
+        }
+        if worlds.bank is not None:
+            self.stored |= {"cursor": empty(dtype=torch.int32), "next_cursor": empty(dtype=torch.int32)}
+        self.head = torch.zeros(1, dtype=torch.int64, device=device)  # row that is written next
+        self.filled = torch.zeros(1, dtype=torch.int64, device=device)  # rows written, at most all
+        self.steps = torch.arange(n_step, device=device)
+        self.powers = gamma ** torch.arange(n_step + 1, dtype=torch.float64, device=device)  # of gamma, from 0 up
+        self.environments = torch.arange(n, device=device)
+        self.priority_exponent = priority_exponent
+        self.tree = None if priority_exponent is None else SumTree(rows * n, device)
+        self.highest = torch.ones(1, dtype=torch.float64, device=device)  # mass that new transitions get
+        self.ranked = False  # whether any error is known
+
+    # Write
+
+    def see(self, observation: Observation) -> None:
+        """Store what is seen before a step, as the environments gave it."""
+        self._put("values", observation.values)
+        if observation.cursor is not None:
+            self._put("cursor", observation.cursor)
+
+    def store(self, actions: Tensor, worlds: Worlds) -> None:
+        """Store what was done and what it led to, and move on to the next row."""
+        ended = worlds.terminated | worlds.truncated
+        self._put("actions", actions)
+        self._put("reward", worlds.reward)
+        self._put("terminated", worlds.terminated)
+        self._put("truncated", worlds.truncated)
+        self._put("next_values", torch.where(ended.unsqueeze(1), worlds.final.values, worlds.observation.values))
+        if worlds.final.cursor is not None and worlds.observation.cursor is not None:
+            self._put("next_cursor", torch.where(ended, worlds.final.cursor, worlds.observation.cursor))
+        self.filled.add_(1).clamp_(max=self.rows)
+        if self.tree is not None:
+            self._admit(self.tree)
+        self.head.add_(1).remainder_(self.rows)
+
+    def _put(self, name: str, row: Tensor) -> None:
+        stored = self.stored[name]
+        stored.index_copy_(0, self.head, row.to(stored.dtype).unsqueeze(0))
+
+    def _admit(self, tree: SumTree) -> None:
+        """Give the highest mass to the transitions whose n steps are now all known, and none to the newest."""
+        entering = (self.head - (self.n_step - 1)).remainder(self.rows) * self.num_envs + self.environments
+        mass = torch.where(self.filled >= self.n_step, self.highest, 0.0).expand(self.num_envs)
+        if self.n_step > 1:
+            newest = self.head * self.num_envs + self.environments
+            entering, mass = torch.cat([newest, entering]), torch.cat([torch.zeros_like(mass), mass])
+        tree.set(entering, mass)
+
+    def cut(self) -> None:
+        """Let the running episodes end, truncated, with the last step: what is stored next belongs to others."""
+        newest = (self.head - 1).remainder(self.rows)
+        self.stored["truncated"].index_fill_(0, newest, True)
+
+    # Draw
+
+    def sample(self, count: int, generator: torch.Generator, correction: Tensor | None = None) -> Transitions:
+        """Draw transitions, with replacement; at least `n_step` rows must be stored.
+
+        correction: if drawn by error, the power (0 to 1, a tensor) to which weights make up for unequal chances.
+        """
+        uniform = torch.rand(count, dtype=torch.float64, device=self.head.device, generator=generator)
+        beginnings = (self.filled - self.n_step + 1) * self.num_envs
+        weights = None
+        if self.tree is None:
+            drawn = (uniform * beginnings).long()
+            row = (self.head - self.filled + drawn // self.num_envs).remainder(self.rows)
+            environment = drawn % self.num_envs
+        else:
+            place, probability = self.tree.draw(uniform)
+            row, environment = place // self.num_envs, place % self.num_envs
+            if correction is not None:
+                weights = (beginnings * probability) ** -correction
+                weights = (weights / weights.amax()).float()
+        places = row * self.num_envs + environment
+        rewards, last = self._reward(row, environment)
+        # The last step is the n-th or the one that ended the episode.
+        at = (row + last).remainder(self.rows) * self.num_envs + environment
+        discount = self.powers.index_select(0, last + 1) * ~self._take("terminated", at)
+        return Transitions(
+            Observation(self._take("values", places), self._cursor("cursor", places)),
+            self._take("actions", places).long(),
+            rewards,
+            Observation(self._take("next_values", at), self._cursor("next_cursor", at)),
+            discount.float(),
+            weights,
+            places,
+        )
+
+    def _reward(self, row: Tensor, environment: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the discounted rewards of n steps, or fewer where an episode ends, and how many steps come before
+        the last."""
+        if self.n_step == 1:
+            return self._take("reward", row * self.num_envs + environment), torch.zeros_like(row)
+        steps = (row.unsqueeze(1) + self.steps).remainder(self.rows) * self.num_envs + environment.unsqueeze(1)
+        every = steps.flatten()  # [m · n]
+        ended = (self._take("terminated", every) | self._take("truncated", every)).view_as(steps)
+        before = ended.cumsum(1) - ended.long()  # ends before each step
+        counted = before == 0
+        rewards = self._take("reward", every).view_as(steps) * counted * self.powers[:-1].float()
+        return rewards.sum(1), counted.sum(1) - 1
+
+    def _take(self, name: str, places: Tensor) -> Tensor:
+        return self.stored[name].flatten(0, 1).index_select(0, places)
+
+    def _cursor(self, name: str, places: Tensor) -> Tensor | None:
+        return self._take(name, places) if name in self.stored else None
+
+    def set_errors(self, places: Tensor, errors: Tensor) -> None:
+        """Tell how wrong the values of some transitions were, which decides how often they are drawn from now on."""
+        if self.tree is None or self.priority_exponent is None:
+            return
+        masses = (errors.abs().double() + LEAST_ERROR) ** self.priority_exponent
+        largest = masses.amax().view(1)
+        if self.ranked:
+            torch.maximum(self.highest, largest, out=self.highest)
+        else:
+            # Until now all masses were 1, whatever the size of errors is; they must not outweigh those that are known.
+            self.tree.scale(largest)
+            self.highest.copy_(largest)
+            self.ranked = True
+        self.tree.set(places, masses)
+
+    # Save
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is stored by name: the rows written so far, and the position."""
+        filled = int(self.filled)
+        found = {name: stored[:filled] for name, stored in self.stored.items()}
+        found["position"] = torch.tensor([self.rows, self.n_step, int(self.head), filled, int(self.ranked)])
+        if self.tree is not None:
+            found |= {"highest": self.highest, **self.tree.state()}
+        return found
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
+        rows, n_step, head, filled, ranked = tensors["position"].tolist()
+        shapes = {name: tuple(stored.shape[1:]) for name, stored in self.stored.items()}
+        given = {name: tuple(tensors[name].shape[1:]) for name in shapes if name in tensors}
+        if rows != self.rows or given != shapes:
+            raise ConfigError(
+                f"The saved replay buffer holds {rows} rows of {given}; this one {self.rows} rows of {shapes}. Resume "
+                f"with the same environment, num_envs and dqn.buffer_size."
+            )
+        if n_step != self.n_step or (self.tree is not None) != ("highest" in tensors):
+            raise ConfigError(
+                f"The saved replay buffer is of dqn.n_step = {n_step}, dqn.prioritised = {'highest' in tensors}; this "
+                f"one of {self.n_step} and {self.tree is not None}. Resume with the same."
+            )
+        for name, stored in self.stored.items():
+            stored[:filled].copy_(tensors[name])
+        self.head.fill_(head)
+        self.filled.fill_(filled)
+        if self.tree is not None:
+            self.highest.copy_(tensors["highest"])
+            self.tree.load_state(tensors)
+            self.ranked = bool(ranked)

@@ -1,0 +1,335 @@
+"""A run from its configuration to an evaluated agent: bars, market, environments, learner, store. The page to read."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.errors import LearningError, RunError
+from velodrome.runs import checkpoint as checkpoints
+from velodrome.runs import setup
+from velodrome.runs.config import RunConfig
+from velodrome.runs.config_files import load_run_config
+from velodrome.runs.explain import to_yaml
+from velodrome.runs.folder import RunFolder
+from velodrome.runs.interrupts import Interrupts
+from velodrome.runs.live import LiveView, choose_mode
+from velodrome.runs.live_facts import action_names, facts_of
+from velodrome.runs.metrics import MetricsWriter, Sink
+from velodrome.runs.sinks import JsonLinesSink, StoreSink, TensorBoardSink, WandbSink
+from velodrome.runs.store import CheckpointRow, RunRecord, open_store
+from velodrome.runs.versions import versions
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import Console
+
+    from velodrome.learn.acting import TrainedPolicy
+    from velodrome.runs.live import Mode
+    from velodrome.tables.market import Market
+
+log = logging.getLogger("velodrome.runs")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was trained, or is being trained: its folder and what is in it."""
+
+    folder: RunFolder
+
+    @classmethod
+    def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
+        """Find a run by path, id, the unique start of its name or id, or "latest"."""
+        return run if isinstance(run, Run) else cls(RunFolder.open(run, root))
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.folder.path
+
+    @functools.cached_property
+    def config(self) -> RunConfig:
+        """What it was told."""
+        return load_run_config(self.folder.config_path)
+
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """Everything measured during training: step, name, value, time."""
+        with open_store(self.path.parent, self.config.logging.store, create=False) as store:
+            return store.metrics(self.folder.id)
+
+    @property
+    def status(self) -> str:
+        """Whether it is running, finished, interrupted or failed."""
+        with open_store(self.path.parent, self.config.logging.store, create=False) as store:
+            return store.run(self.folder.id).status
+
+    @functools.cached_property
+    def policy(self) -> TrainedPolicy:
+        """What it learnt: the best checkpoint on the validation split if there is one, else the last."""
+        return self.load_policy()
+
+    def load_policy(self, which: str = "best") -> TrainedPolicy:
+        """Return the policy of the "best" or of the "latest" checkpoint."""
+        found = self._checkpoint(which)
+        return setup.load_policy(found.tensors, found.plain)
+
+    def _checkpoint(self, which: str) -> checkpoints.Checkpoint:
+        pinned = [path for path in checkpoints.checkpoints(self.path) if checkpoints.is_pinned(path)]
+        if which == "best" and pinned:
+            return checkpoints.load_checkpoint(pinned[-1])
+        found = checkpoints.latest_valid(self.path)
+        if found is None:
+            raise RunError(f"{self.path}: this run has no checkpoint yet, so there is no policy to load.")
+        return found
+
+    @functools.cached_property
+    def market(self) -> Market | None:
+        """The market that it was trained on, built again; None for environments without one."""
+        return setup.build_market(self.config)
+
+
+def train(
+    config: str | Path | Mapping[str, Any] | RunConfig | None = None, *, console: Console | None = None,
+    mode: Mode | None = None, evaluate: bool = True, market: Market | None = None, **overrides: Any,
+) -> Run:  # fmt: skip
+    """Train an agent and return the run.
+
+    config: path of a YAML or TOML file, the name of a preset, a mapping, or a RunConfig; the default preset if None.
+    overrides: fields by name, such as steps=1_000_000 or **{"ppo.learning_rate": 1e-3}.
+    mode: "live", "plain", "json" or "quiet"; chosen by where output goes if None.
+    evaluate: play the final split at the end and write the report.
+    market: one that was built already; the configuration's otherwise.
+    """
+    chosen = load_run_config(config, overrides)
+    built = setup.build_market(chosen) if market is None else market
+    folder = RunFolder.create(
+        chosen.logging.folder, chosen.name or chosen.env.replace("/", "-").replace(":", "-"), config=to_yaml(chosen),
+        seeds={"run": chosen.seed}, data_hash=None if built is None else built.content_hash,
+    )  # fmt: skip
+    return _Session(Run(folder), chosen, built, None).go(console, mode, evaluate)
+
+
+def resume(
+    run: str | Path | Run, *, root: str | Path = "runs", console: Console | None = None, mode: Mode | None = None,
+    evaluate: bool = True,
+) -> Run:  # fmt: skip
+    """Continue a run from its last checkpoint, on the CPU to the same bits as if it had never stopped."""
+    found = Run.open(run, root)
+    market = found.market
+    known = found.folder.information["data_hash"]
+    if market is not None and known != market.content_hash:
+        raise RunError(
+            f"{found.path}: the data has changed since this run began (content hash {known} then, "
+            f"{market.content_hash} now); a run goes on with the data it began with. Restore the data, or train anew."
+        )
+    return _Session(found, found.config, market, found.folder.id).go(console, mode, evaluate)
+
+
+class _Session:
+    """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption."""
+
+    def __init__(self, run: Run, config: RunConfig, market: Market | None, resumed: str | None) -> None:
+        self.run, self.config, self.market, self.resumed = run, config, market, resumed
+        self.best = -math.inf  # result of the best evaluation so far
+        self.saved_at = 0.0
+
+    def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
+        """Train until done or interrupted, save, evaluate."""
+        from rich.console import Console
+
+        console = console or Console()
+        folder, config = self.run.folder, self.config
+        with folder.lock(), folder.write_log(), open_store(self.run.path.parent, config.logging.store) as self.store:
+            try:
+                finished = self._train(console, mode or choose_mode(console))
+            except BaseException as error:
+                self._tell(status="interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error=str(error))
+                log.exception("the run ended with an error")
+                raise
+            self._tell(status="finished" if finished else "interrupted")
+            if finished and evaluate:
+                self._evaluate_at_the_end(console, mode or choose_mode(console))
+        return self.run
+
+    # Train
+
+    def _train(self, console: Console, mode: Mode) -> bool:
+        config, folder = self.config, self.run.folder
+        device = config.usable_device()
+        worlds = setup.make_worlds(config, self.market, device)
+        self.learner = setup.make_learner(config, worlds)
+        self.agent = setup.describe_agent(config, worlds)
+        found = checkpoints.latest_valid(self.run.path) if self.resumed else None
+        if found is not None:
+            setup.check_agent(found.plain["agent"], self.agent, str(found.path))
+            self.learner.load_state(found.tensors, found.plain["learner"])
+            self.best = found.plain["best"]
+        first = self.learner.steps
+        self._begin_rows(first)
+        log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
+        view = LiveView(
+            config.steps, f"{config.algorithm} on {config.env}", console, mode, first_steps=first,
+            folder=self.run.path, resume=f"velodrome train --resume {folder.id}", facts=facts_of(config, device),
+            action_names=action_names(config),
+        )  # fmt: skip
+        self.saved_at = time.monotonic()
+        with (
+            Interrupts() as interrupts,
+            MetricsWriter(self._sinks(first if self.resumed else None)) as self.writer,
+            view,
+        ):
+            if found is None:
+                self._save(view)
+            while self.learner.steps < config.steps and not interrupts.requested:
+                self._iterate(view)
+            if self.learner.steps > first:
+                self._save(view)
+        return self.learner.steps >= config.steps
+
+    def _iterate(self, view: LiveView) -> None:
+        """Learn once; write down what happened; evaluate and save where it is time to."""
+        before = self.learner.steps
+        metrics = self.learner.iterate()
+        steps, config = self.learner.steps, self.config
+        self._check_numbers(metrics)
+        # Counted from the run's beginning, so that a resumed run logs the same iterations.
+        if steps // (steps - before) % config.logging.log_every == 0:
+            self.writer.add(steps, metrics)
+        view.update(steps, metrics)
+        improved = False
+        if _due(before, steps, config.evaluation.every_steps) and self._evaluates():
+            found = self._evaluate_quickly()
+            self.writer.add(steps, {f"evaluation/{self._split()}/{name}": value for name, value in found.items()})
+            view.evaluated(self._split(), found)
+            improved = found["return"] > self.best
+            self.best = max(self.best, found["return"])
+        seconds = config.checkpoint.every_seconds
+        late = seconds is not None and time.monotonic() - self.saved_at >= seconds
+        if improved or late or _due(before, steps, config.checkpoint.every_steps):
+            self._save(view, pinned=improved)
+
+    def _check_numbers(self, metrics: Mapping[str, float]) -> None:
+        """Stop when learning has broken, before a checkpoint could hold what is left of it."""
+        broken = {name: value for name, value in metrics.items() if _must_be_finite(name) and not math.isfinite(value)}
+        if broken:
+            shown = ", ".join(f"{name} = {value}" for name, value in broken.items())
+            last = checkpoints.latest_checkpoint(self.run.path)
+            raise LearningError(
+                f"Learning broke at step {self.learner.steps:,}: {shown}. The last good checkpoint is kept "
+                f"({last}). Usual causes: learning_rate too high, rewards or observations that are huge or not a "
+                f"number; try a smaller {self.config.algorithm}.learning_rate, or normalise_rewards=true."
+            )
+
+    # Evaluate
+
+    def _split(self) -> str:
+        return self.config.evaluation.split or "episodes"
+
+    def _evaluates(self) -> bool:
+        return self.market is None or self.config.evaluation.split is not None
+
+    def _evaluate_quickly(self) -> dict[str, float]:
+        """Play the validation split (or some episodes) once, without touching the learner's randomness."""
+        from velodrome.learn.acting import TrainedPolicy
+
+        policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
+        if self.market is not None:
+            from velodrome.learn.evaluate import quick_figures
+
+            return quick_figures(policy, self.market, self._split(), self.config.params)
+        from velodrome.learn.backtest import play_episodes
+
+        episodes = self.config.evaluation.episodes
+        count = min(episodes, self.config.num_envs)
+        envs = setup.make_environments(self.config, None, count, "cpu")
+        try:
+            played = play_episodes(policy, envs, episodes, seed=self.config.seed + 1_000_003)
+        finally:
+            envs.close()
+        return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
+
+    def _evaluate_at_the_end(self, console: Console, mode: Mode) -> None:
+        from velodrome.runs.evaluating import evaluate_run
+
+        if self.market is not None and self.config.evaluation.final_split is None:
+            return
+        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=mode == "live")
+        if mode in ("live", "plain"):
+            console.print(evaluation.table())
+            console.print(f"report: {self.run.folder.report_path}", soft_wrap=True)
+
+    # Write down
+
+    def _begin_rows(self, steps: int) -> None:
+        folder, config = self.run.folder, self.config
+        if self.resumed:
+            checkpoints.forget_checkpoints_after(self.run.path, steps)
+            self.store.forget_after(folder.id, steps)
+            self._tell(status="running", error="")
+            return
+        self.store.create_run(
+            RunRecord(
+                folder.id, folder.information["name"], str(folder.path), config.env, config.algorithm,
+                config=config.content(), config_hash=config.hash, seed=config.seed, versions=versions(),
+                data_hash="" if self.market is None else self.market.content_hash,
+            )
+        )  # fmt: skip
+
+    def _tell(self, **changes: Any) -> None:
+        self.store.update_run(self.run.folder.id, **changes)
+
+    def _sinks(self, resume_step: int | None) -> list[Sink]:
+        folder, logging_config = self.run.folder, self.config.logging
+        sinks: list[Sink] = [
+            StoreSink(self.store, folder.id), JsonLinesSink(folder.metrics_path, resume_step=resume_step)
+        ]  # fmt: skip
+        if logging_config.tensorboard:
+            sinks.append(TensorBoardSink(self.run.path / "tensorboard", resume_step=resume_step))
+        if logging_config.wandb:
+            sinks.append(
+                WandbSink(
+                    self.run.path, folder.id, logging_config.wandb_project, folder.path.name, self.config.content(),
+                    mode=logging_config.wandb_mode,
+                )
+            )  # fmt: skip
+        return sinks
+
+    def _save(self, view: LiveView, pinned: bool = False) -> None:
+        """Write a checkpoint; what was measured up to it goes first."""
+        self.writer.flush()
+        tensors, plain = self.learner.state()
+        content = {"learner": plain, "agent": self.agent, "best": self.best, **_extras(self.config)}
+        path = checkpoints.save_checkpoint(
+            self.run.path, self.learner.steps, tensors, content, keep=self.config.checkpoint.keep, pinned=pinned
+        )
+        if pinned:
+            for other in checkpoints.checkpoints(self.run.path):
+                if other != path and checkpoints.is_pinned(other):
+                    checkpoints.pin_checkpoint(other, False)
+        rows = [
+            CheckpointRow(checkpoints.checkpoint_steps(one), str(one), checkpoints.is_pinned(one), one.stat().st_mtime)
+            for one in checkpoints.checkpoints(self.run.path)
+        ]
+        self.store.set_checkpoints(self.run.folder.id, rows)
+        self.saved_at = time.monotonic()
+        view.note(f"checkpoint at step {self.learner.steps:,}{' (best so far)' if pinned else ''}")
+
+
+def _extras(config: RunConfig) -> dict[str, Any]:
+    return {"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {}
+
+
+def _due(before: int, steps: int, every: int | None) -> bool:
+    """Return whether a multiple of `every` was passed."""
+    return every is not None and steps // every > before // every
+
+
+def _must_be_finite(name: str) -> bool:
+    return name.startswith(("loss/", "policy/", "optimiser/", "episode/mean_reward"))

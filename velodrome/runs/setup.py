@@ -1,0 +1,160 @@
+"""From a configuration to environments and a learner, and from a checkpoint back to a policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from velodrome.errors import CheckpointError, ConfigError
+from velodrome.runs.config import RunConfig
+from velodrome.runs.parameters import takes_market
+
+if TYPE_CHECKING:
+    import gymnasium
+    from torch import Tensor
+
+    from velodrome.learn.acting import TrainedPolicy
+    from velodrome.learn.dqn import DQN
+    from velodrome.learn.ppo import PPO
+    from velodrome.rollout.worlds import Worlds
+    from velodrome.tables.market import Market
+
+
+def is_rule(env: str) -> bool:
+    """Return whether an environment is one of the catalogue, compiled from its rule."""
+    from velodrome.envs.catalog import CATALOG
+
+    return env in CATALOG
+
+
+def make_environments(config: RunConfig, market: Market | None, num_envs: int, device: str) -> Any:
+    """Return the environments that a run learns in, or others like them."""
+    if not is_rule(config.env):
+        import gymnasium
+        from gymnasium.vector import AutoresetMode
+
+        return gymnasium.make_vec(
+            config.env, num_envs, vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}, **config.params,
+        )  # fmt: skip
+    from velodrome.vector.make import make_vec
+
+    given: dict[str, Any] = dict(config.params)
+    if market is not None:
+        given |= {"market": market, "split": "train" if "train" in market.splits else None}
+    backend: Any = "cuda" if device == "cuda" else "native"
+    # The learner's actions are legal by construction.
+    return make_vec(
+        config.env, num_envs, backend=backend, seed=config.seed, observation="cursor", check_actions=False, **given
+    )
+
+
+def make_worlds(config: RunConfig, market: Market | None, device: str) -> Worlds:
+    """Return the environments of a run as its learner sees them."""
+    import torch
+
+    from velodrome.rollout import worlds
+
+    half = config.learner.precision == "bfloat16" and device == "cuda"
+    envs = make_environments(config, market, config.num_envs, device)
+    return worlds.make_worlds(envs, device, torch.bfloat16 if half else torch.float32)
+
+
+def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:
+    """Return the learner of a run."""
+    if config.algorithm == "dqn":
+        from velodrome.learn.dqn import DQN
+
+        return DQN(worlds, config.network, config.dqn, total_steps=config.steps, seed=config.seed)
+    from velodrome.learn.ppo import PPO
+
+    return PPO(worlds, config.network, config.ppo, total_steps=config.steps, seed=config.seed)
+
+
+# What a checkpoint says about the agent in it
+
+
+def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:
+    """Return what must be known to use a network without its data, as JSON holds it."""
+    names = getattr(getattr(worlds.envs, "world", None), "window_names", ())
+    return {
+        "env": config.env,
+        "algorithm": config.algorithm,
+        "values": worlds.shape.values,
+        "windows": [list(shape) for shape in worlds.shape.windows],
+        "window_names": list(names),
+        "actions": describe_space(worlds.action_space),
+        "network": config.network.model_dump(mode="json"),
+    }
+
+
+def describe_space(space: gymnasium.Space) -> dict[str, Any]:
+    """Return an action space as JSON holds it."""
+    import gymnasium
+
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return {"kind": "discrete", "count": int(space.n)}
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return {"kind": "multi_discrete", "counts": space.nvec.tolist()}
+    if isinstance(space, gymnasium.spaces.Box):
+        return {"kind": "box", "low": space.low.tolist(), "high": space.high.tolist()}
+    raise ConfigError(f"The action space {space} cannot be learnt; there are Discrete, MultiDiscrete and Box.")
+
+
+def read_space(described: dict[str, Any]) -> gymnasium.Space:
+    """Return the action space that `describe_space` described."""
+    import gymnasium
+    import numpy as np
+
+    if described["kind"] == "discrete":
+        return gymnasium.spaces.Discrete(described["count"])
+    if described["kind"] == "multi_discrete":
+        return gymnasium.spaces.MultiDiscrete(described["counts"])
+    low, high = (np.array(described[end], np.float32) for end in ("low", "high"))
+    return gymnasium.spaces.Box(low, high, dtype=np.float32)
+
+
+def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
+    """Refuse the checkpoint of another environment or network, naming what differs."""
+    for name, value in wanted.items():
+        if saved.get(name) != value:
+            raise CheckpointError(
+                f"{where}: this checkpoint is of another agent: {name} is {saved.get(name)!r} there and {value!r} "
+                f"here. Resume the run that wrote it, or start a new one."
+            )
+
+
+def load_policy(tensors: dict[str, Tensor], plain: dict[str, Any]) -> TrainedPolicy:
+    """Return the policy in a checkpoint; it acts on flat observations, and by cursor once it has a bank."""
+    from velodrome.learn.acting import TrainedPolicy
+    from velodrome.learn.config import NetworkConfig
+    from velodrome.learn.snapshots import only
+    from velodrome.rollout.moments import RunningMoments
+    from velodrome.rollout.observation import ObservationShape
+
+    agent = plain["agent"]
+    shape = ObservationShape(agent["values"], tuple((rows, width) for rows, width in agent["windows"]))
+    space = read_space(agent["actions"])
+    settings = NetworkConfig(**agent["network"])
+    network: Any
+    if agent["algorithm"] == "dqn":
+        from velodrome.learn.q_network import QNetwork
+
+        network = QNetwork(shape, space, settings, duelling=plain["duelling"])
+    else:
+        from velodrome.learn.policy import ActorCritic
+
+        network = ActorCritic(shape, space, settings)
+    network.load_state_dict(only(tensors, "policy"))
+    moments = None
+    saved = only(tensors, "moments")
+    if saved:
+        moments = RunningMoments(shape.values)
+        moments.load_state(saved)
+    return TrainedPolicy(
+        network.eval(), shape, space, moments=moments, window_names=tuple(agent["window_names"])
+    )  # fmt: skip
+
+
+def build_market(config: RunConfig) -> Market | None:
+    """Return the market of a run, None for environments without one."""
+    return config.market.build() if takes_market(config.env) else None
