@@ -20,24 +20,34 @@ _HOMES = {
     "Market": "velodrome.tables",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
+    "train": "velodrome.runs.run",
+    "resume": "velodrome.runs.run",
+    "Run": "velodrome.runs.run",
+    "evaluate": "velodrome.runs.evaluating",
 }
 __all__ = [
     "Bars",
     "Market",
+    "Run",
     "__version__",
     "build_market",
     "check_bars",
     "check_leaks",
     "describe_features",
+    "evaluate",
     "make",
     "make_vec",
     "read_bars",
+    "resume",
     "synthetic_bars",
+    "train",
     "walk_forward",
 ]
 
 if TYPE_CHECKING:
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
+    from velodrome.runs.evaluating import evaluate
+    from velodrome.runs.run import Run, resume, train
     from velodrome.tables import Market, build_market, check_leaks, describe_features, walk_forward
     from velodrome.vector.make import make, make_vec
 

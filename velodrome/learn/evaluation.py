@@ -23,6 +23,9 @@ from velodrome.learn.performance import BY_NAME, format_figure
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 
 
+LABEL_WIDTH = 20  # a narrow terminal cuts the figures on the right, not what they are of
+
+
 @dataclass(frozen=True)
 class Row:
     """A metric of the agent with its interval, and of each baseline (NaN: not defined)."""
@@ -146,7 +149,7 @@ class Evaluation:
         shown = self.baseline_names
         confidence = self.information["confidence"]
         table = Table(title=f"{self.information['title']}: {self.label}")
-        table.add_column("")
+        table.add_column("", no_wrap=True, min_width=LABEL_WIDTH)
         table.add_column("agent", justify="right", no_wrap=True)
         table.add_column(f"{confidence:.0%} interval", justify="right", no_wrap=True)
         for name in shown:

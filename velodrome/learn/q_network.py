@@ -23,7 +23,7 @@ class QNetwork(nn.Module):
         trunk = make_trunk(shape, config)
         if isinstance(trunk, RecurrentTrunk):
             raise ConfigError(
-                "network.kind = 'gru': DQN replays single steps and cannot carry memory from one to the next; use 'mlp', "
+                "network.kind = 'gru': DQN replays single steps and cannot carry memory between them; use 'mlp', "
                 "'mlp_batch_norm' or 'conv' with windows that reach back far enough, or algorithm = 'ppo'."
             )
         self.trunk = trunk

@@ -138,7 +138,8 @@ class _Session:
     def __init__(self, run: Run, config: RunConfig, market: Market | None, resumed: str | None) -> None:
         self.run, self.config, self.market, self.resumed = run, config, market, resumed
         self.best = -math.inf  # result of the best evaluation so far
-        self.saved_at = 0.0
+        self.saved_at = 0.0  # seconds, of the last checkpoint
+        self.saved_steps = 0
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, save, evaluate."""
@@ -171,6 +172,7 @@ class _Session:
             setup.check_agent(found.plain["agent"], self.agent, str(found.path))
             self.learner.load_state(found.tensors, found.plain["learner"])
             self.best = found.plain["best"]
+            self.saved_steps = found.steps
         first = self.learner.steps
         self._begin_rows(first)
         log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
@@ -189,7 +191,7 @@ class _Session:
                 self._save(view)
             while self.learner.steps < config.steps and not interrupts.requested:
                 self._iterate(view)
-            if self.learner.steps > first:
+            if self.learner.steps > self.saved_steps:
                 self._save(view)
         return self.learner.steps >= config.steps
 
@@ -318,7 +320,7 @@ class _Session:
             for one in checkpoints.checkpoints(self.run.path)
         ]
         self.store.set_checkpoints(self.run.folder.id, rows)
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved_steps = time.monotonic(), self.learner.steps
         view.note(f"checkpoint at step {self.learner.steps:,}{' (best so far)' if pinned else ''}")
 
 

@@ -1,0 +1,122 @@
+"""Small environments and learners that the tests of rollout and learn share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import velodrome as vd
+from tests.markets import small_market
+from velodrome.learn.config import NetworkConfig, PPOConfig
+from velodrome.learn.ppo import PPO
+from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds
+from velodrome.tables.market import Market
+
+SMALL_NETWORK = {"hidden": (16, 12), "memory": 10, "channels": (4, 5), "kernel": 3}
+
+
+def trading_worlds(
+    num_envs: int = 6, seed: int = 0, market: Market | None = None, **params: Any
+) -> RuleWorlds:  # fmt: skip
+    """Return environments on a small wild market; episodes are short and some end in ruin."""
+    values = {"episode_length": (3, 9), "leverage": 20.0, **params}
+    market = small_market(bars=60, instruments=2, seed=1) if market is None else market
+    envs = vd.make_vec("trading", num_envs, market=market, observation="cursor", seed=seed, threads=1, **values)
+    worlds = make_worlds(envs)
+    assert isinstance(worlds, RuleWorlds)
+    return worlds
+
+
+def foreign_worlds(make: Callable[[], gymnasium.Env], num_envs: int) -> ForeignWorlds:
+    """Return environments of another library as a learner sees them."""
+    return ForeignWorlds(SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+def make_ppo(
+    worlds: Any, network: dict[str, Any] | None = None, seed: int = 0, total_steps: int = 10_000, **config: Any
+) -> PPO:
+    """Return a small learner."""
+    values = {"rollout_length": 8, "epochs": 2, "minibatches": 2, **config}
+    settings = NetworkConfig(**{**SMALL_NETWORK, **(network or {})})
+    return PPO(worlds, settings, PPOConfig(**values), total_steps=total_steps, seed=seed)
+
+
+def without_times(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith("time/")}
+
+
+class Endless(gymnasium.Env):
+    """Pays 1 for every step and shows the number of the step, one-hot; ends after `length` steps, one way or other."""
+
+    def __init__(self, length: int, *, terminates: bool, shows_time: bool = True) -> None:
+        self.length, self.terminates, self.shows_time = length, terminates, shows_time
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (length + 1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.step_number = 0
+
+    def _observation(self) -> np.ndarray:
+        shown = np.zeros(self.length + 1, np.float32)
+        shown[self.step_number if self.shows_time else 0] = 1.0
+        return shown
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.step_number = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.step_number += 1
+        over = self.step_number == self.length
+        return self._observation(), 1.0, over and self.terminates, over and not self.terminates, {}
+
+
+class Cue(gymnasium.Env):
+    """Shows a sign at first and asks for it `delay` steps later: nothing that is seen then tells the answer."""
+
+    def __init__(self, delay: int = 3) -> None:
+        self.delay = delay
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def _observation(self) -> np.ndarray:
+        cue = (2.0 * self.sign - 1.0) if self.step_number == 0 else 0.0
+        return np.array([cue, self.step_number == self.delay], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.sign, self.step_number = int(self.np_random.integers(2)), 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        asked = self.step_number == self.delay
+        reward = float(asked and int(action) == self.sign)
+        self.step_number += 1
+        return self._observation(), reward, asked, False, {}
+
+
+class Bandit(gymnasium.Env):
+    """One step; the reward says how well the actions match what is shown. Any action space."""
+
+    def __init__(self, space: gymnasium.Space, size: int = 3) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self.action_space = space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.shown = self.np_random.normal(size=self.observation_space.shape).astype(np.float32)
+        return self.shown, {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        assert self.action_space.contains(np.asarray(action, self.action_space.dtype)), action
+        chosen = np.atleast_1d(np.asarray(action, np.float64))
+        wanted = (self.shown[: len(chosen)] > 0.0).astype(np.float64)
+        return self.shown, float(-np.square(chosen - wanted).sum()), True, False, {}
+
+
+def parameters_of(learner: PPO) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in learner.policy.state_dict().items()}

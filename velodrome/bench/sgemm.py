@@ -1,0 +1,54 @@
+"""What the machine's matrix products allow: operations of a training step, and how fast sgemm does them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pydantic import BaseModel, Field
+
+SQUARE = 1536  # rows of the matrices by which sgemm is measured: 18 MiB of operands, 7 GFLOP a product
+PRODUCTS = 4  # the best of so many counts
+
+
+class Operations(BaseModel):
+    """Floating-point operations of matrix products for one environment step; a multiply-add counts two."""
+
+    acting: int = Field(description="forward through actor and critic, in the rollout")
+    update: int = Field(description="forward, gradients of weights and of hidden layers' inputs, in all epochs")
+
+    @property
+    def total(self) -> int:
+        """Of a whole step."""
+        return self.acting + self.update
+
+
+def perceptron(inputs: int, hidden: Sequence[int], outputs: int) -> list[tuple[int, int]]:
+    """Return (inputs, outputs) of every layer."""
+    widths = [inputs, *hidden, outputs]
+    return list(zip(widths[:-1], widths[1:], strict=True))
+
+
+def operations_per_step(networks: Sequence[Sequence[tuple[int, int]]], epochs: int) -> Operations:
+    """Count the matrix products of PPO for one step.
+
+    The gradient of a weight costs what the layer's product did, and so does the gradient of the layer's input; that of
+    the observation, the first layer's input, is not needed. Biases, activations, the loss and the optimiser are left
+    out, and so are the few values that close a rollout.
+    """
+    forward = sum(2 * inputs * outputs for layers in networks for inputs, outputs in layers)
+    observed = sum(2 * layers[0][0] * layers[0][1] for layers in networks)
+    return Operations(acting=forward, update=epochs * (3 * forward - observed))
+
+
+def sgemm_rate(size: int = SQUARE, products: int = PRODUCTS) -> float:
+    """Return floating-point operations per second of a square product on all of torch's threads, the best of some."""
+    import torch
+
+    left, right, out = torch.rand(size, size), torch.rand(size, size), torch.empty(size, size)
+    seconds = []
+    for _ in range(products):
+        began = time.perf_counter()
+        torch.mm(left, right, out=out)
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds)

@@ -1,0 +1,114 @@
+"""What `velodrome bench train` can be asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from velodrome.errors import did_you_mean
+
+
+class TrainPeer(NamedTuple):
+    """Somebody else's PPO, and what it needs."""
+
+    label: str
+    num_envs: int
+    module: str
+    extra: str
+    processes: int = 0  # worker processes
+
+
+TRAIN_PEERS: dict[str, TrainPeer] = {
+    "dummy": TrainPeer("SB3 PPO, DummyVecEnv", 8, "stable_baselines3", "sb3"),
+    "dummy64": TrainPeer("SB3 PPO, DummyVecEnv", 64, "stable_baselines3", "sb3"),
+    "subproc": TrainPeer("SB3 PPO, SubprocVecEnv", 8, "stable_baselines3", "sb3", 8),
+    "torchrl": TrainPeer("TorchRL PPO, SerialEnv", 8, "torchrl", "torchrl"),
+}
+YARDSTICK = "dummy"  # the peer that ratios are about
+QUICK: dict[str, Any] = {
+    "against": ("dummy", "dummy64"), "seconds": 1.5, "repeats": 3, "bars": 50_000, "race_seconds": 6.0, "race_seeds": 1,
+}  # fmt: skip
+
+
+class TrainBenchmarkOptions(BaseModel):
+    """How the speed of training is measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    against: tuple[str, ...] = Field(
+        ("all",), description=f"peers to measure: all, none, or of {', '.join(TRAIN_PEERS)}"
+    )
+    sizes: tuple[int, ...] = Field(
+        (256, 1024), description="numbers of environments of Velodrome's PPO; what is promised is about the first"
+    )
+    seconds: float = Field(
+        10.0, gt=0.0, le=600.0,
+        description="seconds of training per contender, all repeats; one iteration per repeat at least",
+    )  # fmt: skip
+    repeats: int = Field(5, ge=3, le=100, description="rounds in which contenders take turns; medians count")
+    batch: int = Field(8192, ge=64, le=1_000_000, multiple_of=64, description="steps in a rollout, all environments")
+    epochs: int = Field(4, ge=1, le=100, description="passes over a rollout in an update")
+    minibatches: int = Field(4, ge=1, le=64, description="parts of a rollout, each one gradient step")
+    hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers of actor and critic, each")
+    fraction: float = Field(0.8, gt=0.0, lt=1.0, description="share of the known optimum that is to be learned")
+    race_seconds: float = Field(
+        120.0, ge=0.0, le=86_400.0, description="seconds of training to learn it in, each contender; 0: not measured"
+    )
+    race_seeds: int = Field(3, ge=1, le=100, description="how often learning is timed, with a new seed each time")
+    evaluate_every: int = Field(2, ge=1, le=1000, description="iterations between two evaluations while learning")
+    bars: int = Field(100_000, ge=10_000, le=10_000_000, description="bars of the market, 80 % of them to train on")
+    episode_length: int = Field(1000, ge=1, le=2000, description="decisions in an episode")
+    threads: int | None = Field(None, ge=1, description="torch's threads, the same for all; if not given, all cores")
+    seed: int = Field(0, ge=0, description="of the market, the first weights and the actions")
+    json_path: Path | None = Field(None, description="file for everything that was measured, as JSON")
+    plot_path: Path | None = Field(None, description="file for a plot, as PNG")
+    quick: bool = Field(False, description="a coarse run of under a minute; other options still win where given")
+
+    @field_validator("against")
+    @classmethod
+    def _peers_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        legal = ("all", "none", *TRAIN_PEERS)
+        for name in names:
+            if name not in legal:
+                raise ValueError(f"no peer {name!r}; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
+        return names
+
+    @field_validator("hidden")
+    @classmethod
+    def _widths_are_legal(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if not widths or not all(1 <= width <= 65536 for width in widths):
+            raise ValueError("needs one or more widths from 1 to 65536")
+        return widths
+
+    @model_validator(mode="after")
+    def _sizes_divide_the_batch(self) -> TrainBenchmarkOptions:
+        if not self.sizes or not all(1 <= size and self.batch % size == 0 for size in self.sizes):
+            raise ValueError(f"sizes {self.sizes}: needs one or more numbers that divide the batch of {self.batch}")
+        if self.batch % self.minibatches:
+            raise ValueError(f"{self.minibatches} minibatches do not divide the batch of {self.batch}")
+        return self
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of the peers that are asked for, in the order of TRAIN_PEERS."""
+        if "all" in self.against:
+            return tuple(TRAIN_PEERS)
+        return tuple(name for name in TRAIN_PEERS if name in self.against)
+
+    def resolved(self) -> TrainBenchmarkOptions:
+        """Return the options with those of a quick run in place of every default, if it is one."""
+        if not self.quick:
+            return self
+        coarse = {name: value for name, value in QUICK.items() if name not in self.model_fields_set}
+        return self.model_copy(update=coarse)
+
+
+def missing_train_peer(peer: str) -> str | None:
+    """Return why a peer cannot be measured here, or None."""
+    wanted = TRAIN_PEERS[peer]
+    if importlib.util.find_spec(wanted.module) is not None:
+        return None
+    return f"not installed: pip install 'velodrome[{wanted.extra}]'"

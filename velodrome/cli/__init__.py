@@ -1,0 +1,48 @@
+"""The command `velodrome`: parsing only. What a command needs is imported when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import CycloptsError
+
+from velodrome.cli import inspection, measuring, running, training
+from velodrome.cli.shared import DEBUG_FLAG, DEBUG_VARIABLE, INTERRUPTED, PROBLEM_FOUND, REFUSED, app
+from velodrome.errors import VelodromeError
+
+__all__ = [
+    "INTERRUPTED", "PROBLEM_FOUND", "REFUSED", "app", "inspection", "main", "measuring", "run", "running", "training",
+]  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out a command line and return its exit code; errors meant for people become one message on stderr."""
+    debug = DEBUG_FLAG in arguments or os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+    try:
+        result = app(
+            [argument for argument in arguments if argument != DEBUG_FLAG],
+            exit_on_error=False,
+            result_action="return_value",
+        )
+    except CycloptsError:  # printed already
+        return REFUSED
+    except KeyboardInterrupt:
+        sys.stderr.write("velodrome: interrupted\n")
+        return INTERRUPTED
+    except VelodromeError as error:
+        if debug:
+            raise
+        sys.stderr.write(f"velodrome: {error}\n")
+        return REFUSED
+    if arguments[:1] == ["train"] and {"--help", "-h"} & set(arguments):
+        from velodrome.runs.explain import help_text
+
+        sys.stdout.write(f"\nSettings, each with its default:\n\n{help_text()}\n")
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))

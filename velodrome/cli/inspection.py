@@ -1,0 +1,89 @@
+"""Commands that look: at price files, at features, at this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from velodrome.cli.shared import PROBLEM_FOUND, Words, app, console, data
+
+
+@data.command
+def check(
+    path: Path,
+    *,
+    symbols: Words = None,
+    timeframe: str | None = None,
+    timezone: str = "UTC",
+    day_first: bool | None = None,
+) -> int:
+    """Report what reading price files would refuse, and what it would let pass but deserves a look.
+
+    Exit code 1 if `vd.read_bars` with the same arguments would refuse them.
+
+    Parameters
+    ----------
+    path
+        A CSV, TSV, TXT (plain or .gz) or Parquet file, or a folder of them.
+    symbols
+        Those to look at; all if not given.
+    timeframe
+        Bar size to resample to, such as 5m or 1h; the data's own if not given.
+    timezone
+        IANA zone in which times without a zone are read and in which days begin.
+    day_first
+        Whether 02/03/2020 is 2 March; decided from the values if not given.
+    """
+    from velodrome.bars.check import check_bars, rich_table
+
+    report = check_bars(path, symbols, timeframe, timezone, day_first)
+    console().print(rich_table(report))
+    return 0 if report.ok else PROBLEM_FOUND
+
+
+@data.command
+def features() -> None:
+    """List the features that `vd.build_market` knows by name, by family."""
+    from rich.table import Table
+
+    from velodrome.tables import describe_features
+    from velodrome.tables.families import DEFAULT_FEATURES, FAMILIES
+
+    described = describe_features()
+    table = Table(title="features", caption=f"used if none are named: {', '.join(DEFAULT_FEATURES)}")
+    for heading in ("family", "written", "numbers (default)", "value"):
+        table.add_column(heading)
+    for family in FAMILIES.values():
+        numbers = ", ".join(
+            f"{number.name} ({'required' if number.default is None else f'{number.default:g}'})"
+            for number in family.numbers
+        )
+        table.add_row(family.name, family.example, numbers, described.pop(family.example))
+    for name, explanation in described.items():
+        table.add_row("columns of the data", name, "", explanation)
+    console().print(table)
+
+
+@app.command
+def doctor(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+    """Say what this machine has, whether each backend works on it, and what to do where something does not.
+
+    Exit code 1 if there is a problem; what is merely absent, such as a GPU, is none.
+
+    Parameters
+    ----------
+    json
+        Print the report as JSON.
+    """
+    from velodrome.doctor import doctor as examine
+    from velodrome.doctor import rich_table
+
+    report = examine()
+    if json:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        console().print(rich_table(report))
+    return 0 if report.ok else PROBLEM_FOUND

@@ -1,0 +1,109 @@
+"""Commands that measure speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from velodrome.cli.shared import Flag, Words, bench, console, split_words, validated
+
+
+@bench.command
+def step(
+    *,
+    sizes: Words = None,
+    against: Words = None,
+    seconds: float | None = None,
+    repeats: int | None = None,
+    bars: int | None = None,
+    window: int | None = None,
+    features: int | None = None,
+    episode_length: int | None = None,
+    processes: Words = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    json: Path | None = None,
+    plot: Path | None = None,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Measure steps a second of Velodrome and of its peers on the same problem, after checking that results agree.
+
+    Parameters
+    ----------
+    sizes
+        Numbers of environments in a batch, such as 64 1024 16384.
+    against
+        Peers to measure: all, none, or some of numpy, sync, async, dummy, subproc, torchtrade.
+    seconds
+        Seconds of stepping per measurement, all repeats together.
+    repeats
+        Repeats per measurement; the median counts.
+    bars
+        Bars of the market.
+    window
+        Bars in an observation.
+    features
+        Features of each bar in an observation.
+    episode_length
+        Decisions in an episode.
+    processes
+        Worker processes to try for peers that use some; the best counts.
+    threads
+        Threads of the rows with all threads; all that there are if not given.
+    seed
+        Of the market, the actions and the starts.
+    json
+        File for everything that was measured, as JSON.
+    plot
+        File for a plot, as PNG.
+    quick
+        A coarse run of under half a minute; other options still win where given.
+    """
+    from velodrome.bench.options import StepBenchmarkOptions
+    from velodrome.bench.step import run_step_benchmark
+
+    given = {
+        "sizes": split_words(sizes), "against": split_words(against), "seconds": seconds, "repeats": repeats,
+        "bars": bars, "window": window, "features": features, "episode_length": episode_length, "processes": split_words(processes),
+        "threads": threads, "seed": seed, "json_path": json, "plot_path": plot, "quick": quick or None,
+    }  # fmt: skip
+    options = validated(StepBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
+    run_step_benchmark(options, console())
+
+
+@bench.command(name="train")
+def bench_train(
+    *,
+    against: Words = None,
+    seconds: float | None = None,
+    seed: int | None = None,
+    json: Path | None = None,
+    plot: Path | None = None,
+    quick: Flag = False,
+) -> None:
+    """Measure whole training, collecting and learning: steps a second and time to a part of the known optimum.
+
+    Parameters
+    ----------
+    against
+        Peers to measure: all, none, or some of those that --against nonsense lists.
+    seconds
+        Seconds of training per measurement.
+    seed
+        Of the market and the learners.
+    json
+        File for everything that was measured, as JSON.
+    plot
+        File for a plot, as PNG.
+    quick
+        A coarse run of about a minute; other options still win where given.
+    """
+    from velodrome.bench.train import run_train_benchmark
+    from velodrome.bench.train_options import TrainBenchmarkOptions
+
+    given = {"against": split_words(against), "seconds": seconds, "seed": seed, "json_path": json, "plot_path": plot,
+             "quick": quick or None}  # fmt: skip
+    options = validated(TrainBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
+    run_train_benchmark(options, console())

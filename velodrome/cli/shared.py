@@ -1,0 +1,73 @@
+"""What all commands share: the applications, the console, and how words become options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import App, Parameter
+
+from velodrome import __version__
+from velodrome.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+
+# Exit codes: 0 done, 1 a check found a problem, 2 it could not be done as asked, 130 interrupted.
+PROBLEM_FOUND = 1
+REFUSED = 2
+INTERRUPTED = 130
+
+DEBUG_FLAG = "--debug"
+DEBUG_VARIABLE = "VELODROME_DEBUG"
+# Columns of output that goes to a file or a pipe; a terminal says its own width.
+PIPE_WIDTH = 140
+
+Words = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
+Flag = Annotated[bool, Parameter(negative="")]
+Options = TypeVar("Options", bound="BaseModel")
+
+app = App(
+    name="velodrome",
+    version=__version__,
+    help="Reinforcement learning on thousands of environments at once.",
+    help_epilogue=f"{DEBUG_FLAG}, anywhere, or {DEBUG_VARIABLE}=1 shows the traceback of an error.",
+)
+data = App(name="data", help="Check price files; list the features that can be made of them.")
+bench = App(name="bench", help="Measure how fast environments run, and agents learn, on this machine.")
+runs = App(name="runs", help="List, show, compare and export what was trained.")
+app.command(data)
+app.command(bench)
+app.command(runs)
+
+
+def console() -> Console:
+    """Return the console that commands print to."""
+    from rich.console import Console
+
+    fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPE_WIDTH if fixed else None)
+
+
+def split_words(given: list[str] | None) -> tuple[str, ...] | None:
+    """Return the words of an option that may be written `1 2`, `1,2` or `"1 2"`."""
+    return tuple(word for part in given for word in part.replace(",", " ").split()) if given else None
+
+
+def validated(model: type[Options], given: dict[str, Any]) -> Options:
+    """Return options as their model takes them; what it refuses is told as the option that was written."""
+    from pydantic import ValidationError
+
+    try:
+        return model(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        problem = str(first["msg"]).removeprefix("Value error, ")
+        received = given.get(name)
+        shown = " ".join(map(str, received)) if isinstance(received, tuple) else received
+        flag = name.removesuffix("_path").replace("_", "-")
+        meaning = model.model_fields[name].description if name in model.model_fields else ""
+        raise ConfigError(f"--{flag} {shown}: {problem}. It is: {meaning}.") from error

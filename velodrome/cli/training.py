@@ -1,0 +1,188 @@
+"""Commands that train, evaluate, explain settings and profile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from velodrome.cli.shared import INTERRUPTED, Flag, app, console
+from velodrome.errors import ConfigError
+
+if TYPE_CHECKING:
+    from velodrome.runs.config import RunConfig
+
+
+@app.command
+def train(
+    *words: str, resume: str | None = None, json: Flag = False, quiet: Flag = False, no_evaluation: Flag = False
+) -> int:
+    """Train an agent, evaluate it on data it never saw, and write a report.
+
+    Without arguments: PPO on a built-in market whose best return is known. Ctrl-C saves and stops.
+
+    Parameters
+    ----------
+    words
+        A YAML or TOML file or the name of a preset (`velodrome config --presets`), then settings as key=value, such as
+        steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
+    resume
+        Continue a run instead: its folder, id, the start of either, or latest.
+    json
+        Print one JSON object per line instead of the live view.
+    quiet
+        Print nothing but the evaluation.
+    no_evaluation
+        Leave out the evaluation and the report at the end.
+    """
+    from velodrome.runs import run as running
+    from velodrome.runs.live import choose_mode
+
+    out = console()
+    mode = choose_mode(out, json, quiet)
+    sources, overrides = settings_of(words)
+    if resume is not None:
+        if words:
+            raise ConfigError(
+                f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
+                "that out, or start a new run."
+            )
+        finished = running.resume(resume, console=out, mode=mode, evaluate=not no_evaluation)
+    else:
+        config = sources[0] if sources else None
+        finished = running.train(_with_overrides(config, overrides), console=out, mode=mode,
+                                 evaluate=not no_evaluation)  # fmt: skip
+    if finished.status == "interrupted":
+        sys.stderr.write(
+            f"velodrome: interrupted and saved; go on with: velodrome train --resume {finished.folder.id}\n"
+        )
+        return INTERRUPTED
+    return 0
+
+
+def settings_of(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words that name a configuration, one at most, and the settings."""
+    sources = [word for word in words if "=" not in word]
+    if len(sources) > 1:
+        raise ConfigError(f"one configuration, file or preset, can be named; received {' '.join(sources)}")
+    return sources, [word for word in words if "=" in word]
+
+
+def _with_overrides(source: str | None, overrides: Sequence[str]) -> RunConfig:
+    from velodrome.runs.config_files import load_run_config
+
+    return load_run_config(source, overrides)
+
+
+@app.command(name="eval")
+def evaluate(
+    run: str,
+    *,
+    split: str | None = None,
+    checkpoint: str = "best",
+    runs_folder: str = "runs",
+    allow_training_split: Flag = False,
+    no_report: Flag = False,
+    json: Flag = False,
+    walk_forward: Flag = False,
+    folds: int = 4,
+) -> None:
+    """Evaluate a run on a split it did not learn from, beside buy and hold, always flat and random.
+
+    Prints the table with confidence intervals and writes report.html and images into the run's folder.
+
+    Parameters
+    ----------
+    run
+        Its folder, id, the start of either, or latest.
+    split
+        The split; evaluation.final_split of its configuration if not given.
+    checkpoint
+        best (on the validation split) or latest.
+    runs_folder
+        Folder of all runs.
+    allow_training_split
+        Allow a split that the agent learnt from; the result is labelled so.
+    no_report
+        Print only.
+    json
+        Print the evaluation as JSON.
+    walk_forward
+        Train anew over rolling windows with the run's configuration, and evaluate each on what follows it.
+    folds
+        Windows of --walk-forward.
+    """
+    from velodrome.runs import evaluating
+
+    out = console()
+    if walk_forward:
+        from velodrome.runs.walk_forward import walk_forward as walk
+
+        result = walk(run, folds, root=runs_folder, console=out)
+        sys.stdout.write(result.to_json() + "\n") if json else out.print(result.table())
+        return
+    found = evaluating.evaluate(
+        run, split, root=runs_folder, checkpoint=checkpoint, allow_training_split=allow_training_split,
+        report=not no_report, progress=not json and out.is_terminal,
+    )  # fmt: skip
+    if json:
+        sys.stdout.write(found.to_json() + "\n")
+        return
+    out.print(found.table())
+    if not no_report:
+        from velodrome.runs.run import Run
+
+        out.print(f"report: {Run.open(run, runs_folder).folder.report_path}", soft_wrap=True)
+
+
+@app.command
+def config(
+    section: str | None = None, *, preset: str | None = None, presets: Flag = False, env: str = "trading"
+) -> None:
+    """Explain the fields of a configuration, or print a whole one.
+
+    Parameters
+    ----------
+    section
+        Only this part: run, market, params, network, ppo, dqn, checkpoint, evaluation, logging, or one dotted key.
+    preset
+        Print this preset, all defaults filled in, as a YAML file to start from.
+    presets
+        List the presets.
+    env
+        Environment whose parameters are explained under params.
+    """
+    from velodrome.runs import explain
+    from velodrome.runs.config_files import describe_presets, load_run_config
+
+    if presets:
+        for name, meaning in describe_presets().items():
+            sys.stdout.write(f"{name:<12} {meaning}\n")
+    elif preset is not None:
+        sys.stdout.write(explain.to_yaml(load_run_config(preset)))
+    else:
+        console().print(explain.explain(section, env))
+
+
+@app.command
+def profile(*words: str, iterations: int = 10, folder: Path = Path("profile")) -> None:
+    """Show where the time of a training goes: phases, operations and a flame graph.
+
+    Parameters
+    ----------
+    words
+        A configuration file or preset, then settings as key=value; as for `velodrome train`.
+    iterations
+        Iterations to measure.
+    folder
+        Folder for profile.html (a flame graph to open in a browser) and trace.json.
+    """
+    from velodrome.runs import setup
+    from velodrome.runs.profile import profile_iterations
+
+    sources, overrides = settings_of(words)
+    chosen = _with_overrides(sources[0] if sources else None, overrides)
+    worlds = setup.make_worlds(chosen, setup.build_market(chosen), chosen.usable_device())
+    learner = setup.make_learner(chosen, worlds)
+    console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())
