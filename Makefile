@@ -1,7 +1,9 @@
 # Every target sets itself up: the first one that is run makes .venv and installs into it.
 PYTHON ?= python3
 BIN := .venv/bin
-# Made last by the installation; older than what it was made from means install again.
+# Made last by an installation; older than what it was made from means install again. To run the demo the package
+# alone is enough; everything else wants what development needs.
+READY := .venv/.ready
 INSTALLED := .venv/.installed
 # The build of torch that is wanted, installed first: pip then leaves it alone.
 TORCH := $(shell grep '^torch==' constraints.txt)
@@ -14,7 +16,7 @@ WORKERS ?= 2
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## make a market, step thousands of environments, backtest baselines, measure
+demo: $(READY) ## train on a built-in market, evaluate on data the agent never saw, write a report
 	@$(BIN)/python examples/demo.py
 
 test: lint ## lint, check types, then run every test that is not slow
@@ -25,8 +27,9 @@ lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: $(INSTALLED) ## measure steps a second on this machine
+bench: $(INSTALLED) ## measure steps and training steps a second on this machine
 	@$(BIN)/velodrome bench step
+	@$(BIN)/velodrome bench train
 
 test-slow: $(INSTALLED) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -q -m slow
@@ -35,11 +38,16 @@ clean: ## remove .venv, caches and build outputs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; found = "%d.%d" % sys.version_info[:2]; sys.exit(0 if found in ("3.11", "3.12", "3.13") else \
 	"velodrome needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is " + found + "; name another: make PYTHON=python3.11")'
-	@echo "setting up .venv (once; a few minutes, most of it downloading torch)"
+	@echo "setting up .venv (once; a minute or more, most of it downloading torch)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(INSTALLED): $(READY)
+	@echo "adding what development needs to .venv (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import velodrome as vd
 from tests.markets import small_market
+from velodrome.learn.backtest import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds
@@ -44,6 +45,33 @@ def make_ppo(
     values = {"rollout_length": 8, "epochs": 2, "minibatches": 2, **config}
     settings = NetworkConfig(**{**SMALL_NETWORK, **(network or {})})
     return PPO(worlds, settings, PPOConfig(**values), total_steps=total_steps, seed=seed)
+
+
+def learnable_market(kind: str, seed: int) -> Market:
+    """Return a market whose best return is known, half of it to learn on and half to test on, 200,000 bars each."""
+    # The default features do not follow the price level, which is what the next return of an ou market depends on.
+    features = {"ar1": ["log_return"], "ou": ["log_return", "close"]}[kind]
+    return vd.build_market(
+        vd.synthetic_bars(kind, 400_000, seed=seed), features=features, windows=4, splits={"train": 0.5, "test": 0.5},
+        check_leaks=False,
+    )  # fmt: skip
+
+
+def share_of_optimum(policy: Policy, market: Market, split: str = "test", pieces: int = 500) -> float:
+    """Return the mean log return a bar over a whole split, as a share of the best; played in pieces side by side."""
+    part = market.split(split)
+    length = int(part.end[0] - 1 - part.begin[0]) // pieces
+    first = part.begin[0] + length * np.arange(pieces)
+    envs = vd.make_vec("trading", pieces, market=part, observation="cursor", autoreset=False, threads=1)
+    observation, _ = envs.reset(seed=0, options={"cursor": first, "last": first + length})
+    policy.begin(pieces)
+    total = 0.0
+    for _ in range(length):
+        observation, reward, terminated, _, _ = envs.step(policy.act(observation))
+        assert not terminated.any()
+        total += float(reward.sum(dtype=np.float64))
+    assert market.optimum is not None
+    return total / (pieces * length) / market.optimum
 
 
 def without_times(metrics: dict[str, float]) -> dict[str, float]:

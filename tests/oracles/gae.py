@@ -35,7 +35,7 @@ def slow_advantages(
 def slow_discounted(
     reward: NDArray, ended: NDArray, gamma: float, carried: NDArray
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what each episode has earned up to each step, older rewards discounted, and what runs on after the last."""
+    """Return what each episode has earned up to each step, older rewards discounted, and what runs on at the end."""
     steps, count = reward.shape
     found = np.zeros((steps, count))
     left = np.zeros(count)

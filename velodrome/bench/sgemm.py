@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ class Operations(BaseModel):
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int) -> list[tuple[int, int]]:
     """Return (inputs, outputs) of every layer."""
     widths = [inputs, *hidden, outputs]
-    return list(zip(widths[:-1], widths[1:], strict=True))
+    return list(itertools.pairwise(widths))
 
 
 def operations_per_step(networks: Sequence[Sequence[tuple[int, int]]], epochs: int) -> Operations:

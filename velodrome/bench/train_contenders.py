@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,25 @@ NATIVE = "velodrome"
 AUTOGRAD = "velodrome, autograd"
 
 
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads meanwhile; none: as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Trainer(ABC):
-    """Something that trains. `seconds` are those of each phase in the last iteration, as far as it can tell."""
+    """Something that trains: an iteration is a batch of steps and an update by it."""
 
     parameters: int  # trainable numbers of actor and critic
     engine = ""  # what Velodrome's PPO learns by
+    threads: int | None = None  # of torch, if not as many as everyone's
 
     @abstractmethod
     def run(self) -> dict[str, float]:
@@ -41,7 +56,8 @@ class Trainer(ABC):
     def iterate(self) -> dict[str, float]:
         """Run one iteration; return the seconds of every phase, which add up to the time on the clock."""
         began = time.perf_counter()
-        phases = self.run()
+        with torch_threads(self.threads):
+            phases = self.run()
         elapsed = time.perf_counter() - began
         return {**phases, "other": max(0.0, elapsed - sum(phases.values()))}
 
@@ -55,6 +71,7 @@ class TrainContender:
     num_envs: int
     rollout_length: int  # steps of each environment in a batch
     processes: int  # worker processes; 0: none
+    threads: int | None  # of torch; none: all cores
     ready: Callable[[int], Trainer]  # by seed
 
 
@@ -115,7 +132,7 @@ def native_contenders(options: TrainBenchmarkOptions, problem: TrainProblem) -> 
         def ready(seed: int) -> Trainer:
             return VelodromeTrainer(problem, num_envs, engine, seed)
 
-        return TrainContender("native", label, num_envs, options.batch // num_envs, 0, ready)
+        return TrainContender("native", label, num_envs, options.batch // num_envs, 0, None, ready)
 
     first = options.sizes[0]
     return [
@@ -130,10 +147,15 @@ def peer_contender(peer: str, options: TrainBenchmarkOptions, problem: TrainProb
 
     chosen = TRAIN_PEERS[peer]
     openers: dict[str, Any] = {
-        "dummy": train_peers.sb3_dummy, "dummy64": train_peers.sb3_dummy, "subproc": train_peers.sb3_subproc,
-        "torchrl": train_peers.TorchRLTrainer,
+        "dummy": train_peers.sb3_dummy, "dummy_1_thread": train_peers.sb3_dummy, "dummy64": train_peers.sb3_dummy,
+        "subproc": train_peers.sb3_subproc, "torchrl": train_peers.TorchRLTrainer,
     }  # fmt: skip
+
+    def ready(seed: int) -> Trainer:
+        trainer = openers[peer](problem, chosen.num_envs, seed)
+        trainer.threads = chosen.threads
+        return trainer
+
     return TrainContender(
-        peer, chosen.label, chosen.num_envs, options.batch // chosen.num_envs, chosen.processes,
-        lambda seed: openers[peer](problem, chosen.num_envs, seed),
-    )  # fmt: skip
+        peer, chosen.label, chosen.num_envs, options.batch // chosen.num_envs, chosen.processes, chosen.threads, ready
+    )

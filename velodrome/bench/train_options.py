@@ -19,17 +19,20 @@ class TrainPeer(NamedTuple):
     module: str
     extra: str
     processes: int = 0  # worker processes
+    threads: int | None = None  # of torch; none: all cores
 
 
 TRAIN_PEERS: dict[str, TrainPeer] = {
-    "dummy": TrainPeer("SB3 PPO, DummyVecEnv", 8, "stable_baselines3", "sb3"),
-    "dummy64": TrainPeer("SB3 PPO, DummyVecEnv", 64, "stable_baselines3", "sb3"),
-    "subproc": TrainPeer("SB3 PPO, SubprocVecEnv", 8, "stable_baselines3", "sb3", 8),
-    "torchrl": TrainPeer("TorchRL PPO, SerialEnv", 8, "torchrl", "torchrl"),
+    "dummy": TrainPeer("SB3, DummyVecEnv", 8, "stable_baselines3", "sb3"),
+    "dummy_1_thread": TrainPeer("SB3, DummyVecEnv, 1 thread", 8, "stable_baselines3", "sb3", threads=1),
+    "dummy64": TrainPeer("SB3, DummyVecEnv", 64, "stable_baselines3", "sb3"),
+    "subproc": TrainPeer("SB3, SubprocVecEnv", 8, "stable_baselines3", "sb3", 8),
+    "torchrl": TrainPeer("TorchRL, SerialEnv", 8, "torchrl", "torchrl"),
 }
-YARDSTICK = "dummy"  # the peer that ratios are about
+# Ratios are about the faster of these: matrices this small are often multiplied faster by one thread.
+YARDSTICKS = ("dummy", "dummy_1_thread")
 QUICK: dict[str, Any] = {
-    "against": ("dummy", "dummy64"), "seconds": 1.5, "repeats": 3, "bars": 50_000, "race_seconds": 6.0, "race_seeds": 1,
+    "against": ("dummy", "dummy_1_thread", "dummy64"), "seconds": 1.5, "repeats": 3, "bars": 50_000, "race_seconds": 6.0, "race_seeds": 1,
 }  # fmt: skip
 
 
@@ -61,7 +64,6 @@ class TrainBenchmarkOptions(BaseModel):
     evaluate_every: int = Field(2, ge=1, le=1000, description="iterations between two evaluations while learning")
     bars: int = Field(100_000, ge=10_000, le=10_000_000, description="bars of the market, 80 % of them to train on")
     episode_length: int = Field(1000, ge=1, le=2000, description="decisions in an episode")
-    threads: int | None = Field(None, ge=1, description="torch's threads, the same for all; if not given, all cores")
     seed: int = Field(0, ge=0, description="of the market, the first weights and the actions")
     json_path: Path | None = Field(None, description="file for everything that was measured, as JSON")
     plot_path: Path | None = Field(None, description="file for a plot, as PNG")
@@ -85,7 +87,7 @@ class TrainBenchmarkOptions(BaseModel):
 
     @model_validator(mode="after")
     def _sizes_divide_the_batch(self) -> TrainBenchmarkOptions:
-        if not self.sizes or not all(1 <= size and self.batch % size == 0 for size in self.sizes):
+        if not self.sizes or not all(size >= 1 and self.batch % size == 0 for size in self.sizes):
             raise ValueError(f"sizes {self.sizes}: needs one or more numbers that divide the batch of {self.batch}")
         if self.batch % self.minibatches:
             raise ValueError(f"{self.minibatches} minibatches do not divide the batch of {self.batch}")

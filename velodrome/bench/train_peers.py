@@ -6,6 +6,7 @@ examples allow.
 
 from __future__ import annotations
 
+import multiprocessing
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,8 @@ def sb3_subproc(problem: TrainProblem, num_envs: int, seed: int) -> Trainer:
     """Return SB3's PPO with a process for each environment, started in SB3's own way."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
+    # Workers are forked from a server process: what it has imported they need not import one by one.
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["velodrome.bench.peers"])
     return StableBaselinesTrainer(problem, SubprocVecEnv([plain_maker(problem)] * num_envs), seed)
 
 

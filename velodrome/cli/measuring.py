@@ -66,8 +66,9 @@ def step(
 
     given = {
         "sizes": split_words(sizes), "against": split_words(against), "seconds": seconds, "repeats": repeats,
-        "bars": bars, "window": window, "features": features, "episode_length": episode_length, "processes": split_words(processes),
-        "threads": threads, "seed": seed, "json_path": json, "plot_path": plot, "quick": quick or None,
+        "bars": bars, "window": window, "features": features, "episode_length": episode_length,
+        "processes": split_words(processes), "threads": threads, "seed": seed, "json_path": json, "plot_path": plot,
+        "quick": quick or None,
     }  # fmt: skip
     options = validated(StepBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
     run_step_benchmark(options, console())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.cuda_kernels import (
+    ACTIONS,
     REPORTED,
     STRIDE,
     discrete_gradient,
@@ -173,6 +174,8 @@ class CudaEngine(AutogradEngine):
         self.loss_weights = torch.tensor(weights, device=device)
         self.moments = torch.tensor([0.0, 1.0], device=device)  # of the advantages of a minibatch
         self.sums = torch.zeros(REPORTED, device=device)
+        components = len(policy.distribution.counts) or policy.distribution.width
+        self.samples = torch.zeros((rollout.samples, ACTIONS + components), device=device)
         self.d_log_std = torch.zeros((0 if self.discrete else rows, policy.distribution.width), device=device)
         self.ones = torch.ones((1, len(self.d_log_std)), device=device)
         self.gather = Kernel(gather_rows)
@@ -250,6 +253,14 @@ class CudaEngine(AutogradEngine):
                     rollout.value[t])  # fmt: skip
         return memory
 
+    def begin_update(self) -> None:
+        """Put what the loss reads of each sample in one place."""
+        rollout = self.rollout
+        parts = (rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
+        for column, part in enumerate(parts):
+            self.samples[:, column].copy_(part.view(-1))
+        self.samples[:, len(parts) :].copy_(rollout.actions.view(rollout.samples, -1))
+
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples; return [6] numbers to report."""
         rollout, config, count = self.rollout, self.config, len(rows)
@@ -258,9 +269,8 @@ class CudaEngine(AutogradEngine):
             stack.refresh()
         outputs = [stack.forward(inputs) for stack in self.stacks]
         slopes = [stack.d_outputs[:count] for stack in self.stacks]
-        advantage = rollout.advantage.view(-1)
         if config.normalise_advantages:
-            deviation, mean = torch.std_mean(advantage.index_select(0, rows), correction=0)
+            deviation, mean = torch.std_mean(rollout.advantage.view(-1).index_select(0, rows), correction=0)
             self.moments[0].copy_(mean)
             self.moments[1].copy_(1.0 / (deviation + 1e-8))
         self.sums.zero_()
@@ -270,8 +280,7 @@ class CudaEngine(AutogradEngine):
             further = [self.d_log_std]
         self.gradient(
             -(-count // STRIDE), rows, outputs[0], outputs[-1], self.value_column, self.head,
-            rollout.actions.view(rollout.samples, -1), rollout.log_prob.view(-1), advantage, self.moments,
-            rollout.returns.view(-1), rollout.value.view(-1), self.loss_weights, slopes[0], slopes[-1], *further,
+            self.samples, self.moments, self.loss_weights, slopes[0], slopes[-1], *further,
             self.sums,
         )  # fmt: skip
         for stack in self.stacks:

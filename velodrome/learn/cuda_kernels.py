@@ -14,6 +14,8 @@ from velodrome.vector.cuda_kernels import SIMULATED, cuda
 STRIDE = 4  # samples per thread of the gradient kernels: their sums meet less often
 REPORTED = 5  # policy loss, value loss, entropy, KL divergence, clipped: sums over samples
 CLIP, VALUE_CLIP, ENTROPY, VALUE_WEIGHT = range(4)  # positions in `weights`
+# Columns of `samples`: rows are read in random order, and a row of these lies in one place.
+LOG_PROB, ADVANTAGE, RETURN, VALUE, ACTIONS = range(5)
 # A Python float would make the arithmetic double.
 ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 LOWEST = np.float32(-np.inf)
@@ -126,8 +128,7 @@ def sample_gaussian(outputs, values, value_column, log_std, noise, actions, log_
 
 
 def discrete_gradient(
-    rows, outputs, values, value_column, counts, actions, log_prob, advantage, moments, returns, old_value, weights,
-    d_outputs, d_values, sums,
+    rows, outputs, values, value_column, counts, samples, moments, weights, d_outputs, d_values, sums
 ):  # fmt: skip
     """Write the gradient of PPO's loss by the network's outputs, for one or several discrete choices.
 
@@ -142,10 +143,10 @@ def discrete_gradient(
         first = 0
         for choice in range(counts.shape[0]):
             level = log_mass(outputs, i, first, counts[choice])
-            now += outputs[i, first + actions[row, choice]] - level
+            now += outputs[i, first + np.int64(samples[row, ACTIONS + choice])] - level
             first += counts[choice]
-        change = now - log_prob[row]
-        loss, slope = policy_loss(change, (advantage[row] - moments[0]) * moments[1], weights[CLIP])
+        change = now - samples[row, LOG_PROB]
+        loss, slope = policy_loss(change, (samples[row, ADVANTAGE] - moments[0]) * moments[1], weights[CLIP])
         policy_sum += loss
         off = math.exp(change) - ONE
         kl_sum += off - change
@@ -162,12 +163,14 @@ def discrete_gradient(
             for k in range(counts[choice]):
                 chance = outputs[i, first + k] - level
                 probability = math.exp(chance)
-                taken = ONE if k == actions[row, choice] else ZERO
+                taken = ONE if k == np.int64(samples[row, ACTIONS + choice]) else ZERO
                 d_outputs[i, first + k] = (
                     slope * (taken - probability) + weights[ENTROPY] * share * probability * (chance + entropy)
                 )  # fmt: skip
             first += counts[choice]
-        loss, slope = value_loss(values[i, value_column], old_value[row], returns[row], weights[VALUE_CLIP])
+        loss, slope = value_loss(
+            values[i, value_column], samples[row, VALUE], samples[row, RETURN], weights[VALUE_CLIP]
+        )
         value_sum += loss
         d_values[i, value_column] = slope * share * weights[VALUE_WEIGHT]
         i += cuda.gridsize(1)
@@ -187,8 +190,7 @@ def discrete_gradient(
 
 
 def gaussian_gradient(
-    rows, outputs, values, value_column, log_std, actions, log_prob, advantage, moments, returns, old_value, weights,
-    d_outputs, d_values, d_log_std, sums,
+    rows, outputs, values, value_column, log_std, samples, moments, weights, d_outputs, d_values, d_log_std, sums
 ):  # fmt: skip
     """Write the gradient of PPO's loss by the network's outputs and log_std (by sample), for independent normals."""
     policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum = ZERO, ZERO, ZERO, ZERO, ZERO
@@ -198,11 +200,11 @@ def gaussian_gradient(
         row = rows[i]
         now = ZERO
         for k in range(log_std.shape[0]):
-            off = (actions[row, k] - outputs[i, k]) * math.exp(-log_std[k])
+            off = (samples[row, ACTIONS + k] - outputs[i, k]) * math.exp(-log_std[k])
             now -= HALF * off * off + log_std[k] + LOG_ROOT_2_PI
             entropy_sum += log_std[k] + HALF + LOG_ROOT_2_PI
-        change = now - log_prob[row]
-        loss, slope = policy_loss(change, (advantage[row] - moments[0]) * moments[1], weights[CLIP])
+        change = now - samples[row, LOG_PROB]
+        loss, slope = policy_loss(change, (samples[row, ADVANTAGE] - moments[0]) * moments[1], weights[CLIP])
         policy_sum += loss
         away = math.exp(change) - ONE
         kl_sum += away - change
@@ -210,10 +212,12 @@ def gaussian_gradient(
         slope *= share
         for k in range(log_std.shape[0]):
             precision = math.exp(-log_std[k])
-            off = (actions[row, k] - outputs[i, k]) * precision
+            off = (samples[row, ACTIONS + k] - outputs[i, k]) * precision
             d_outputs[i, k] = slope * off * precision
             d_log_std[i, k] = slope * (off * off - ONE) - weights[ENTROPY] * share
-        loss, slope = value_loss(values[i, value_column], old_value[row], returns[row], weights[VALUE_CLIP])
+        loss, slope = value_loss(
+            values[i, value_column], samples[row, VALUE], samples[row, RETURN], weights[VALUE_CLIP]
+        )
         value_sum += loss
         d_values[i, value_column] = slope * share * weights[VALUE_WEIGHT]
         i += cuda.gridsize(1)

@@ -95,6 +95,9 @@ class AutogradEngine:
         with self._precision():
             return self.policy(observation, self.bank, self.encoding, memory).value
 
+    def begin_update(self) -> None:
+        """Prepare for an update, given advantages and returns: nothing to do."""
+
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
         self.policy.train()
@@ -159,6 +162,9 @@ class Engine(Protocol):
 
     def value(self, observation: Observation, memory: Tensor) -> Tensor:
         """Return values, [n]."""
+
+    def begin_update(self) -> None:
+        """Prepare for an update, given advantages and returns."""
 
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""

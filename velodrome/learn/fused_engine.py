@@ -61,6 +61,9 @@ class FusedEngine:
         """Return values, [n]."""
         return self.network.forward(self._observations(observation))[1].clone()
 
+    def begin_update(self) -> None:
+        """Prepare for an update: nothing to do."""
+
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples; return [6] numbers to report."""
         config = self.config

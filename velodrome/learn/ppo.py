@@ -135,6 +135,7 @@ class PPO:
             rollout.truncated, config.gamma, config.gae_lambda, rollout.advantage,
         )  # fmt: skip
         torch.add(rollout.advantage, rollout.value, out=rollout.returns)
+        self.engine.begin_update()
         self.loss_sums.zero_()
         self.epochs_done = 0
         for _ in range(config.epochs):

@@ -23,16 +23,18 @@ EPISODES = 100  # of environments without a market
 def evaluate(
     run: str | Path | Run, split: str | None = None, *, root: str | Path = "runs", checkpoint: str = "best",
     allow_training_split: bool = False, trials: Trials | None = None, report: bool = True, progress: bool = False,
+    market: Market | None = None,
 ) -> Evaluation:  # fmt: skip
     """Evaluate a run on a split that it did not learn from (`evaluation.final_split` if none is given).
 
     checkpoint: "best" on the validation split, or the "latest".
     trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
     report: write the HTML report and images into the run's folder.
+    market: the one that `train` was given, if it was given one.
     """
     return evaluate_run(
-        Run.open(run, root), split, checkpoint=checkpoint, allow_training_split=allow_training_split, trials=trials,
-        report=report, progress=progress,
+        Run.open(run, root), split, market=market, checkpoint=checkpoint, allow_training_split=allow_training_split,
+        trials=trials, report=report, progress=progress,
     )  # fmt: skip
 
 
@@ -46,7 +48,9 @@ def evaluate_run(
         raise ConfigError(f"checkpoint = {checkpoint!r}; legal: 'best', 'latest'.")
     config = run.config
     policy = run.load_policy(checkpoint)
-    market = market or run.market
+    market = run.market if market is None else market
+    # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
+    run.check_data(market, "to evaluate it")
     if market is None:
         from velodrome.learn.evaluate import evaluate_episodes
 
@@ -132,4 +136,5 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore | None) -> N
         "configuration": config.hash,
     }
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
-    write_images(evaluation, run.folder.evaluation_path)
+    if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
+        write_images(evaluation, run.folder.evaluation_path)

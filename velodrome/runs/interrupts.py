@@ -10,6 +10,10 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Interrupted(KeyboardInterrupt):
+    """A wish to stop that was followed: everything is saved."""
+
+
 class Interrupts:
     """While open, the first signal sets `requested`; a second one interrupts at once."""
 

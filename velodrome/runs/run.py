@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
+import shlex
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import LearningError, RunError
+from velodrome.errors import CheckpointError, LearningError, MetricsError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config import RunConfig
 from velodrome.runs.config_files import load_run_config
 from velodrome.runs.explain import to_yaml
 from velodrome.runs.folder import RunFolder
-from velodrome.runs.interrupts import Interrupts
+from velodrome.runs.interrupts import Interrupted, Interrupts
+from velodrome.runs.listing import shown_status
 from velodrome.runs.live import LiveView, choose_mode
 from velodrome.runs.live_facts import action_names, facts_of
 from velodrome.runs.metrics import MetricsWriter, Sink
@@ -66,9 +70,15 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Whether it is running, finished, interrupted or failed."""
+        """Whether it is running, finished, interrupted, failed, or killed: no process trains it, and it did not end."""
         with open_store(self.path.parent, self.config.logging.store, create=False) as store:
-            return store.run(self.folder.id).status
+            return shown_status(store.run(self.folder.id))
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues it from the present working directory."""
+        known = self.path.parent == Path("runs").resolve()
+        return f"velodrome train --resume {self.folder.id if known else shlex.quote(str(self.path))}"
 
     @functools.cached_property
     def policy(self) -> TrainedPolicy:
@@ -78,26 +88,44 @@ class Run:
     def load_policy(self, which: str = "best") -> TrainedPolicy:
         """Return the policy of the "best" or of the "latest" checkpoint."""
         found = self._checkpoint(which)
-        return setup.load_policy(found.tensors, found.plain)
+        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
 
     def _checkpoint(self, which: str) -> checkpoints.Checkpoint:
         pinned = [path for path in checkpoints.checkpoints(self.path) if checkpoints.is_pinned(path)]
-        if which == "best" and pinned:
-            return checkpoints.load_checkpoint(pinned[-1])
-        found = checkpoints.latest_valid(self.path)
+        best = which == "best" and pinned
+        found = checkpoints.load_checkpoint(pinned[-1]) if best else checkpoints.latest_valid(self.path)
         if found is None:
             raise RunError(f"{self.path}: this run has no checkpoint yet, so there is no policy to load.")
+        self.check_own(found)
         return found
+
+    def check_own(self, found: checkpoints.Checkpoint) -> None:
+        """Refuse a checkpoint that another run wrote."""
+        if found.plain.get("run") != self.folder.id:
+            raise CheckpointError(
+                f"{found.path}: this checkpoint was written by the run {found.plain.get('run')!r} and lies in the "
+                f"folder of the run {self.folder.id!r}. Remove it from there, or use the run that wrote it."
+            )
 
     @functools.cached_property
     def market(self) -> Market | None:
         """The market that it was trained on, built again; None for environments without one."""
         return setup.build_market(self.config)
 
+    def check_data(self, market: Market | None, what_for: str) -> None:
+        """Refuse data that is not what the run began with."""
+        known = self.folder.information["data_hash"]
+        now = None if market is None else market.content_hash
+        if known != now:
+            raise RunError(
+                f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
+                f"{what_for} needs the data it began with. Restore the data, or train anew."
+            )
+
 
 def train(
     config: str | Path | Mapping[str, Any] | RunConfig | None = None, *, console: Console | None = None,
-    mode: Mode | None = None, evaluate: bool = True, market: Market | None = None, **overrides: Any,
+    mode: Mode | None = None, evaluate: bool = True, market: Market | Mapping[str, Any] | None = None, **overrides: Any,
 ) -> Run:  # fmt: skip
     """Train an agent and return the run.
 
@@ -105,9 +133,13 @@ def train(
     overrides: fields by name, such as steps=1_000_000 or **{"ppo.learning_rate": 1e-3}.
     mode: "live", "plain", "json" or "quiet"; chosen by where output goes if None.
     evaluate: play the final split at the end and write the report.
-    market: one that was built already; the configuration's otherwise.
+    market: one that was built already, or settings of the section `market`; the configuration's otherwise. To continue
+        or evaluate a run that was given one, give it again.
     """
+    if isinstance(market, Mapping):
+        overrides["market"], market = market, None
     chosen = load_run_config(config, overrides)
+    chosen.usable_device()  # one that cannot be used is told before there is a folder
     built = setup.build_market(chosen) if market is None else market
     folder = RunFolder.create(
         chosen.logging.folder, chosen.name or chosen.env.replace("/", "-").replace(":", "-"), config=to_yaml(chosen),
@@ -118,17 +150,15 @@ def train(
 
 def resume(
     run: str | Path | Run, *, root: str | Path = "runs", console: Console | None = None, mode: Mode | None = None,
-    evaluate: bool = True,
+    evaluate: bool = True, market: Market | None = None,
 ) -> Run:  # fmt: skip
-    """Continue a run from its last checkpoint, on the CPU to the same bits as if it had never stopped."""
+    """Continue a run from its last checkpoint, on the CPU to the same bits as if it had never stopped.
+
+    A run that has finished is left as it is. market: the one that `train` was given, if it was given one.
+    """
     found = Run.open(run, root)
-    market = found.market
-    known = found.folder.information["data_hash"]
-    if market is not None and known != market.content_hash:
-        raise RunError(
-            f"{found.path}: the data has changed since this run began (content hash {known} then, "
-            f"{market.content_hash} now); a run goes on with the data it began with. Restore the data, or train anew."
-        )
+    market = found.market if market is None else market
+    found.check_data(market, "to continue it")
     return _Session(found, found.config, market, found.folder.id).go(console, mode, evaluate)
 
 
@@ -147,17 +177,35 @@ class _Session:
 
         console = console or Console()
         folder, config = self.run.folder, self.config
+        mode = mode or choose_mode(console)
         with folder.lock(), folder.write_log(), open_store(self.run.path.parent, config.logging.store) as self.store:
+            if self._has_finished():
+                if mode in ("live", "plain"):
+                    told = f"{self.run.path.name} has finished: {config.steps:,} steps. Nothing is left to do; evaluate it: "
+                    console.print(f"{told}velodrome eval {shlex.quote(str(self.run.path))}", soft_wrap=True)
+                return self.run
             try:
-                finished = self._train(console, mode or choose_mode(console))
+                finished = self._train(console, mode)
+                # A run is finished when its evaluation is: one that is killed in it evaluates when it is resumed.
+                if finished and evaluate:
+                    self._evaluate_at_the_end(console, mode)
+                self._tell(status="finished" if finished else "interrupted")
             except BaseException as error:
-                self._tell(status="interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error=str(error))
                 log.exception("the run ended with an error")
+                self._tell_error(error)
                 raise
-            self._tell(status="finished" if finished else "interrupted")
-            if finished and evaluate:
-                self._evaluate_at_the_end(console, mode or choose_mode(console))
         return self.run
+
+    def _has_finished(self) -> bool:
+        row = self._row()
+        return row is not None and row.status == "finished"
+
+    def _tell_error(self, error: BaseException) -> None:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        try:
+            self._tell(status=status, error=str(error))
+        except VelodromeError as problem:  # a disk that is full for a checkpoint is full for the store as well
+            log.error("the store does not know that the run %s: %s", status, problem)
 
     # Train
 
@@ -170,6 +218,7 @@ class _Session:
         found = checkpoints.latest_valid(self.run.path) if self.resumed else None
         if found is not None:
             setup.check_agent(found.plain["agent"], self.agent, str(found.path))
+            self.run.check_own(found)
             self.learner.load_state(found.tensors, found.plain["learner"])
             self.best = found.plain["best"]
             self.saved_steps = found.steps
@@ -178,13 +227,14 @@ class _Session:
         log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
         view = LiveView(
             config.steps, f"{config.algorithm} on {config.env}", console, mode, first_steps=first,
-            folder=self.run.path, resume=f"velodrome train --resume {folder.id}", facts=facts_of(config, device),
+            folder=self.run.path, resume=self.run.resume_command, facts=facts_of(config, device),
             action_names=action_names(config),
         )  # fmt: skip
         self.saved_at = time.monotonic()
         with (
             Interrupts() as interrupts,
             MetricsWriter(self._sinks(first if self.resumed else None)) as self.writer,
+            contextlib.suppress(Interrupted),
             view,
         ):
             if found is None:
@@ -193,6 +243,8 @@ class _Session:
                 self._iterate(view)
             if self.learner.steps > self.saved_steps:
                 self._save(view)
+            if self.learner.steps < config.steps:
+                raise Interrupted
         return self.learner.steps >= config.steps
 
     def _iterate(self, view: LiveView) -> None:
@@ -203,12 +255,12 @@ class _Session:
         self._check_numbers(metrics)
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
         if steps // (steps - before) % config.logging.log_every == 0:
-            self.writer.add(steps, metrics)
+            self._write(steps, metrics, view)
         view.update(steps, metrics)
         improved = False
         if _due(before, steps, config.evaluation.every_steps) and self._evaluates():
             found = self._evaluate_quickly()
-            self.writer.add(steps, {f"evaluation/{self._split()}/{name}": value for name, value in found.items()})
+            self._write(steps, {f"evaluation/{self._split()}/{name}": value for name, value in found.items()}, view)
             view.evaluated(self._split(), found)
             improved = found["return"] > self.best
             self.best = max(self.best, found["return"])
@@ -272,7 +324,8 @@ class _Session:
     def _begin_rows(self, steps: int) -> None:
         folder, config = self.run.folder, self.config
         if self.resumed:
-            checkpoints.forget_checkpoints_after(self.run.path, steps)
+            self._tidy(steps)
+        if self._row() is not None:  # a kill may have come between the folder and the row
             self.store.forget_after(folder.id, steps)
             self._tell(status="running", error="")
             return
@@ -283,6 +336,29 @@ class _Session:
                 data_hash="" if self.market is None else self.market.content_hash,
             )
         )  # fmt: skip
+
+    def _tidy(self, steps: int) -> None:
+        """Remove what a kill left: later checkpoints, half ones, and a mark of the best that went to another."""
+        checkpoints.forget_checkpoints_after(self.run.path, steps)
+        for path in checkpoints.checkpoint_home(self.run.path).glob(f"{checkpoints.WRITING}*"):
+            shutil.rmtree(path)
+        self._pin_only_the_last()
+
+    def _pin_only_the_last(self) -> None:
+        pinned = [path for path in checkpoints.checkpoints(self.run.path) if checkpoints.is_pinned(path)]
+        for path in pinned[:-1]:
+            checkpoints.pin_checkpoint(path, False)
+
+    def _write(self, steps: int, metrics: Mapping[str, float], view: LiveView) -> None:
+        """Hand metrics to their writer; it tries again, and what is not written by the next checkpoint is an error."""
+        try:
+            self.writer.add(steps, metrics)
+        except MetricsError as error:
+            view.note(f"warning: {error}")
+
+    def _row(self) -> RunRecord | None:
+        named = self.store.runs(name=self.run.folder.information["name"])
+        return next((row for row in named if row.id == self.run.folder.id), None)
 
     def _tell(self, **changes: Any) -> None:
         self.store.update_run(self.run.folder.id, **changes)
@@ -307,14 +383,14 @@ class _Session:
         """Write a checkpoint; what was measured up to it goes first."""
         self.writer.flush()
         tensors, plain = self.learner.state()
-        content = {"learner": plain, "agent": self.agent, "best": self.best, **_extras(self.config)}
-        path = checkpoints.save_checkpoint(
+        content = {
+            "run": self.run.folder.id, "learner": plain, "agent": self.agent, "best": self.best, **_extras(self.config)
+        }  # fmt: skip
+        checkpoints.save_checkpoint(
             self.run.path, self.learner.steps, tensors, content, keep=self.config.checkpoint.keep, pinned=pinned
         )
         if pinned:
-            for other in checkpoints.checkpoints(self.run.path):
-                if other != path and checkpoints.is_pinned(other):
-                    checkpoints.pin_checkpoint(other, False)
+            self._pin_only_the_last()
         rows = [
             CheckpointRow(checkpoints.checkpoint_steps(one), str(one), checkpoints.is_pinned(one), one.stat().st_mtime)
             for one in checkpoints.checkpoints(self.run.path)

@@ -123,8 +123,26 @@ def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
             )
 
 
-def load_policy(tensors: dict[str, Tensor], plain: dict[str, Any]) -> TrainedPolicy:
-    """Return the policy in a checkpoint; it acts on flat observations, and by cursor once it has a bank."""
+def foreign_observation_space(config: RunConfig) -> gymnasium.Space | None:
+    """Return what one environment of another library shows; None for rule environments."""
+    if is_rule(config.env):
+        return None
+    import gymnasium
+
+    one = gymnasium.make(config.env, **config.params)
+    try:
+        return one.observation_space
+    finally:
+        one.close()
+
+
+def load_policy(
+    tensors: dict[str, Tensor], plain: dict[str, Any], observation_space: gymnasium.Space | None = None
+) -> TrainedPolicy:
+    """Return the policy in a checkpoint; it acts on flat observations, and by cursor once it has a bank.
+
+    observation_space: of one environment of another library, whose observations need not be flat.
+    """
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.learn.config import NetworkConfig
     from velodrome.learn.snapshots import only
@@ -151,7 +169,8 @@ def load_policy(tensors: dict[str, Tensor], plain: dict[str, Any]) -> TrainedPol
         moments = RunningMoments(shape.values)
         moments.load_state(saved)
     return TrainedPolicy(
-        network.eval(), shape, space, moments=moments, window_names=tuple(agent["window_names"])
+        network.eval(), shape, space, moments=moments, window_names=tuple(agent["window_names"]),
+        observation_space=observation_space,
     )  # fmt: skip
 
 

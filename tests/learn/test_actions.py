@@ -1,0 +1,128 @@
+"""Distributions over actions are those of torch.distributions, and are sampled as they say."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from velodrome.errors import ConfigError
+from velodrome.learn.actions import Categorical, Gaussian, MultiCategorical, distribution_for
+
+
+def numbers(seed, *shape, scale=3.0):
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def reference(kind, parameters, log_std):
+    """The same distribution by torch, as a list of independent ones over the columns of an action."""
+    if kind.kind == "gaussian":
+        normal = torch.distributions.Normal(parameters, log_std.exp().expand_as(parameters))
+        return [torch.distributions.Independent(normal, 1)]
+    return [torch.distributions.Categorical(logits=own) for own in parameters.split(list(kind.counts), 1)]
+
+
+def columns(kind, actions):
+    return list(actions.unbind(1)) if kind.kind == "multi_categorical" else [actions]
+
+
+KINDS = [Categorical(1), Categorical(4), MultiCategorical((3, 2, 5)), Gaussian(1), Gaussian(3)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.kind}-{kind.width}")
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 6))
+def test_log_probability_and_entropy_are_those_of_torch(kind, seed, rows):
+    parameters = numbers(seed, rows, kind.width).requires_grad_()
+    log_std = numbers(seed + 1, kind.width, scale=0.5).requires_grad_() if kind.kind == "gaussian" else None
+    with torch.no_grad():
+        actions = kind.sample(parameters.float(), None if log_std is None else log_std.float(), torch.Generator())
+    assert actions.dtype == kind.dtype
+    assert actions.shape == (rows, *kind.shape)
+    if log_std is not None:
+        actions = actions.double()
+    log_prob, entropy = kind.evaluate(parameters, log_std, actions)
+    every = reference(kind, parameters, log_std)
+    expected = sum(one.log_prob(column) for one, column in zip(every, columns(kind, actions), strict=True))
+    torch.testing.assert_close(log_prob, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(entropy, sum(one.entropy() for one in every), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(kind.log_prob(parameters, log_std, actions), log_prob, rtol=0, atol=0)
+    wanted = [parameters] if log_std is None else [parameters, log_std]
+    ours = torch.autograd.grad((log_prob + 0.3 * entropy).sum(), wanted)
+    total = expected.sum() + 0.3 * sum(one.entropy() for one in every).sum()
+    for own, other in zip(ours, torch.autograd.grad(total, wanted), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [Categorical(4), MultiCategorical((3, 2))], ids=lambda kind: kind.kind)
+def test_discrete_actions_are_drawn_with_their_probabilities(kind):
+    draws = 40_000
+    logits = numbers(3, 1, kind.width, scale=1.0).float()
+    actions = kind.sample(logits.expand(draws, -1), None, torch.Generator().manual_seed(0))
+    every = reference(kind, logits, None)
+    for one, column in zip(every, columns(kind, actions), strict=True):
+        chances = one.probs[0].numpy()
+        shares = np.bincount(column.numpy(), minlength=len(chances)) / draws
+        deviations = np.sqrt(chances * (1 - chances) / draws)
+        assert (np.abs(shares - chances) < 4.5 * deviations).all(), (shares, chances)
+
+
+def test_the_choices_of_a_multiple_action_are_drawn_independently():
+    actions = MultiCategorical((2, 2)).sample(torch.zeros(40_000, 4), None, torch.Generator().manual_seed(0))
+    assert abs(np.corrcoef(actions.numpy().T)[0, 1]) < 0.02
+
+
+def test_continuous_actions_are_drawn_with_their_mean_and_deviation():
+    mean, log_std = torch.tensor([[1.0, -2.0]]), torch.tensor([0.5, -1.0])
+    actions = Gaussian(2).sample(mean.expand(40_000, -1), log_std, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(actions.mean(0).numpy(), mean[0].numpy(), atol=0.04)
+    np.testing.assert_allclose(actions.std(0).numpy(), log_std.exp().numpy(), rtol=0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.kind}-{kind.width}")
+def test_the_mode_is_the_likeliest_action(kind):
+    parameters = numbers(7, 50, kind.width).float()
+    log_std = torch.zeros(kind.width) if kind.kind == "gaussian" else None
+    best = kind.log_prob(parameters, log_std, kind.mode(parameters))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        assert (kind.log_prob(parameters, log_std, kind.sample(parameters, log_std, generator)) <= best + 1e-6).all()
+
+
+@pytest.mark.parametrize("kind", [KINDS[1], KINDS[2], KINDS[4]], ids=lambda kind: kind.kind)
+def test_the_same_generator_draws_the_same_actions(kind):
+    parameters, log_std = numbers(7, 50, kind.width).float(), torch.zeros(kind.width)
+    one, same, other = (
+        kind.sample(parameters, log_std, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    )  # fmt: skip
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_very_unlikely_actions_are_not_nan():
+    logits = torch.tensor([[0.0, -1e4]])
+    log_prob, entropy = Categorical(2).evaluate(logits, None, torch.tensor([1]))
+    assert log_prob.tolist() == [-1e4]
+    assert entropy.tolist() == [0.0]
+
+
+def test_the_distribution_follows_from_the_action_space():
+    spaces = gymnasium.spaces
+    assert distribution_for(spaces.Discrete(3)).counts == (3,)
+    assert distribution_for(spaces.MultiDiscrete([2, 4])).counts == (2, 4)
+    box = distribution_for(spaces.Box(-1.0, 1.0, (2,)))
+    assert (box.kind, box.width, box.shape) == ("gaussian", 2, (2,))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [gymnasium.spaces.Discrete(3, start=1), gymnasium.spaces.MultiDiscrete([[2, 2], [3, 3]]),
+     gymnasium.spaces.MultiDiscrete([2, 2], start=[0, 1]), gymnasium.spaces.Box(0.0, 1.0, (2, 2)),
+     gymnasium.spaces.MultiBinary(3)],
+    ids=str,
+)  # fmt: skip
+def test_other_action_spaces_are_refused(space):
+    with pytest.raises(ConfigError, match="action space"):
+        distribution_for(space)

@@ -1,0 +1,180 @@
+"""Tiny runs for the tests of training, and processes that train them and may be killed.
+
+Processes are forked from one that has imported everything, so that twenty of them cost seconds and not minutes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import sqlalchemy.dialects.sqlite  # noqa: F401
+import torch
+from safetensors.torch import load_file
+
+import velodrome.learn.acting
+import velodrome.learn.dqn
+import velodrome.learn.evaluate
+import velodrome.learn.ppo
+import velodrome.vector.make  # noqa: F401
+from velodrome import cli
+from velodrome.runs import checkpoint
+from velodrome.runs.folder import run_folders
+from velodrome.runs.run import Run, train
+from velodrome.runs.sinks import read_lines
+
+# 64 steps an iteration, 16 iterations, a checkpoint every second one and an evaluation every third.
+TINY: dict[str, Any] = {
+    "steps": 1024, "num_envs": 8, "ppo.rollout_length": 8, "market.length": 400, "market.windows": 4,
+    "market.features": ("return",), "market.check_leaks": False, "network.hidden": (8,), "params.episode_length": 16,
+    "checkpoint.every_steps": 128, "evaluation.every_steps": 192, "evaluation.bootstrap_samples": 20,
+}  # fmt: skip
+TIMEOUT = 120.0  # seconds; a process that takes longer hangs
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Waking a second core costs more than these tensors do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Return settings on top of the preset `smoke`, by dotted key; those of PPO go if another algorithm is chosen."""
+    chosen = {**TINY, "logging.folder": str(folder), **settings}
+    other = chosen.get("algorithm", "ppo") != "ppo"
+    return {key: value for key, value in chosen.items() if not (other and key.startswith("ppo."))}
+
+
+def small_run(folder: Path, evaluate: bool = False, **settings: Any) -> Run:
+    """Train a tiny run without a word."""
+    return train("smoke", mode="quiet", evaluate=evaluate, **tiny(folder, **settings))
+
+
+# What two runs are compared by
+
+
+def rows(run: Run) -> list[tuple[int, str, float]]:
+    """Return a run's metrics as the store has them, but for times."""
+    kept = run.metrics.filter(~pl.col("name").str.starts_with("time/"))
+    return kept.select("step", "name", "value").rows()
+
+
+def lines(run: Run) -> list[tuple[int, str, float]]:
+    """Return a run's metrics as its file has them, but for times, in the order of `rows`; doubles stay double."""
+    found = [
+        (entry.step, name, value)
+        for entry in read_lines(run.folder.metrics_path)
+        for name, value in entry.values.items()
+        if not name.startswith("time/")
+    ]
+    return sorted(found, key=lambda row: row[:2])
+
+
+def last_tensors(run: Run) -> dict[str, torch.Tensor]:
+    """Return the tensors of a run's last checkpoint."""
+    last = checkpoint.latest_checkpoint(run.path)
+    assert last is not None
+    return load_file(last / checkpoint.TENSORS)
+
+
+def checkpoint_names(run: Run) -> list[tuple[str, bool]]:
+    """Return the name of everything in the folder of checkpoints, and whether it is pinned."""
+    home = checkpoint.checkpoint_home(run.path)
+    return sorted((path.name, (path / checkpoint.PINNED).exists()) for path in home.iterdir())
+
+
+def assert_equal_runs(run: Run, reference: Run) -> None:
+    """Check that a run is another one to the bit: metrics, the last checkpoint, and what lies in its folder."""
+    assert repr(rows(run)) == repr(rows(reference))  # as text, because NaN equals NaN there
+    assert repr(lines(run)) == repr(lines(reference))
+    assert lines(run)
+    assert repr(lines(run)) == repr(sorted(set(rows(run)), key=lambda row: row[:2]))
+    tensors, wanted = last_tensors(run), last_tensors(reference)
+    assert tensors.keys() == wanted.keys()
+    for name, tensor in tensors.items():
+        assert tensor.dtype == wanted[name].dtype
+        assert tensor.numpy().tobytes() == wanted[name].numpy().tobytes(), name
+    assert checkpoint_names(run) == checkpoint_names(reference)
+    left = {path.name for path in run.path.iterdir()}
+    assert left == {path.name for path in reference.path.iterdir()}
+    assert not [name for name in left if name.startswith(".")]
+
+
+# Processes
+
+
+def processes() -> Any:
+    """Return the context of processes that are forked from one that has imported this module."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def command_line(folder: Path, settings: dict[str, Any]) -> list[str]:
+    """Return the words that begin a run in a folder, or continue the one that is there."""
+    found = run_folders(folder)
+    if found:
+        return ["train", "--resume", str(found[0].path), "--quiet", "--no-evaluation"]
+    words = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
+    return ["train", "smoke", *words, "--quiet", "--no-evaluation"]
+
+
+def _carry_out(words: list[str], begun: Event, kill_at: int | None, output: str) -> None:
+    torch.set_num_threads(1)
+    if kill_at is not None:
+        die_at_file_operation(kill_at)
+    with open(output, "a", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        begun.set()
+        code = cli.run(words)
+    os._exit(code)
+
+
+def die_at_file_operation(number: int) -> None:
+    """Let this process die by SIGKILL before its n-th call that changes files for good."""
+    lock = threading.Lock()
+    left = [number]
+
+    def deadly(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            with lock:
+                left[0] -= 1
+                if left[0] == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return operation(*arguments, **named)
+
+        return call
+
+    for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir"), (shutil, "rmtree")):
+        setattr(module, name, deadly(getattr(module, name)))
+
+
+def start(words: list[str], output: Path, kill_at: int | None = None) -> BaseProcess:
+    """Carry out a command line in a process of its own, and return when it has begun."""
+    context = processes()
+    begun = context.Event()
+    process = context.Process(target=_carry_out, args=(words, begun, kill_at, str(output)))
+    process.start()
+    assert begun.wait(TIMEOUT)
+    return process
+
+
+def ended(process: BaseProcess) -> int:
+    """Wait for a process and return its exit code."""
+    process.join(TIMEOUT)
+    assert process.exitcode is not None
+    return process.exitcode
