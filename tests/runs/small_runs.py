@@ -33,9 +33,9 @@ from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run, train
 from velodrome.runs.sinks import read_lines
 
-# 64 steps an iteration, 16 iterations, a checkpoint every second one and an evaluation every third.
+# 64 steps an iteration, 10 iterations, a checkpoint every second one and an evaluation every third.
 TINY: dict[str, Any] = {
-    "steps": 1024, "num_envs": 8, "ppo.rollout_length": 8, "market.length": 400, "market.windows": 4,
+    "steps": 640, "num_envs": 8, "ppo.rollout_length": 8, "market.length": 300, "market.windows": 4,
     "market.features": ("return",), "market.check_leaks": False, "network.hidden": (8,), "params.episode_length": 16,
     "checkpoint.every_steps": 128, "evaluation.every_steps": 192, "evaluation.bootstrap_samples": 20,
 }  # fmt: skip

@@ -67,10 +67,17 @@ class Attempts:
 
 def finish(folder: Path, settings: dict[str, Any]) -> tuple[Run, float]:
     """Train without a kill; return the run and the seconds that it took."""
-    attempts, begin = Attempts(folder, settings), time.monotonic()
-    assert attempts.attempt(lambda process: None) == 0
+    attempts, seconds = Attempts(folder, settings), 0.0
+
+    def wait(process: Any) -> None:
+        nonlocal seconds
+        begin = time.monotonic()
+        ended(process)
+        seconds = time.monotonic() - begin
+
+    assert attempts.attempt(wait) == 0
     assert attempts.run is not None
-    return attempts.run, time.monotonic() - begin
+    return attempts.run, seconds
 
 
 def kill_until(

@@ -32,7 +32,8 @@ TRAIN_PEERS: dict[str, TrainPeer] = {
 # Ratios are about the faster of these: matrices this small are often multiplied faster by one thread.
 YARDSTICKS = ("dummy", "dummy_1_thread")
 QUICK: dict[str, Any] = {
-    "against": ("dummy", "dummy_1_thread", "dummy64"), "seconds": 1.5, "repeats": 3, "bars": 50_000, "race_seconds": 6.0, "race_seeds": 1,
+    "against": ("dummy", "dummy_1_thread", "dummy64"), "seconds": 1.5, "repeats": 3, "bars": 50_000,
+    "race_seconds": 6.0, "race_seeds": 1,
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,14 @@ def timed(function: Callable[..., Any], clock: Any, phase: str) -> Callable[...,
             return function(*arguments, **named)
 
     return call
+
+
+@contextmanager
+def unheard_warnings() -> Iterator[None]:
+    """Drop warnings, which TorchRL gives about its own next versions; recorded, because it sets filters of its own."""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def plain_maker(problem: TrainProblem) -> Callable[[], PlainTradingEnv]:
@@ -102,8 +111,7 @@ class TorchRLTrainer(Trainer):
     """TorchRL's collector, advantage estimator and clipped loss, put together as in its examples."""
 
     def __init__(self, problem: TrainProblem, num_envs: int, seed: int) -> None:
-        # Recorded, not ignored: TorchRL sets filters of its own. What it says is about its own next versions.
-        with warnings.catch_warnings(record=True):
+        with unheard_warnings():
             self._build(problem, num_envs, seed)
 
     def _build(self, problem: TrainProblem, num_envs: int, seed: int) -> None:
@@ -155,7 +163,7 @@ class TorchRLTrainer(Trainer):
 
     def run(self) -> dict[str, float]:
         """Collect one batch and learn from it."""
-        with warnings.catch_warnings(record=True):
+        with unheard_warnings():
             self.clock.take()
             with self.clock("inference"):
                 data = next(self.batches)

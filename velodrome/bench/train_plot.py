@@ -61,7 +61,7 @@ def draw_speeds(report: TrainReport, panel: Any) -> None:
         ratio = f"  ({row.yardstick_ratio:.3g} ×)" if row.yardstick_ratio is not None else ""
         panel.annotate(
             f"{compact(row.steps_per_second)}{ratio}", (row.fastest, index), (5, 0), textcoords="offset points",
-            va="center", fontsize=8.5,
+            va="center", fontsize=8.5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
     top = max(row.fastest for row in rows)
     bound = report.bound.steps_per_second
@@ -97,6 +97,8 @@ def draw_phases(report: TrainReport, panel: Any) -> None:
 
 def draw_race(report: TrainReport, panel: Any) -> None:
     """Draw the learning curves of all seeds over the time spent training."""
+    from matplotlib.ticker import FuncFormatter
+
     race = report.race
     assert race is not None
     named: set[str] = set()
@@ -114,8 +116,10 @@ def draw_race(report: TrainReport, panel: Any) -> None:
     panel.annotate("known optimum", (1.0, 100.0), (-2, 3), ("axes fraction", "data"), "offset points",
                    ha="right", fontsize=8, color=BOUND)  # fmt: skip
     panel.set_xscale("log")
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.set_ylim(top=112.0)
     panel.set_xlabel("seconds of training, log scale (evaluations not counted)")
     panel.set_ylabel("% of the known optimum, out of sample")
     panel.set_title("Learning, one line per seed", fontsize=10)
-    panel.legend(fontsize=8, loc="upper left", frameon=False)
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=8, frameon=False, handlelength=1.2)
     panel.grid(alpha=0.3)

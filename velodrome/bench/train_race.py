@@ -51,12 +51,14 @@ def run_race(
 
 
 def train(run: RaceRun, trainer: Trainer, options: TrainBenchmarkOptions) -> None:
-    """Train until the next evaluation, on the clock."""
-    began = time.perf_counter()
+    """Train until the next evaluation or until the time is up, on the clock."""
     for _ in range(options.evaluate_every):
+        began = time.perf_counter()
         trainer.iterate()
-    run.seconds += time.perf_counter() - began
-    run.steps += options.evaluate_every * options.batch
+        run.seconds += time.perf_counter() - began
+        run.steps += options.batch
+        if run.seconds >= options.race_seconds:
+            return
 
 
 def evaluate(run: RaceRun, trainer: Trainer, judge: OutOfSample) -> float:

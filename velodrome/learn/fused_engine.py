@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -77,12 +79,32 @@ class FusedEngine:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's state by name."""
-        return self.network.optimiser_state()
+        """Return the optimiser's state by name, as AutogradEngine does: a run may go on with another engine."""
+        steps = torch.tensor(float(self.network.adam_steps))
+        found: dict[str, Tensor] = {}
+        for name, first, second in self._moments():
+            found |= {f"{name}.step": steps, f"{name}.exp_avg": first, f"{name}.exp_avg_sq": second}
+        return found
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
-        self.network.load_optimiser_state(tensors)
+        if not tensors:  # nothing was learnt yet
+            return
+        for name, first, second in self._moments():
+            first.copy_(tensors[f"{name}.exp_avg"])
+            second.copy_(tensors[f"{name}.exp_avg_sq"])
+            self.network.adam_steps = int(tensors[f"{name}.step"])
+
+    def _moments(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Give every parameter's name and Adam's two moments of it, in place."""
+        flat = self.network.flat
+        for name, parameter in self.policy.named_parameters():
+            shape = tuple(parameter.shape)
+            yield (
+                name,
+                flat.view(flat.first_moment, (parameter,), shape),
+                flat.view(flat.second_moment, (parameter,), shape),
+            )
 
 
 def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str | None:

@@ -24,7 +24,7 @@ from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.storage import Rollout
-from velodrome.rollout.worlds import Worlds
+from velodrome.rollout.worlds import CudaWorlds, Worlds
 
 LOSSES = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction", "optimiser/gradient_norm")
 KL = LOSSES.index("policy/kl")
@@ -55,6 +55,7 @@ class PPO:
         self.loss_sums = torch.zeros(len(LOSSES), device=device)  # and of an update
         self.mean_reward = torch.zeros((), device=device)  # per step, as the environments gave it
         self.clock = PhaseClock(device)
+        self.seconds_of_steps: float | None = None  # of a rollout's environments in a graph, once measured
         self.steps = self.epochs_done = 0
         self.collect, self.update, self.epoch = self._collect, self._update, self._epoch
         graphs = device.type == "cuda" and config.cuda_graphs
@@ -165,6 +166,21 @@ class PPO:
         capturing = self.worlds.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         return (lambda name: nullcontext()) if capturing else self.clock
 
+    def _seconds(self) -> dict[str, float]:
+        """Return the time of each phase. A graph cannot be timed inside: its steps are timed once, by themselves."""
+        seconds = self.clock.take()
+        if (
+            isinstance(self.collect, Captured)
+            and self.collect.graph is not None
+            and isinstance(self.worlds, CudaWorlds)
+        ):
+            if self.seconds_of_steps is None:
+                self.seconds_of_steps = self.worlds.seconds_of_steps(self.rollout.actions)
+                self.clock.take()
+            seconds["environment"] = min(self.seconds_of_steps, seconds["inference"])
+            seconds["inference"] -= seconds["environment"]
+        return seconds
+
     def _metrics(self) -> dict[str, float]:
         rollout = self.rollout
         means = self.loss_sums / (self.epochs_done * self.config.minibatches)
@@ -183,7 +199,7 @@ class PPO:
         found["episode/mean_reward"] = mean_reward
         found |= self.worlds.take_episodes()
         found |= action_mix(rollout.actions, self.policy.distribution)
-        seconds = self.clock.take()
+        seconds = self._seconds()
         total = seconds.pop("total")
         return found | {f"time/{name}": value for name, value in seconds.items()} | {
             "time/steps_per_second": rollout.samples / total

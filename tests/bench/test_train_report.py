@@ -1,0 +1,153 @@
+"""What follows from measurements, and how it is told, on numbers made up for the purpose."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from velodrome.bench.machine import machine_stamp
+from velodrome.bench.report import MissingPeer
+from velodrome.bench.sgemm import Operations
+from velodrome.bench.train_contenders import PHASES
+from velodrome.bench.train_options import TrainBenchmarkOptions
+from velodrome.bench.train_plot import write_train_plot
+from velodrome.bench.train_render import show_train_report
+from velodrome.bench.train_report import Bound, Race, RacePoint, RaceRun, TrainMeasurement, TrainReport, race_results
+
+
+def row(peer: str, label: str, rounds: list[float], **values: Any) -> TrainMeasurement:
+    middle = sorted(rounds)[len(rounds) // 2]
+    chosen: dict[str, Any] = {"num_envs": 256, "rollout_length": 32, "threads": 2, **values}
+    return TrainMeasurement(
+        peer=peer, label=label, steps_per_second=middle, slowest=min(rounds), fastest=max(rounds), rounds=rounds,
+        iterations=len(rounds), phases=dict(zip(PHASES, (0.02, 0.1, 0.8, 0.08), strict=True)), **chosen,
+    )  # fmt: skip
+
+
+def run(peer: str, seed: int, seconds: float, *, reached: bool) -> RaceRun:
+    points = [RacePoint(seconds=0.0, steps=0, share=0.0), RacePoint(seconds=seconds, steps=1000, share=0.85)]
+    return RaceRun(
+        peer=peer, label=peer, num_envs=8, seed=seed, seconds=seconds, steps=1000, reached=reached, points=points
+    )  # fmt: skip
+
+
+def made_up(**options: Any) -> TrainReport:
+    report = TrainReport(
+        machine=machine_stamp(),
+        options=TrainBenchmarkOptions(**options).resolved().model_dump(mode="json"),
+        settings={
+            "batch": 8192, "epochs": 4, "minibatches": 4, "hidden": (64, 64), "learning_rate": 3e-4, "clip": 0.2,
+            "gamma": 0.9, "gae_lambda": 0.95,
+        },
+        observation_floats=264,
+        bound=Bound(threads=2, operations=Operations(acting=100, update=900), flops=[1e8, 2e8, 4e8]),
+    )  # fmt: skip
+    # The machine became twice as fast from round to round; ratios within a round do not care.
+    report.measurements = [
+        row("native", "velodrome", [60e3, 120e3, 240e3]),
+        row("native", "velodrome", [50e3, 100e3, 200e3], num_envs=1024, rollout_length=8),
+        row("native", "velodrome, autograd", [20e3, 40e3, 80e3]),
+        row("dummy", "SB3, DummyVecEnv", [4e3, 8e3, 16e3], num_envs=8, rollout_length=1024),
+        row("dummy_1_thread", "SB3, DummyVecEnv, 1 thread", [5e3, 10e3, 20e3], num_envs=8, rollout_length=1024),
+    ]
+    report.race = Race(fraction=0.8, limit_seconds=20.0, optimum=1e-3, best_rule_share=1.01)
+    report.race.runs = [
+        *(run("native", seed, seconds, reached=True) for seed, seconds in enumerate((3.0, 1.0, 2.0))),
+        run("dummy", 0, 15.0, reached=True),
+        run("dummy", 1, 20.5, reached=False),
+        run("dummy", 2, 21.0, reached=False),
+    ]
+    report.missing = [MissingPeer(peer="torchrl", reason="not installed: pip install 'velodrome[torchrl]'")]
+    report.conclude()
+    return report
+
+
+def told(report: TrainReport, width: int = 140) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    show_train_report(report, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_ratios_are_within_a_round_and_about_the_faster_yardstick() -> None:
+    rows = made_up().measurements
+    assert [row.yardstick_ratio for row in rows] == pytest.approx([12.0, 10.0, 4.0, 0.8, 1.0])
+
+
+def test_the_share_of_the_bound_is_within_a_round() -> None:
+    bound = made_up().bound
+    assert bound.steps_per_second == pytest.approx(400e3)
+    assert bound.share == pytest.approx(0.6)
+    assert bound.share_of_best == pytest.approx(120e3 / 400e3)
+
+
+def test_what_was_promised_is_met_or_missed() -> None:
+    report = made_up()
+    assert [target.met for target in report.targets] == [True, True]
+    assert told(report).count(": met") == 2
+    report.measurements[0].rounds = [30e3, 60e3, 120e3]
+    report.conclude()
+    assert [target.met for target in report.targets] == [False, False]
+    assert "MISSED by 40%" in told(report)
+
+
+@pytest.mark.parametrize(
+    "options", [{"quick": True}, {"batch": 4096}, {"epochs": 2}, {"hidden": (32,)}, {"sizes": (512, 256)}]
+)
+def test_nothing_is_judged_that_was_not_promised(options: dict[str, Any]) -> None:
+    assert made_up(**options).targets == []
+
+
+def test_without_a_yardstick_there_is_no_ratio() -> None:
+    report = made_up()
+    report.measurements = report.measurements[:3]
+    report.conclude()
+    assert [row.yardstick_ratio for row in report.measurements] == [None] * 3
+    assert [target.wanted for target in report.targets] == [0.5]
+
+
+def test_a_race_is_told_by_the_median_seed_and_not_reached_is_a_result() -> None:
+    report = made_up()
+    assert report.race is not None
+    native, dummy = report.race.results
+    assert (native.seconds, native.reached, native.runs) == (2.0, 3, 3)
+    assert (dummy.seconds, dummy.steps, dummy.reached, dummy.runs) == (None, None, 1, 3)
+    assert "not reached in 20 s" in told(report)
+
+
+def test_an_interrupted_run_is_no_failure_to_reach() -> None:
+    race = Race(fraction=0.8, limit_seconds=20.0, optimum=1e-3, best_rule_share=1.0)
+    race.runs = [run("native", 0, 2.0, reached=True), run("dummy", 0, 5.0, reached=False)]
+    assert [result.peer for result in race_results(race)] == ["native"]
+
+
+def test_everything_is_told() -> None:
+    text = told(made_up())
+    for wanted in (
+        "256 × 32", "1,024 × 8", "8 × 1,024", "velodrome, autograd", "120 k", "12.0", "torchrl: not installed",
+        "Bound: 1,000 floating-point operations a step", "400 k steps/s", "all cores", "batches of 8,192",
+    ):  # fmt: skip
+        assert wanted in text, wanted
+
+
+def test_the_tables_fit_a_terminal_of_90_characters() -> None:
+    assert "…" not in told(made_up(), width=90)
+
+
+def test_the_file_gives_the_report_back(tmp_path: Path) -> None:
+    report = made_up()
+    report.write(tmp_path / "new" / "train.json")
+    assert TrainReport.model_validate_json((tmp_path / "new" / "train.json").read_text()) == report
+
+
+@pytest.mark.parametrize("racing", [True, False])
+def test_the_plot_is_a_picture(tmp_path: Path, racing: bool) -> None:
+    pytest.importorskip("matplotlib")
+    report = made_up()
+    if not racing:
+        report.race = None
+    write_train_plot(report, tmp_path / "train.png")
+    assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
