@@ -40,7 +40,7 @@ def made_up(**options: Any) -> TrainReport:
         machine=machine_stamp(),
         options=TrainBenchmarkOptions(**options).resolved().model_dump(mode="json"),
         settings={
-            "batch": 8192, "epochs": 4, "minibatches": 4, "hidden": (64, 64), "learning_rate": 3e-4, "clip": 0.2,
+            "batch": 8192, "epochs": 4, "minibatches": 4, "hidden": [64, 64], "learning_rate": 3e-4, "clip": 0.2,
             "gamma": 0.9, "gae_lambda": 0.95,
         },
         observation_floats=264,
@@ -51,8 +51,8 @@ def made_up(**options: Any) -> TrainReport:
         row("native", "velodrome", [60e3, 120e3, 240e3]),
         row("native", "velodrome", [50e3, 100e3, 200e3], num_envs=1024, rollout_length=8),
         row("native", "velodrome, autograd", [20e3, 40e3, 80e3]),
-        row("dummy", "SB3, DummyVecEnv", [4e3, 8e3, 16e3], num_envs=8, rollout_length=1024),
-        row("dummy_1_thread", "SB3, DummyVecEnv, 1 thread", [5e3, 10e3, 20e3], num_envs=8, rollout_length=1024),
+        row("dummy", "SB3 DummyVecEnv", [4e3, 8e3, 16e3], num_envs=8, rollout_length=1024),
+        row("dummy_1_thread", "SB3 DummyVecEnv, 1 thr.", [5e3, 10e3, 20e3], num_envs=8, rollout_length=1024),
     ]
     report.race = Race(fraction=0.8, limit_seconds=20.0, optimum=1e-3, best_rule_share=1.01)
     report.race.runs = [
@@ -127,14 +127,17 @@ def test_an_interrupted_run_is_no_failure_to_reach() -> None:
 def test_everything_is_told() -> None:
     text = told(made_up())
     for wanted in (
-        "256 × 32", "1,024 × 8", "8 × 1,024", "velodrome, autograd", "120 k", "12.0", "torchrl: not installed",
-        "Bound: 1,000 floating-point operations a step", "400 k steps/s", "all cores", "batches of 8,192",
+        "256 × 32", "1,024 × 8", "8 × 1,024", "velodrome, autograd", "120 k", "2/10/80/8", "12.0",
+        "torchrl: not installed", "Bound: 1,000 floating-point operations a step", "400 k steps/s", "all cores",
+        "batches of 8,192",
     ):  # fmt: skip
         assert wanted in text, wanted
 
 
-def test_the_tables_fit_a_terminal_of_90_characters() -> None:
-    assert "…" not in told(made_up(), width=90)
+def test_the_tables_fit_a_terminal_of_80_characters() -> None:
+    lines = told(made_up(), width=80).splitlines()
+    assert not [line for line in lines if "…" in line]
+    assert any(line.split()[:5] == ["velodrome,", "autograd", "256", "×", "32"] for line in lines)
 
 
 def test_the_file_gives_the_report_back(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def compare_engines(case: Case) -> dict[str, Any]:
     found["later value"] = (engine.value(last, torch.zeros(0)), outputs[-1].value.detach())
     give_outcome(ours)
     copy_rollout(ours.rollout, theirs.rollout)
+    for one in (engine, reference):
+        one.begin_update()
     for number, rows in enumerate((ROWS, ROWS.flip(0)[:4])):  # the second after the weights have changed
         own, other = learned(ours, engine, rows), learned(theirs, reference, rows)
         assert own.keys() == other.keys()

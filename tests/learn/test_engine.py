@@ -26,6 +26,8 @@ def test_the_fused_engine_learns_what_autograd_does(case):
     fill(ours, engine)
     surprise(ours)
     copy_rollout(ours.rollout, theirs.rollout)
+    for one in (engine, reference):
+        one.begin_update()
     for rows in (ROWS, ROWS.flip(0)[:4]):
         found, expected = learned(ours, engine, rows), learned(theirs, reference, rows)
         torch.testing.assert_close(found["report"], expected["report"], rtol=1e-4, atol=1e-5)
@@ -67,6 +69,7 @@ def test_a_gradient_step_is_the_shortened_one_of_adam(make):
     assert float(norm) > 0.05
     optimiser.step()
     engine.set_learning_rate(0.01)
+    engine.begin_update()
     found = learned(setting, engine, ROWS)
     assert float(found["report"][5]) == pytest.approx(float(norm), rel=1e-4)
     for name, parameter in free.policy.named_parameters():
@@ -79,16 +82,38 @@ def test_an_optimiser_continues_from_its_state_to_the_bit(make):
     engine, later = make(one), make(other)
     fill(one, engine)
     surprise(one)
+    engine.begin_update()
     for _ in range(3):
         learned(one, engine, ROWS)
     copy_rollout(one.rollout, other.rollout)
     other.policy.load_state_dict({name: tensor.clone() for name, tensor in one.policy.state_dict().items()})
     later.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
+    later.begin_update()
     for _ in range(2):
         found, expected = learned(other, later, ROWS), learned(one, engine, ROWS)
         for name, tensor in expected.items():
             if not name.startswith("gradient"):
                 assert torch.equal(found[name], tensor), name
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[10]], ids=lambda case: case.name)
+def test_the_optimiser_of_one_engine_continues_in_the_other(case):
+    ours, theirs = make_setting(case), make_setting(case)
+    engine, reference = fused(ours), theirs.autograd()
+    fill(ours, engine)
+    surprise(ours)
+    engine.begin_update()
+    for _ in range(3):
+        learned(ours, engine, ROWS)
+    copy_rollout(ours.rollout, theirs.rollout)
+    theirs.policy.load_state_dict(ours.policy.state_dict())
+    reference.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
+    assert engine.state().keys() == reference.state().keys()
+    reference.begin_update()
+    found, expected = learned(ours, engine, ROWS), learned(theirs, reference, ROWS)
+    for name, tensor in expected.items():
+        if not name.startswith("gradient"):
+            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=2e-6, msg=name)
 
 
 @pytest.mark.parametrize(

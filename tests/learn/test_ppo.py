@@ -223,7 +223,6 @@ def test_the_metrics_of_an_iteration(params):
     assert metrics["time/steps_per_second"] == pytest.approx(48 / phases, rel=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="PPO._epoch: torch.chunk may make fewer minibatches than were asked for")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_reported_means_are_over_the_minibatches_that_there_were(engine):
     """Nine samples in four minibatches: torch's chunk would make only three of them."""

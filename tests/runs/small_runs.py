@@ -11,15 +11,17 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401
 import torch
+import torch._dynamo  # the first optimiser would import it
 from safetensors.torch import load_file
 
 import velodrome.learn.acting
@@ -30,7 +32,7 @@ import velodrome.vector.make  # noqa: F401
 from velodrome import cli
 from velodrome.runs import checkpoint
 from velodrome.runs.folder import run_folders
-from velodrome.runs.run import Run, train
+from velodrome.runs.run import Run, _Session, train
 from velodrome.runs.sinks import read_lines
 
 # 64 steps an iteration, 10 iterations, a checkpoint every second one and an evaluation every third.
@@ -52,8 +54,10 @@ def one_thread() -> Iterator[None]:
 
 
 def tiny(folder: Path, **settings: Any) -> dict[str, Any]:
-    """Return settings on top of the preset `smoke`, by dotted key; those of PPO go if another algorithm is chosen."""
+    """Return settings on top of the preset `smoke`, by dotted key, without those that others leave without effect."""
     chosen = {**TINY, "logging.folder": str(folder), **settings}
+    if "market.source" in settings:
+        del chosen["market.length"]
     other = chosen.get("algorithm", "ppo") != "ppo"
     return {key: value for key, value in chosen.items() if not (other and key.startswith("ppo."))}
 
@@ -132,10 +136,10 @@ def command_line(folder: Path, settings: dict[str, Any]) -> list[str]:
     return ["train", "smoke", *words, "--quiet", "--no-evaluation"]
 
 
-def _carry_out(words: list[str], begun: Event, kill_at: int | None, output: str) -> None:
+def _carry_out(words: list[str], begun: Event, end: End | None, output: str) -> None:
     torch.set_num_threads(1)
-    if kill_at is not None:
-        die_at_file_operation(kill_at)
+    if end is not None:
+        end.arrange()
     with open(output, "a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -144,30 +148,69 @@ def _carry_out(words: list[str], begun: Event, kill_at: int | None, output: str)
     os._exit(code)
 
 
-def die_at_file_operation(number: int) -> None:
-    """Let this process die by SIGKILL before its n-th call that changes files for good."""
-    lock = threading.Lock()
-    left = [number]
-
-    def deadly(operation: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            with lock:
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return operation(*arguments, **named)
-
-        return call
-
-    for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir"), (shutil, "rmtree")):
-        setattr(module, name, deadly(getattr(module, name)))
+def die() -> None:
+    """End this process by SIGKILL: no handler runs, nothing is flushed."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def start(words: list[str], output: Path, kill_at: int | None = None) -> BaseProcess:
+class End(Protocol):
+    """When a process is to die; it is carried there."""
+
+    def arrange(self) -> None:
+        """Make sure that this process dies then."""
+
+
+@dataclass(frozen=True)
+class AfterIterations:
+    """Some seconds after a number of iterations, wherever the process is then."""
+
+    iterations: int
+    seconds: float
+
+    def arrange(self) -> None:
+        left, iterate = self.iterations, _Session._iterate
+
+        def counted(*arguments: Any) -> None:
+            nonlocal left
+            iterate(*arguments)
+            left -= 1
+            if left == 0:
+                threading.Timer(self.seconds, die).start()
+
+        if left == 0:
+            threading.Timer(self.seconds, die).start()
+        _Session._iterate = counted  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class AtFileOperation:
+    """Before the n-th call that changes files for good."""
+
+    number: int
+
+    def arrange(self) -> None:
+        lock, left = threading.Lock(), self.number
+
+        def deadly(operation: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal left
+                with lock:
+                    left -= 1
+                    if left == 0:
+                        die()
+                return operation(*arguments, **named)
+
+            return call
+
+        for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir"), (shutil, "rmtree")):
+            setattr(module, name, deadly(getattr(module, name)))
+
+
+def start(words: list[str], output: Path, end: End | None = None) -> BaseProcess:
     """Carry out a command line in a process of its own, and return when it has begun."""
     context = processes()
     begun = context.Event()
-    process = context.Process(target=_carry_out, args=(words, begun, kill_at, str(output)))
+    process = context.Process(target=_carry_out, args=(words, begun, end, str(output)))
     process.start()
     assert begun.wait(TIMEOUT)
     return process
@@ -178,3 +221,23 @@ def ended(process: BaseProcess) -> int:
     process.join(TIMEOUT)
     assert process.exitcode is not None
     return process.exitcode
+
+
+# Signals, in this process
+
+
+def signals_after(
+    monkeypatch: pytest.MonkeyPatch, iterations: int, times: int = 1, number: int = signal.SIGINT
+) -> None:
+    """Let the run that is trained next receive a signal in the middle of an iteration."""
+    iterate, done = _Session._iterate, 0
+
+    def interrupted(*arguments: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == iterations:
+            for _ in range(times):
+                signal.raise_signal(number)
+        iterate(*arguments)
+
+    monkeypatch.setattr(_Session, "_iterate", interrupted)

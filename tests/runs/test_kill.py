@@ -5,14 +5,22 @@ from __future__ import annotations
 import random
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runs.small_runs import assert_equal_runs, command_line, ended, one_thread, start, tiny  # noqa: F401
+from tests.runs.small_runs import (
+    AfterIterations,
+    AtFileOperation,
+    End,
+    assert_equal_runs,
+    command_line,
+    ended,
+    start,
+    tiny,
+)
 from velodrome.runs import checkpoint
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run
@@ -31,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 KILLS = 5  # of each variant: 20 together
 OPERATION_KILLS = 14
-MOST_KILLS = 30
+MOST_KILLS = 40
 
 
 class Attempts:
@@ -41,6 +49,7 @@ class Attempts:
         self.folder, self.settings = folder, tiny(folder, **settings)
         self.output = folder.with_name(f"{folder.name}.txt")
         self.continued: list[int] = []  # steps from which it was resumed
+        self.kills = 0
         self.logged = 0  # lines of the log that were read
 
     @property
@@ -49,92 +58,79 @@ class Attempts:
         assert len(found) <= 1
         return Run(found[0]) if found else None
 
-    def attempt(self, stop: Callable[[Any], None], kill_at: int | None = None) -> int:
-        """Start or resume, let `stop` do what it does to the process, and return the exit code."""
+    def go(self, end: End | None = None) -> bool:
+        """Start or resume, wait for the end, and return whether the process came to its own."""
         saved = None if self.run is None else checkpoint.latest_checkpoint(self.run.path)
-        process = start(command_line(self.folder, self.settings), self.output, kill_at)
-        stop(process)
-        code = ended(process)
+        code = ended(start(command_line(self.folder, self.settings), self.output, end))
         assert code in (0, -signal.SIGKILL), self.output.read_text()
+        self.kills += code != 0
         if self.run is not None and self.run.folder.log_path.exists():
             for line in self.run.folder.log_path.read_text().splitlines()[self.logged :]:
                 self.logged += 1
                 if found := re.search(r"resumed at step (\d+)", line):
                     self.continued.append(int(found[1]))
                     assert self.continued[-1] == (0 if saved is None else checkpoint.checkpoint_steps(saved))
-        return code
+        return code == 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end; its process may have been killed after that."""
+        if self.run is None:
+            return False
+        assert self.run.status in ("killed", "finished")
+        return self.run.status == "finished"
+
+    def finish(self) -> Run:
+        assert self.go()
+        assert self.finished
+        assert self.run is not None
+        return self.run
 
 
-def finish(folder: Path, settings: dict[str, Any]) -> tuple[Run, float]:
-    """Train without a kill; return the run and the seconds that it took."""
-    attempts, seconds = Attempts(folder, settings), 0.0
+def kill_and_compare(tmp_path: Path, settings: dict[str, Any], wanted: int, when: Callable[[], End]) -> list[int]:
+    """Kill so many processes; every run that they were training comes to its end and equals one that was left alone.
 
-    def wait(process: Any) -> None:
-        nonlocal seconds
-        begin = time.monotonic()
-        ended(process)
-        seconds = time.monotonic() - begin
-
-    assert attempts.attempt(wait) == 0
-    assert attempts.run is not None
-    return attempts.run, seconds
-
-
-def kill_until(
-    tmp_path: Path, settings: dict[str, Any], reference: Run, wanted: int, kill: Callable[[Attempts], int]
-) -> list[int]:
-    """Kill until it is enough, compare every run that came to its end, and return the steps that were resumed from."""
-    kills, number, continued = 0, 0, []
-    while kills < wanted or not any(continued):
-        assert kills < MOST_KILLS
+    Returns the steps from which runs were resumed.
+    """
+    reference = Attempts(tmp_path / "reference", settings).finish()
+    kills, continued = 0, []
+    for number in range(MOST_KILLS):
         attempts = Attempts(tmp_path / f"killed-{number}", settings)
-        number += 1
-        while (kills < wanted or not any(attempts.continued)) and kills < MOST_KILLS and kill(attempts) != 0:
-            kills += 1
-        if attempts.run is None or attempts.run.status != "finished":
-            assert attempts.attempt(lambda process: None) == 0
+        while not attempts.finished and kills + attempts.kills < wanted:
+            attempts.go(when())
+        kills += attempts.kills
+        if not attempts.finished:
+            attempts.finish()
         assert attempts.run is not None
-        assert attempts.run.status == "finished"
         assert_equal_runs(attempts.run, reference)
         continued += attempts.continued
+        if kills >= wanted:
+            break
+    assert kills == wanted
     return continued
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_killed_at_random_moments_resumes_to_the_same_bits(variant, tmp_path):
-    settings = VARIANTS[variant]
-    reference, seconds = finish(tmp_path / "reference", settings)
     chance = random.Random(variant)
-
-    def kill(attempts: Attempts) -> int:
-        def after_a_while(process: Any) -> None:
-            process.join(chance.uniform(0.1, 0.8) * seconds)
-            process.kill()
-
-        return attempts.attempt(after_a_while)
-
-    continued = kill_until(tmp_path, settings, reference, KILLS, kill)
-    assert any(0 < steps < reference.config.steps for steps in continued)
+    continued = kill_and_compare(
+        tmp_path, VARIANTS[variant], KILLS, lambda: AfterIterations(chance.randint(0, 5), chance.uniform(0.0, 0.1))
+    )
+    assert any(continued)
 
 
 def test_a_run_killed_between_any_two_changes_to_its_files_resumes_to_the_same_bits(tmp_path):
-    reference, _ = finish(tmp_path / "reference", {})
     chance = random.Random(3)
-
-    def kill(attempts: Attempts) -> int:
-        return attempts.attempt(lambda process: None, kill_at=chance.randint(1, 45))
-
-    assert len(kill_until(tmp_path, {}, reference, OPERATION_KILLS, kill)) >= OPERATION_KILLS // 2
+    continued = kill_and_compare(tmp_path, {}, OPERATION_KILLS, lambda: AtFileOperation(chance.randint(1, 45)))
+    assert any(continued)
 
 
 def test_a_run_killed_before_its_first_row_begins_again(tmp_path):
-    reference, _ = finish(tmp_path / "reference", {})
+    reference = Attempts(tmp_path / "reference", {}).finish()
     attempts = Attempts(tmp_path / "killed", {})
     operation = 0
-    # The first moment at which there is a run to resume.
-    while attempts.run is None:
+    while attempts.run is None:  # until the first moment at which there is a run to resume
         operation += 1
-        attempts.attempt(lambda process: None, kill_at=operation)
+        assert not attempts.go(AtFileOperation(operation))
     assert checkpoint.checkpoints(attempts.run.path) == []
-    assert attempts.attempt(lambda process: None) == 0
-    assert_equal_runs(attempts.run, reference)
+    assert_equal_runs(attempts.finish(), reference)

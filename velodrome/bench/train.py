@@ -29,7 +29,7 @@ from velodrome.bench.train_contenders import (
     peer_contender,
     torch_threads,
 )
-from velodrome.bench.train_options import TRAIN_PEERS, TrainBenchmarkOptions, missing_train_peer
+from velodrome.bench.train_options import TRAIN_PEERS, YARDSTICKS, TrainBenchmarkOptions, missing_train_peer
 from velodrome.bench.train_plot import write_train_plot
 from velodrome.bench.train_problem import OutOfSample, TrainProblem, train_problem
 from velodrome.bench.train_race import Say, new_race, run_race
@@ -38,7 +38,6 @@ from velodrome.bench.train_report import Bound, TrainMeasurement, TrainReport
 from velodrome.errors import MissingDependencyError
 
 ACTIONS = 3  # short, flat, long
-RIVAL = "dummy"  # the peer in the race
 
 
 def run_train_benchmark(options: TrainBenchmarkOptions, console: Console | None = None) -> TrainReport:
@@ -57,8 +56,8 @@ def run_train_benchmark(options: TrainBenchmarkOptions, console: Console | None 
         contenders = native_contenders(options, problem) + [
             peer_contender(peer, options, problem) for peer in active_peers(options, report)
         ]
-        racers = [contenders[0], *(contender for contender in contenders if contender.peer == RIVAL)]
-        races = options.race_seeds * len(racers) if options.race_seconds else 0
+        rivals = any(contender.peer in YARDSTICKS for contender in contenders)
+        races = options.race_seeds * (1 + rivals) if options.race_seconds else 0
         task = progress.add_task("parity", total=1 + len(contenders) * (1 + options.repeats) + races)
 
         def say(description: str, steps: int = 1) -> None:
@@ -69,7 +68,7 @@ def run_train_benchmark(options: TrainBenchmarkOptions, console: Console | None 
             say("parity")
             measure_speed(contenders, options, report, say)
             if options.race_seconds:
-                measure_race(racers, options, problem, report, say)
+                measure_race(contenders, options, problem, report, say)
         except KeyboardInterrupt:
             report.interrupted = True
     report.machine.threading_layer = threading_layer()
@@ -86,7 +85,8 @@ def new_report(options: TrainBenchmarkOptions, problem: TrainProblem) -> TrainRe
     networks = [perceptron(problem.floats, options.hidden, outputs) for outputs in (ACTIONS, 1)]
     bound = Bound(threads=available_cores(), operations=operations_per_step(networks, options.epochs), flops=[])
     report = TrainReport(
-        machine=machine_stamp(), options=options.model_dump(mode="json"), settings=asdict(problem.settings),
+        machine=machine_stamp(), options=options.model_dump(mode="json"),
+        settings={**asdict(problem.settings), "hidden": list(options.hidden)},
         observation_floats=problem.floats, bound=bound,
     )  # fmt: skip
     report.missing = [
@@ -96,8 +96,8 @@ def new_report(options: TrainBenchmarkOptions, problem: TrainProblem) -> TrainRe
     if busy > BUSY_SHARE * report.machine.cores:
         report.notes.append(
             f"The machine was busy when this began (load {busy:.1f} on {report.machine.cores} cores): speeds are low, "
-            f"and those that share small pieces of work among torch's threads suffer most, which flatters the ratios. "
-            f"Measure again when it is idle."
+            f"and those that share work among threads suffer most, which distorts the ratios. Measure again when it is "
+            f"idle."
         )
     return report
 
@@ -129,6 +129,8 @@ def measure_speed(
                     rows[index] = new_measurement(contender, trainer)
                     report.measurements.append(rows[index])
                 take_turn(rows[index], trainer, iterations, options.batch)
+                if index == 0:  # a bound that held before and after Velodrome's turn
+                    report.bound.flops[-1] = max(report.bound.flops[-1], sgemm_rate())
                 say(f"{contender.label}, {contender.num_envs:,} environments", 1)
 
 
@@ -187,14 +189,22 @@ def take_turn(row: TrainMeasurement, trainer: Trainer, iterations: int, batch: i
 
 
 def measure_race(
-    racers: list[TrainContender], options: TrainBenchmarkOptions, problem: TrainProblem, report: TrainReport, say: Say
+    contenders: list[TrainContender],
+    options: TrainBenchmarkOptions,
+    problem: TrainProblem,
+    report: TrainReport,
+    say: Say,
 ) -> None:
-    """Race those that could be measured."""
-    measured = {row.peer for row in report.measurements}
+    """Race Velodrome in its first layout against the faster yardstick."""
+    yardstick = report.yardstick()
+    racers = [
+        contenders[0],
+        *(contender for contender in contenders if yardstick is not None and contender.peer == yardstick.peer),
+    ]
     judge = OutOfSample(problem)
     try:
         report.race = new_race(problem, options, judge)
-        run_race(report.race, [racer for racer in racers if racer.peer in measured], options, judge, say)
+        run_race(report.race, racers, options, judge, say)
     finally:
         judge.close()
 

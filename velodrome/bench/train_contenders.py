@@ -94,7 +94,7 @@ class VelodromeTrainer(Trainer):
             gae_lambda=settings.gae_lambda, max_gradient_norm=settings.max_gradient_norm,
             # PPO's own value loss is half the mean squared error.
             value_weight=2.0 * settings.value_weight,
-            engine=engine,  # type: ignore[arg-type]
+            engine=engine,
             # Otherwise a small market would be learned with fewer operations than the bound counts.
             per_bar="never",
         )  # fmt: skip

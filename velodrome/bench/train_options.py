@@ -23,11 +23,11 @@ class TrainPeer(NamedTuple):
 
 
 TRAIN_PEERS: dict[str, TrainPeer] = {
-    "dummy": TrainPeer("SB3, DummyVecEnv", 8, "stable_baselines3", "sb3"),
-    "dummy_1_thread": TrainPeer("SB3, DummyVecEnv, 1 thread", 8, "stable_baselines3", "sb3", threads=1),
-    "dummy64": TrainPeer("SB3, DummyVecEnv", 64, "stable_baselines3", "sb3"),
-    "subproc": TrainPeer("SB3, SubprocVecEnv", 8, "stable_baselines3", "sb3", 8),
-    "torchrl": TrainPeer("TorchRL, SerialEnv", 8, "torchrl", "torchrl"),
+    "dummy": TrainPeer("SB3 DummyVecEnv", 8, "stable_baselines3", "sb3"),
+    "dummy_1_thread": TrainPeer("SB3 DummyVecEnv, 1 thr.", 8, "stable_baselines3", "sb3", threads=1),
+    "dummy64": TrainPeer("SB3 DummyVecEnv", 64, "stable_baselines3", "sb3"),
+    "subproc": TrainPeer("SB3 SubprocVecEnv", 8, "stable_baselines3", "sb3", 8),
+    "torchrl": TrainPeer("TorchRL SerialEnv", 8, "torchrl", "torchrl"),
 }
 # Ratios are about the faster of these: matrices this small are often multiplied faster by one thread.
 YARDSTICKS = ("dummy", "dummy_1_thread")

@@ -19,6 +19,8 @@ from velodrome.bench.peers import PlainTradingEnv
 from velodrome.bench.train_contenders import PHASES, Trainer
 from velodrome.bench.train_problem import TrainProblem
 
+NEVER = 10**9  # iterations between two logs
+
 
 def timed(function: Callable[..., Any], clock: Any, phase: str) -> Callable[..., Any]:
     """Return a function whose time counts for a phase."""
@@ -74,7 +76,7 @@ class StableBaselinesTrainer(Trainer):
         self.envs = envs
         self.clock = PhaseClock()
         widths = list(settings.hidden)
-        self.model: Any = PPO(
+        self.model = PPO(
             "MlpPolicy", envs, learning_rate=settings.learning_rate, n_steps=settings.batch // envs.num_envs,
             batch_size=settings.minibatch, n_epochs=settings.epochs, gamma=settings.gamma,
             gae_lambda=settings.gae_lambda, clip_range=settings.clip, ent_coef=0.0, vf_coef=settings.value_weight,
@@ -86,15 +88,16 @@ class StableBaselinesTrainer(Trainer):
         )  # fmt: skip
         self.parameters = sum(parameter.numel() for parameter in self.model.policy.parameters())
         # What is not the environments' in collecting is inference: the inner phase pauses the outer one.
-        self.model.collect_rollouts = timed(self.model.collect_rollouts, self.clock, "inference")
-        self.model.train = timed(self.model.train, self.clock, "learning")
-        for name in ("step_async", "step_wait"):
-            setattr(envs, name, timed(getattr(envs, name), self.clock, "environment"))
+        for owner, name, phase in (
+            (self.model, "collect_rollouts", "inference"), (self.model, "train", "learning"),
+            (envs, "step_async", "environment"), (envs, "step_wait", "environment"),
+        ):  # fmt: skip
+            setattr(owner, name, timed(getattr(owner, name), self.clock, phase))
 
     def run(self) -> dict[str, float]:
         """Collect one batch and learn from it."""
         self.clock.take()
-        self.model.learn(self.batch, log_interval=None, reset_num_timesteps=False)
+        self.model.learn(self.batch, log_interval=NEVER, reset_num_timesteps=False)
         seconds = self.clock.take()
         return {phase: seconds[phase] for phase in PHASES[:-1]}
 

@@ -19,6 +19,7 @@ WINDOW = 32  # bars
 # Log returns of 2 % a bar: rewards of the size that PPO's defaults are made for, whoever runs it.
 VOLATILITY = 0.02
 SPLITS = {"train": 0.8, "test": 0.2}
+SHORT, LONG = 0, 2  # actions
 EVALUATION_ENVS = 256  # stretches into which the test split is cut, played side by side
 
 Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # observations [n, floats] -> actions [n]
@@ -102,12 +103,18 @@ class OutOfSample:
         return total / (self.steps * EVALUATION_ENVS) / self.optimum
 
     def best_share(self) -> float:
-        """Return what the best rule, to follow the sign of the last return, reaches on these very bars."""
-        rows = (self.starts[:, None] + np.arange(self.steps)).ravel()
-        seen = np.log(self.closes[rows] / self.closes[rows - 1])
-        gained = self.closes[rows + 1] / self.closes[rows]
-        returns = np.where(seen > 0.0, np.log(gained), np.log(2.0 - gained))
-        return float(returns.mean()) / self.optimum
+        """Return what the best rule, to follow the sign of the last return, reaches on these very bars.
+
+        Not quite 1: the bars are a sample, and an account that keeps a short for several bars does not set it anew at
+        each, as the optimum has it.
+        """
+        bars = iter(range(self.steps))
+
+        def follow(_: NDArray[np.float32]) -> NDArray[np.int64]:
+            rows = self.starts + next(bars)
+            return np.where(self.closes[rows] > self.closes[rows - 1], LONG, SHORT)
+
+        return self.share(follow)
 
     def close(self) -> None:
         """Give the environments back."""

@@ -10,8 +10,6 @@ from velodrome.bench.render import compact, machine_lines, narrow_table
 from velodrome.bench.train_contenders import PHASES
 from velodrome.bench.train_report import RaceResult, TrainReport
 
-SHORT = {"environment": "env", "inference": "infer", "learning": "learn", "other": "other"}
-
 
 def show_train_report(report: TrainReport, console: Console) -> None:
     """Print everything."""
@@ -29,18 +27,20 @@ def setting_lines(report: TrainReport) -> Text:
     settings = report.settings
     hidden = " × ".join(str(width) for width in settings["hidden"])
     minibatch = settings["batch"] // settings["minibatches"]
+    threads = f"{report.bound.threads} thread{'s' if report.bound.threads > 1 else ''}"
     return Text(
-        f"All: {report.observation_floats} floats, separate actor and critic of {hidden} tanh, batches of "
+        f"Everyone: {report.observation_floats} floats, separate actor and critic of {hidden} tanh, batches of "
         f"{settings['batch']:,}, {settings['epochs']} epochs in minibatches of {minibatch:,}, Adam "
         f"{settings['learning_rate']:g}, clip {settings['clip']:g}, gamma {settings['gamma']:g}, lambda "
-        f"{settings['gae_lambda']:g}; torch on {report.bound.threads} threads (all cores) for everyone"
+        f"{settings['gae_lambda']:g}; torch on {threads} (all cores) unless "
+        f"the label says otherwise. Layout: environments × steps in a batch"
     )
 
 
 def speed_table(report: TrainReport) -> Table:
     """Return the contenders, the fastest first, with where their time goes."""
-    names = ("contender", "envs × steps", "steps/s", "spread", *SHORT.values(), "× SB3")
-    table = narrow_table("Training steps per second, collecting and learning; where the time goes, %", names)
+    title = f"Training steps per second; time: {'/'.join(PHASES)}"
+    table = narrow_table(title, ("contender", "layout", "steps/s", "spread", "time, %", "× SB3"))
     for row in sorted(report.measurements, key=lambda row: -row.steps_per_second):
         total = sum(row.phases.values())
         table.add_row(
@@ -48,7 +48,7 @@ def speed_table(report: TrainReport) -> Table:
             row.layout,
             compact(row.steps_per_second),
             f"±{(row.fastest - row.slowest) / 2 / row.steps_per_second:.0%}",
-            *(f"{100 * row.phases[phase] / total:.0f}" for phase in PHASES),
+            "/".join(f"{100 * row.phases[phase] / total:.0f}" for phase in PHASES),
             f"{row.yardstick_ratio:.{1 if row.yardstick_ratio >= 1 else 2}f}" if row.yardstick_ratio else "",
             style="bold" if row.peer == "native" else "",
         )
@@ -59,8 +59,8 @@ def race_table(report: TrainReport) -> Table:
     """Return how long each contender took to learn."""
     race = report.race
     assert race is not None
-    title = f"Training time to {race.fraction:.0%} of the known optimum, out of sample; median over the seeds"
-    table = narrow_table(title, ("contender", "envs", "seconds", "steps", "seeds", "best"))
+    title = f"Training time to {race.fraction:.0%} of the known optimum, out of sample"
+    table = narrow_table(title, ("contender", "envs", "median seconds", "steps", "seeds", "best"))
     for result in sorted(race.results, key=lambda result: result.seconds or float("inf")):
         table.add_row(
             result.label, f"{result.num_envs:,}", race_seconds(result, race.limit_seconds),
@@ -92,8 +92,8 @@ def closing_lines(report: TrainReport) -> Text:
         )
     if report.race is not None:
         lines.append(
-            f"Optimum: {report.race.optimum:.2e} log return a bar; the best rule itself reaches "
-            f"{report.race.best_rule_share:.1%} of it on these test bars"
+            f"Optimum: {report.race.optimum:.2e} log return a bar; to follow the sign of the last return, the best "
+            f"rule, reaches {report.race.best_rule_share:.1%} of it on these test bars"
         )
     if report.parity is not None:
         parity = report.parity

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.cli.shared import Flag, console, runs
+from velodrome.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from velodrome.runs.store import SqlStore
@@ -31,7 +32,10 @@ def list_runs(*, folder: Path = Path("runs"), store: str | None = None, status: 
         Print JSON.
     """
     from velodrome.runs import listing
+    from velodrome.runs.schema import STATUSES
 
+    if status is not None and status not in STATUSES:
+        raise ConfigError(f"--status {status}: it is {', '.join(STATUSES)}.{did_you_mean(status, STATUSES)}")
     with _store(folder, store) as opened:
         if json:
             _print_json(listing.list_content(opened, status=status, limit=limit))

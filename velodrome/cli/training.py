@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @app.command
 def train(
-    *words: str, resume: str | None = None, json: Flag = False, quiet: Flag = False, no_evaluation: Flag = False
-) -> int:
+    *words: str, resume: str | None = None, runs_folder: str = "runs", json: Flag = False, quiet: Flag = False,
+    no_evaluation: Flag = False,
+) -> int:  # fmt: skip
     """Train an agent, evaluate it on data it never saw, and write a report.
 
     Without arguments: PPO on a built-in market whose best return is known. Ctrl-C saves and stops.
@@ -29,6 +30,8 @@ def train(
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
     resume
         Continue a run instead: its folder, id, the start of either, or latest.
+    runs_folder
+        Folder in which --resume looks for runs; logging.folder=… is where a new one goes.
     json
         Print one JSON object per line instead of the live view.
     quiet
@@ -48,15 +51,13 @@ def train(
                 f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
                 "that out, or start a new run."
             )
-        finished = running.resume(resume, console=out, mode=mode, evaluate=not no_evaluation)
+        finished = running.resume(resume, root=runs_folder, console=out, mode=mode, evaluate=not no_evaluation)
     else:
         config = sources[0] if sources else None
         finished = running.train(_with_overrides(config, overrides), console=out, mode=mode,
                                  evaluate=not no_evaluation)  # fmt: skip
     if finished.status == "interrupted":
-        sys.stderr.write(
-            f"velodrome: interrupted and saved; go on with: velodrome train --resume {finished.folder.id}\n"
-        )
+        sys.stderr.write(f"velodrome: interrupted and saved; go on with: {finished.resume_command}\n")
         return INTERRUPTED
     return 0
 
@@ -117,9 +118,12 @@ def evaluate(
 
     out = console()
     if walk_forward:
+        from rich.console import Console
+
         from velodrome.runs.walk_forward import walk_forward as walk
 
-        result = walk(run, folds, root=runs_folder, console=out)
+        # What is printed on the way must not get between the lines of JSON.
+        result = walk(run, folds, root=runs_folder, console=Console(stderr=True) if json else out)
         sys.stdout.write(result.to_json() + "\n") if json else out.print(result.table())
         return
     found = evaluating.evaluate(

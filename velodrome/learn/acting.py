@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import gymnasium
@@ -15,9 +15,17 @@ from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import Distribution, distribution_for
+from velodrome.learn.networks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
+from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 from velodrome.rollout.worlds import ForeignWorlds, Worlds
+
+# Modules that do the same in training as in use.
+WITHOUT_MODES = (
+    ActorCritic, Trunk, RecurrentTrunk, LinearFirst, ConvolutionFirst, nn.Sequential, nn.ModuleList, nn.Linear,
+    nn.Conv1d, nn.Flatten, nn.GRUCell, nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU,
+)  # fmt: skip
 
 
 class TrainedPolicy:
@@ -46,6 +54,7 @@ class TrainedPolicy:
         self.distribution: Distribution = distribution_for(action_space)
         self.memory_size = int(getattr(network, "memory_size", 0))
         self.device = next(network.parameters()).device
+        self.has_modes = any(type(module) not in WITHOUT_MODES for module in network.modules())
         self.seed = seed
         self._generator = torch.Generator(self.device).manual_seed(seed)
         self._memory: Tensor | None = None  # [n, memory_size] once environments are known
@@ -116,7 +125,8 @@ class TrainedPolicy:
         """Return actions, the parameters of their distribution (or action values), and the memory after them."""
         if self.moments is not None:
             seen = seen._replace(values=self.moments.normalise(seen.values))
-        with evaluating(self.network):
+        # Changing the mode of every module takes as long as the network; most have none that differs by mode.
+        with evaluating(self.network) if self.has_modes else nullcontext():
             parameters, after = outputs_of(self.network, seen, memory)
         if deterministic:
             actions = self.distribution.mode(parameters)

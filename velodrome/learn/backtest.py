@@ -16,6 +16,7 @@ from velodrome.envs.trading import NUMBERS
 from velodrome.envs.trading_config import TradingConfig, trading_config
 from velodrome.envs.trading_world import action_names, trading_world
 from velodrome.errors import ConfigError
+from velodrome.learn.threads import one_thread
 from velodrome.tables.market import Market
 from velodrome.vector.make import make_vec
 
@@ -106,6 +107,7 @@ def _stream_seed(seed: int, instrument: int) -> int:
     return int(np.random.SeedSequence([seed, instrument]).generate_state(1)[0])
 
 
+@one_thread()
 def backtest(
     policy: Policy,
     market: Market,
@@ -219,6 +221,7 @@ class Episodes:
         return len(self.returns)
 
 
+@one_thread()
 def play_episodes(
     policy: Policy, envs: gymnasium.vector.VectorEnv, episodes: int, seed: int = 0, most_steps: int | None = None
 ) -> Episodes:

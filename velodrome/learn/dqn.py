@@ -45,6 +45,7 @@ class DQN:
         self.worlds, self.config, self.total_steps, self.seed = worlds, config, total_steps, seed
         device = worlds.device
         cuda = device.type == "cuda"
+        self.fixed = cuda  # tensors of a CUDA graph stay where they are
         torch.manual_seed(seed)  # of the first weights
         self.generator = torch.Generator(device).manual_seed(seed)  # of random actions and draws from the buffer
         self.policy = QNetwork(worlds.shape, worlds.action_space, network, duelling=config.duelling).to(device)
@@ -110,7 +111,7 @@ class DQN:
         """Act for `rollout_length` steps in every environment, now and then at random, and store what happened."""
         worlds, replay = self.worlds, self.replay
         phase = self._phase()
-        self.policy.eval()
+        self._train(False)
         encoding = self._encode(self.policy, self.encode_rollout)
         self.mean_reward.zero_()
         for t in range(len(self.actions)):
@@ -142,13 +143,13 @@ class DQN:
         config, bank = self.config, self.worlds.bank
         batch = self.replay.sample(config.batch_size, self.generator, self.correction)
         wanted = self._wanted(batch)
-        self.policy.train()
+        self._train(True)
         with self._precision():
             values = self.values(self._seen(batch.observation), bank, self._encode(self.policy, self.encode_batch))
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")
         loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
-        self.optimiser.zero_grad(set_to_none=False)
+        self.optimiser.zero_grad(set_to_none=not self.fixed)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
         self.optimiser.step()
@@ -170,7 +171,7 @@ class DQN:
             if not self.config.double:
                 return rewards + batch.discount * values.amax(1)
             # One network chooses and the other one values: the largest of noisy values is too large.
-            self.policy.eval()
+            self._train(False)
             best = self.values(following, bank, self._encode(self.policy, self.encode_batch)).argmax(1, keepdim=True)
         return rewards + batch.discount * values.gather(1, best).squeeze(1)
 
@@ -190,6 +191,11 @@ class DQN:
         if self.moments is None:
             return observation
         return observation._replace(values=self.moments.normalise(observation.values))
+
+    def _train(self, training: bool) -> None:
+        """Say whether what comes is learning, for networks to which that makes a difference."""
+        if self.policy.acts_otherwise:
+            self.policy.train(training)
 
     def _worth_encoding(self, samples: int) -> bool:
         """Decide whether to compute the market's part once per bar rather than once per sample."""

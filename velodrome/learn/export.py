@@ -46,7 +46,7 @@ class FlatPolicy(nn.Module):
 
     def __init__(self, policy: TrainedPolicy) -> None:
         super().__init__()
-        self.network = copy.deepcopy(policy.network).cpu().eval()
+        self.network = copy.deepcopy(policy.network).cpu().eval().requires_grad_(False)
         self.distribution = policy.distribution
         self.window_floats = policy.shape.window_floats
         self.remembers = policy.memory_size > 0
@@ -121,6 +121,8 @@ def _export(
     """Write a file under another name, compare what it computes with the policy, then put it in place."""
     if path.suffix != suffix:
         raise ConfigError(f"{path}: the file's name must end in {suffix}.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: {path.parent} is no folder; make it first.")
     new = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
     function = FlatPolicy(policy)
     examples = tuple(torch.from_numpy(array) for array in random_inputs(policy, max(CHECKED_ROWS), seed=0))

@@ -150,7 +150,7 @@ class PPO:
         """Pass over the rollout once, in minibatches of shuffled samples (of environments, if there is memory)."""
         self.losses.zero_()
         count = self.rollout.num_envs if self.policy.recurrent else self.rollout.samples
-        for rows in shuffled(count, self.generator).chunk(self.config.minibatches):
+        for rows in shuffled(count, self.generator).tensor_split(self.config.minibatches):
             self.losses += self.engine.learn(rows)
 
     # Around it

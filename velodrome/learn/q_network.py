@@ -30,8 +30,10 @@ class QNetwork(nn.Module):
         self.actions = action_count(space)
         self.action_head = linear(trunk.out_features, self.actions, HEAD_GAIN)
         self.state_head = linear(trunk.out_features, 1, HEAD_GAIN) if duelling else None
-        # A user's own network decides for itself what to do with windows.
-        self.can_encode_bars = bool(shape.windows) and not isinstance(trunk, UserTrunk)
+        own = isinstance(trunk, UserTrunk)  # decides for itself what to do with windows
+        # Whether acting and learning differ, as with batch norm; of a user's own network nobody knows.
+        self.acts_otherwise = own or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.modules())
+        self.can_encode_bars = bool(shape.windows) and not own
 
     def forward(
         self, observation: Observation, bank: WindowBank | None = None, encoding: BarEncoding | None = None

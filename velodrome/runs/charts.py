@@ -221,7 +221,7 @@ def episodes_figure(evaluation: Evaluation) -> Figure:
 def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
     """Return titled charts of a run's metrics (step, name, value): episode return, out of sample, steps per second."""
     names = metrics["name"].unique().to_list()
-    outside = sorted(name for name in names if name.startswith("evaluation/") and name.endswith("return"))
+    outside = sorted(name for name in names if name.startswith("evaluation/") and name.endswith("/return"))
     groups = [
         ("Episode return while training (in sample)", ["episode/return"], "sum of rewards"),
         ("Out of sample while training", outside, "return"),

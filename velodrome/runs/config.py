@@ -33,7 +33,12 @@ class EvaluationConfig(Section):
     every_steps: int | None = Field(
         250_000, ge=1, description="environment steps between evaluations during training; null: none"
     )
-    episodes: int = Field(16, ge=1, le=1_000_000, description="episodes of an evaluation during training")
+    episodes: int = Field(
+        16,
+        ge=1,
+        le=1_000_000,
+        description="episodes of an evaluation during training; a market's split is played in so many pieces",
+    )
     final_split: str | None = Field("test", description="split that is played once training has ended; null: none")
     seeds: int = Field(5, ge=1, le=10_000, description="seeds that the final evaluation is repeated with")
     bootstrap_samples: int = Field(1_000, ge=10, le=10_000_000, description="resamples behind a confidence interval")

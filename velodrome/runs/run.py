@@ -22,17 +22,18 @@ from velodrome.runs.config_files import load_run_config
 from velodrome.runs.explain import to_yaml
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.interrupts import Interrupted, Interrupts
-from velodrome.runs.listing import shown_status
+from velodrome.runs.listing import KILLED, shown_status
 from velodrome.runs.live import LiveView, choose_mode
 from velodrome.runs.live_facts import action_names, facts_of
 from velodrome.runs.metrics import MetricsWriter, Sink
 from velodrome.runs.sinks import JsonLinesSink, StoreSink, TensorBoardSink, WandbSink
-from velodrome.runs.store import CheckpointRow, RunRecord, open_store
+from velodrome.runs.store import CheckpointRow, RunRecord, SqlStore, open_store
 from velodrome.runs.versions import versions
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import Console
+    from torch import Tensor
 
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs.live import Mode
@@ -72,7 +73,15 @@ class Run:
     def status(self) -> str:
         """Whether it is running, finished, interrupted, failed, or killed: no process trains it, and it did not end."""
         with open_store(self.path.parent, self.config.logging.store, create=False) as store:
-            return shown_status(store.run(self.folder.id))
+            row = self.row(store)
+        if row is not None:
+            return shown_status(row)
+        return "running" if self.folder.is_locked() else KILLED  # so early that it has no row
+
+    def row(self, store: SqlStore) -> RunRecord | None:
+        """Return what a store knows of it; None if it was killed before that was written."""
+        named = store.runs(name=self.folder.information["name"])
+        return next((row for row in named if row.id == self.folder.id), None)
 
     @property
     def resume_command(self) -> str:
@@ -181,8 +190,10 @@ class _Session:
         with folder.lock(), folder.write_log(), open_store(self.run.path.parent, config.logging.store) as self.store:
             if self._has_finished():
                 if mode in ("live", "plain"):
-                    told = f"{self.run.path.name} has finished: {config.steps:,} steps. Nothing is left to do; evaluate it: "
-                    console.print(f"{told}velodrome eval {shlex.quote(str(self.run.path))}", soft_wrap=True)
+                    told = f"{self.run.path.name} has finished: {config.steps:,} steps. Nothing is left to do"
+                    console.print(
+                        f"{told}; evaluate it: velodrome eval {shlex.quote(str(self.run.path))}", soft_wrap=True
+                    )
                 return self.run
             try:
                 finished = self._train(console, mode)
@@ -197,7 +208,7 @@ class _Session:
         return self.run
 
     def _has_finished(self) -> bool:
-        row = self._row()
+        row = self.run.row(self.store)
         return row is not None and row.status == "finished"
 
     def _tell_error(self, error: BaseException) -> None:
@@ -210,7 +221,8 @@ class _Session:
     # Train
 
     def _train(self, console: Console, mode: Mode) -> bool:
-        config, folder = self.config, self.run.folder
+        config = self.config
+        self._begin_row()
         device = config.usable_device()
         worlds = setup.make_worlds(config, self.market, device)
         self.learner = setup.make_learner(config, worlds)
@@ -223,7 +235,8 @@ class _Session:
             self.best = found.plain["best"]
             self.saved_steps = found.steps
         first = self.learner.steps
-        self._begin_rows(first)
+        if self.resumed:
+            self._tidy(first)
         log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
         view = LiveView(
             config.steps, f"{config.algorithm} on {config.env}", console, mode, first_steps=first,
@@ -273,13 +286,22 @@ class _Session:
         """Stop when learning has broken, before a checkpoint could hold what is left of it."""
         broken = {name: value for name, value in metrics.items() if _must_be_finite(name) and not math.isfinite(value)}
         if broken:
-            shown = ", ".join(f"{name} = {value}" for name, value in broken.items())
-            last = checkpoints.latest_checkpoint(self.run.path)
-            raise LearningError(
-                f"Learning broke at step {self.learner.steps:,}: {shown}. The last good checkpoint is kept "
-                f"({last}). Usual causes: learning_rate too high, rewards or observations that are huge or not a "
-                f"number; try a smaller {self.config.algorithm}.learning_rate, or normalise_rewards=true."
-            )
+            raise self._broken(", ".join(f"{name} = {value}" for name, value in broken.items()))
+
+    def _check_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse to keep a policy that the last gradient step broke, of which the metrics tell one iteration later."""
+        for name, tensor in tensors.items():
+            if name.startswith("policy.") and not bool(tensor.isfinite().all()):
+                raise self._broken(f"{name.removeprefix('policy.')} of the network is not finite")
+
+    def _broken(self, what: str) -> LearningError:
+        last = checkpoints.latest_checkpoint(self.run.path)
+        kept = "There is no checkpoint yet" if last is None else f"The last good checkpoint is kept ({last})"
+        return LearningError(
+            f"Learning broke at step {self.learner.steps:,}: {what}. {kept}. Usual causes: learning_rate too high, "
+            f"rewards or observations that are huge or not a number; try a smaller "
+            f"{self.config.algorithm}.learning_rate, or normalise_rewards=true."
+        )
 
     # Evaluate
 
@@ -295,9 +317,9 @@ class _Session:
 
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
         if self.market is not None:
-            from velodrome.learn.evaluate import quick_figures
+            from velodrome.learn.pieces import play_pieces
 
-            return quick_figures(policy, self.market, self._split(), self.config.params)
+            return play_pieces(policy, self.market, self._split(), self.config.params, self.config.evaluation.episodes)
         from velodrome.learn.backtest import play_episodes
 
         episodes = self.config.evaluation.episodes
@@ -315,18 +337,17 @@ class _Session:
         if self.market is not None and self.config.evaluation.final_split is None:
             return
         evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=mode == "live")
-        if mode in ("live", "plain"):
+        if mode == "json":
+            console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
+        else:
             console.print(evaluation.table())
             console.print(f"report: {self.run.folder.report_path}", soft_wrap=True)
 
     # Write down
 
-    def _begin_rows(self, steps: int) -> None:
+    def _begin_row(self) -> None:
         folder, config = self.run.folder, self.config
-        if self.resumed:
-            self._tidy(steps)
-        if self._row() is not None:  # a kill may have come between the folder and the row
-            self.store.forget_after(folder.id, steps)
+        if self.run.row(self.store) is not None:  # of a run that is resumed; a kill may have come before there was one
             self._tell(status="running", error="")
             return
         self.store.create_run(
@@ -338,7 +359,8 @@ class _Session:
         )  # fmt: skip
 
     def _tidy(self, steps: int) -> None:
-        """Remove what a kill left: later checkpoints, half ones, and a mark of the best that went to another."""
+        """Remove what a kill left: later rows and checkpoints, half ones, a mark of the best that went to another."""
+        self.store.forget_after(self.run.folder.id, steps)
         checkpoints.forget_checkpoints_after(self.run.path, steps)
         for path in checkpoints.checkpoint_home(self.run.path).glob(f"{checkpoints.WRITING}*"):
             shutil.rmtree(path)
@@ -355,10 +377,6 @@ class _Session:
             self.writer.add(steps, metrics)
         except MetricsError as error:
             view.note(f"warning: {error}")
-
-    def _row(self) -> RunRecord | None:
-        named = self.store.runs(name=self.run.folder.information["name"])
-        return next((row for row in named if row.id == self.run.folder.id), None)
 
     def _tell(self, **changes: Any) -> None:
         self.store.update_run(self.run.folder.id, **changes)
@@ -381,8 +399,13 @@ class _Session:
 
     def _save(self, view: LiveView, pinned: bool = False) -> None:
         """Write a checkpoint; what was measured up to it goes first."""
-        self.writer.flush()
+        try:
+            self.writer.flush()
+        except MetricsError as error:
+            view.note(f"warning: {error} Trying once more.")
+            self.writer.flush()
         tensors, plain = self.learner.state()
+        self._check_weights(tensors)
         content = {
             "run": self.run.folder.id, "learner": plain, "agent": self.agent, "best": self.best, **_extras(self.config)
         }  # fmt: skip

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds
     from velodrome.tables.market import Market
 
+ONE_THREAD = 4096  # environments that step on one core while a learner has the others
+
 
 def is_rule(env: str) -> bool:
     """Return whether an environment is one of the catalogue, compiled from its rule."""
@@ -42,10 +44,13 @@ def make_environments(config: RunConfig, market: Market | None, num_envs: int, d
     if market is not None:
         given |= {"market": market, "split": "train" if "train" in market.splits else None}
     backend: Any = "cuda" if device == "cuda" else "native"
+    # A few hundred environments step in microseconds, less than it takes to share them with a learner's threads.
+    threads = 1 if backend == "native" and num_envs <= ONE_THREAD else None
     # The learner's actions are legal by construction.
     return make_vec(
-        config.env, num_envs, backend=backend, seed=config.seed, observation="cursor", check_actions=False, **given
-    )
+        config.env, num_envs, backend=backend, seed=config.seed, observation="cursor", check_actions=False,
+        threads=threads, **given,
+    )  # fmt: skip
 
 
 def make_worlds(config: RunConfig, market: Market | None, device: str) -> Worlds:

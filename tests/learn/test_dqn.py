@@ -1,0 +1,294 @@
+"""DQN: its targets sample by sample, its bootstrapping, exploration and target network, and resuming to the bit."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from tests.learn.learners import SMALL_NETWORK, Bandit, Endless, foreign_worlds, trading_worlds, without_times
+from velodrome.errors import ConfigError
+from velodrome.learn.acting import TrainedPolicy
+from velodrome.learn.config import DQNConfig, NetworkConfig
+from velodrome.learn.dqn import DQN
+from velodrome.rollout.observation import Observation
+
+SETTINGS = {"rollout_length": 4, "updates": 3, "batch_size": 32, "buffer_size": 100, "learning_starts": 24,
+            "target_every": 4, "learning_rate": 3e-3, "gamma": 0.9}  # fmt: skip
+
+
+def make_dqn(worlds=None, network=None, seed=3, total_steps=1000, **config):
+    """Return a small learner on a small market, whose ring of 16 rows wraps in the fifth iteration."""
+    return DQN(
+        trading_worlds(6, seed=seed) if worlds is None else worlds, NetworkConfig(**{**SMALL_NETWORK, **(network or {})}),
+        DQNConfig(**{**SETTINGS, **config}), total_steps=total_steps, seed=seed,
+    )  # fmt: skip
+
+
+def iterated(learner, times):
+    return [without_times(learner.iterate()) for _ in range(times)]
+
+
+# Bits
+
+NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
+# name: network, settings
+CASES = {
+    "mlp": ({}, {}),
+    "single, plain, linear": ({}, {"double": False, "duelling": False, "schedule": "linear"}),
+    "three steps, normalised": ({}, {"n_step": 3, **NORMALISED}),
+    "prioritised, two steps, normalised": ({}, {"prioritised": True, "n_step": 2, **NORMALISED}),
+    "batch norm": ({"kind": "mlp_batch_norm"}, NORMALISED),
+    "conv, per bar": ({"kind": "conv"}, {"per_bar": "always"}),
+    "no future": ({}, {"gamma": 0.0}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_eight_iterations_are_five_and_three_through_a_checkpoint(case):
+    network, config = CASES[case]
+    whole, first, resumed = (make_dqn(network=network, **config) for _ in range(3))
+    metrics = iterated(whole, 8)
+    assert iterated(first, 5) == metrics[:5]  # same seed, same numbers
+    tensors, plain = first.state()
+    saved, words = save(tensors), json.dumps(plain)
+    iterated(first, 1)  # what is saved must not move with the learner
+    iterated(resumed, 6)  # nothing of what the new learner did before may remain
+    resumed.load_state(load(saved), json.loads(words))
+    assert resumed.steps == 5 * 24
+    assert iterated(resumed, 3) == metrics[5:]
+    ends = [learner.state() for learner in (whole, resumed)]
+    assert ends[0][1] == ends[1][1]
+    assert ends[0][0].keys() == ends[1][0].keys()
+    for name, tensor in ends[0][0].items():
+        assert torch.equal(tensor, ends[1][0][name]), name
+
+
+def test_a_learner_saved_before_its_first_gradient_step_resumes_too():
+    whole, first, resumed = (make_dqn(learning_starts=60, prioritised=True) for _ in range(3))
+    metrics = iterated(whole, 4)
+    iterated(first, 1)
+    resumed.load_state(*first.state())
+    assert iterated(resumed, 3) == metrics[1:]
+
+
+def test_another_seed_gives_others():
+    assert iterated(make_dqn(), 2) != iterated(make_dqn(seed=4), 2)
+
+
+def test_environments_that_cannot_be_saved_begin_anew_and_nothing_joins_across():
+    def make():
+        return foreign_worlds(partial(Endless, 50, terminates=True), 2)
+
+    first = make_dqn(make(), n_step=3, learning_starts=8, normalise_rewards=True)
+    iterated(first, 3)
+    resumed = make_dqn(make(), n_step=3, learning_starts=8, normalise_rewards=True)
+    resumed.load_state(*first.state())
+    assert resumed.steps == 24
+    iterated(resumed, 1)
+    drawn = resumed.replay.sample(512, resumed.generator)
+    begin, end = (part.values.argmax(1) for part in (drawn.observation, drawn.following))
+    # In these environments time goes by one a step; a jump back would join two episodes.
+    assert ((end > begin) & (end <= begin + 3)).all()
+    assert set(begin[end < begin + 3].tolist()) == {10, 11}  # those that the resumption cut short
+
+
+# Targets
+
+
+def by_hand(learner, batch):
+    """What every transition's action turned out to be worth."""
+    found = []
+    for k in range(len(batch.actions)):
+        seen = batch.following.values[k : k + 1]
+        if learner.moments is not None:
+            seen = learner.moments.normalise(seen)
+        observation = Observation(seen, batch.following.cursor[k : k + 1])
+        own = learner.policy.eval()(observation, learner.worlds.bank)[0]
+        other = learner.target(observation, learner.worlds.bank)[0]
+        value = other[int(own.argmax())] if learner.config.double else other.max()
+        scale = 1.0 if learner.scale is None else float((learner.scale.moments.variance + 1e-8) ** -0.5)
+        found.append(float(batch.rewards[k]) * scale + float(batch.discount[k]) * float(value))
+    return torch.tensor(found)
+
+
+@pytest.mark.parametrize("case", ["mlp", "single, plain, linear", "three steps, normalised", "batch norm"])
+def test_targets_are_those_made_by_hand(case):
+    network, config = CASES[case]
+    worlds = trading_worlds(6, seed=3, max_drawdown=0.02)  # most episodes terminate
+    learner = make_dqn(worlds, network, **{**config, "target_every": 1000})
+    iterated(learner, 6)
+    batch = learner.replay.sample(64, learner.generator)
+    assert 0 < int((batch.discount == 0.0).sum()) < 64
+    torch.testing.assert_close(learner._wanted(batch), by_hand(learner, batch), rtol=1e-4, atol=1e-5)
+    own, other = (network.action_head.weight for network in (learner.policy, learner.target))
+    assert not torch.equal(own, other)
+
+
+def test_per_bar_encodings_lead_to_the_same_weights():
+    learners = [make_dqn(per_bar=way, gamma=0.5) for way in ("never", "always")]
+    assert learners[0].target_bars is None
+    assert learners[1].target_bars is not None
+    for learner in learners:
+        iterated(learner, 5)
+    # The targets' encodings are made anew with every copy.
+    torch.testing.assert_close(
+        learners[1].target_bars.table, learners[1].target.encode_bars(learners[1].worlds.bank).table
+    )
+    for one, other in zip(learners[0].policy.parameters(), learners[1].policy.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("terminates", [False, True])
+def test_a_cut_off_episode_is_worth_what_would_have_come_and_a_terminated_one_is_not(terminates, n_step):
+    worlds = foreign_worlds(partial(Endless, 5, terminates=terminates, shows_time=terminates), 4)
+    learner = make_dqn(
+        worlds, {"hidden": (32,), "activation": "relu"}, total_steps=1200, n_step=n_step, updates=16, target_every=16,
+        learning_rate=1e-2, buffer_size=600, epsilon_end=1.0, max_gradient_norm=10.0, schedule="linear",
+    )  # fmt: skip
+    while learner.steps < learner.total_steps:
+        learner.iterate()
+    first = Observation(torch.eye(6)[:1])
+    wanted = sum(0.9**k for k in range(5)) if terminates else 10.0
+    assert learner.policy(first).detach().squeeze(0).tolist() == pytest.approx([wanted] * 2, rel=0.03)
+
+
+# Around it
+
+
+def test_the_target_is_a_copy_of_the_network_as_it_was_at_the_last_multiple():
+    learner = make_dqn(updates=1, learning_starts=0, network={"kind": "mlp_batch_norm"})
+    kept = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    for iteration in range(1, 10):
+        learner.iterate()
+        if iteration % 4 == 0:
+            kept = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+        for name, tensor in learner.target.state_dict().items():
+            assert torch.equal(tensor, kept[name]), (iteration, name)
+    assert not torch.equal(kept["action_head.weight"], learner.policy.action_head.weight)
+
+
+def test_exploration_falls_over_its_part_of_the_run_and_actions_follow_it():
+    learner = make_dqn(
+        total_steps=480, epsilon_start=0.8, epsilon_end=0.1, epsilon_fraction=0.5, learning_starts=10_000
+    )
+    found = [learner.iterate()["policy/epsilon"] for _ in range(16)]
+    assert found == pytest.approx([0.8 - 0.07 * k for k in range(10)] + [0.1] * 6)
+    greedy = torch.zeros(60_000, dtype=torch.int64)
+    learner.epsilon.fill_(0.3)
+    counts = torch.bincount(learner._explore(greedy)) / 60_000
+    assert counts.tolist() == pytest.approx([0.8, 0.1, 0.1], abs=0.006)
+
+
+def test_nothing_is_learned_before_enough_is_collected():
+    learner = make_dqn(learning_starts=60)
+    first = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    metrics = [learner.iterate() for _ in range(2)]
+    assert not any(name.startswith("loss/") for one in metrics for name in one)
+    assert all(torch.equal(tensor, first[name]) for name, tensor in learner.policy.state_dict().items())
+    assert "loss/value" in learner.iterate()
+    assert learner.updates == 3
+
+
+def test_metrics_have_their_names_and_are_numbers():
+    learner = make_dqn(schedule="linear", prioritised=True)
+    for _ in range(5):
+        metrics = learner.iterate()
+    assert {
+        "loss/value", "value/mean_q", "policy/epsilon", "optimiser/learning_rate", "optimiser/gradient_norm",
+        "episode/mean_reward", "episode/count", "episode/return", "episode/length", "action/0", "action/1", "action/2",
+        "time/environment", "time/inference", "time/learning", "time/other", "time/steps_per_second",
+    } <= metrics.keys()  # fmt: skip
+    assert all(type(value) is float and np.isfinite(value) for value in metrics.values())
+    assert sum(metrics[f"action/{k}"] for k in range(3)) == pytest.approx(1.0)
+    assert metrics["optimiser/learning_rate"] == pytest.approx(3e-3 * (1.0 - 96 / 1000))
+    assert float(learner.correction) == pytest.approx(0.4 + 0.6 * 96 / 1000)
+
+
+def test_the_mean_reward_is_that_of_the_environments_whatever_is_normalised():
+    learner = make_dqn(**NORMALISED)
+    for _ in range(3):
+        metrics = learner.iterate()
+        rows = (learner.replay.head - 1 - torch.arange(4)) % learner.replay.rows
+        assert metrics["episode/mean_reward"] == pytest.approx(float(learner.replay.stored["reward"][rows].mean()))
+
+
+def test_errors_decide_what_is_replayed():
+    learner = make_dqn(prioritised=True, priority_exponent=1.0)
+    iterated(learner, 4)
+    masses = learner.replay.tree.leaves[: 16 * 6]
+    assert len(masses.unique()) > 20
+
+
+def test_compiled_networks_learn_the_same(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda network: compiled.append(network) or network)
+    learner, other = make_dqn(compile=True), make_dqn()
+    assert compiled == [learner.policy, learner.target]
+    assert iterated(learner, 3) == iterated(other, 3)
+
+
+def test_its_policy_acts_for_evaluation():
+    learner = make_dqn(**NORMALISED)
+    iterated(learner, 3)
+    worlds = learner.worlds
+    policy = TrainedPolicy.of(learner.policy, worlds, learner.moments)
+    policy.begin(6)
+    chosen = policy.act({"account": worlds.observation.values.numpy(), "cursor": worlds.observation.cursor.numpy()})
+    values = learner.policy(learner._seen(worlds.observation), worlds.bank)
+    assert chosen.tolist() == values.argmax(1).tolist()
+    with pytest.raises(ConfigError, match="cannot draw"):
+        policy.act({"account": worlds.observation.values.numpy(), "cursor": worlds.observation.cursor.numpy()}, False)
+
+
+def test_continuous_actions_and_memory_are_refused():
+    with pytest.raises(ConfigError, match="one of several actions"):
+        make_dqn(trading_worlds(2, action="continuous"))
+    with pytest.raises(ConfigError, match="gru"):
+        make_dqn(network={"kind": "gru"})
+    with pytest.raises(ConfigError, match="buffer_size = 5 "):
+        make_dqn(buffer_size=5)
+
+
+def test_a_checkpoint_of_another_size_is_refused():
+    tensors, plain = make_dqn().state()
+    with pytest.raises(ConfigError, match="replay buffer"):
+        make_dqn(trading_worlds(5)).load_state(tensors, plain)
+
+
+@pytest.mark.parametrize("config", [{}, {"prioritised": True, "n_step": 2}, {"normalise_observations": True}])
+def test_a_bandit_is_solved(config):
+    worlds = foreign_worlds(partial(Bandit, gymnasium.spaces.Discrete(2)), 8)
+    learner = make_dqn(
+        worlds, {"hidden": (32,)}, total_steps=2000, updates=8, batch_size=64, buffer_size=2000, gamma=0.5,
+        schedule="linear", learning_rate=1e-2, **config,
+    )  # fmt: skip
+    while learner.steps < 2000:
+        metrics = learner.iterate()
+    rewards = [learner.iterate()["episode/mean_reward"] for _ in range(20)]
+    assert np.mean(rewards) > -0.1  # 5 % of the actions are random, half of them wrong; −0.5 is chance
+    assert metrics["policy/epsilon"] == pytest.approx(0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("config", [{}, {"prioritised": True, "n_step": 3, **NORMALISED}, {"per_bar": "always"}])
+def test_cuda_graphs_give_what_eager_kernels_give(config):
+    import velodrome as vd
+    from tests.markets import small_market
+    from velodrome.rollout.worlds import make_worlds
+
+    def make(graphs):
+        envs = vd.make_vec("trading", 256, backend="cuda", market=small_market(bars=60, seed=1), observation="cursor",
+                           seed=0, episode_length=(3, 9))  # fmt: skip
+        return make_dqn(make_worlds(envs), cuda_graphs=graphs, buffer_size=5000, batch_size=512, **config)
+
+    ours, theirs = (iterated(make(graphs), 12) for graphs in (True, False))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-4)

@@ -1,0 +1,93 @@
+"""From a configuration to environments, and from a checkpoint back to a policy."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runs.small_runs import one_thread, tiny  # noqa: F401
+from velodrome.errors import CheckpointError, ConfigError
+from velodrome.learn.acting import TrainedPolicy
+from velodrome.runs import setup
+from velodrome.runs.config_files import load_run_config
+
+LEARNERS = {
+    "mlp": {},
+    "gru": {"network.kind": "gru", "network.memory": 8, "ppo.normalise_observations": True},
+    "continuous": {"params.action": "continuous"},
+    "dqn": {"algorithm": "dqn", "dqn.buffer_size": 512, "dqn.duelling": False, "dqn.normalise_observations": True},
+}
+
+
+def config_of(tmp_path, **settings):
+    return load_run_config("smoke", tiny(tmp_path, **settings))
+
+
+def spaces():
+    ends = st.lists(st.floats(-100.0, 100.0, width=32), min_size=1, max_size=4)
+    boxes = ends.map(lambda low: gymnasium.spaces.Box(np.array(low, np.float32), np.array(low, np.float32) + 1.0))
+    discrete = st.integers(1, 50).map(gymnasium.spaces.Discrete)
+    many = st.lists(st.integers(1, 9), min_size=1, max_size=5).map(gymnasium.spaces.MultiDiscrete)
+    return st.one_of(boxes, discrete, many)
+
+
+@given(spaces())
+def test_an_action_space_comes_back_from_its_description(space):
+    assert setup.read_space(setup.describe_space(space)) == space
+
+
+def test_other_action_spaces_are_refused():
+    with pytest.raises(ConfigError, match="cannot be learnt; there are Discrete, MultiDiscrete and Box"):
+        setup.describe_space(gymnasium.spaces.MultiBinary(3))
+
+
+def test_environments_are_those_of_the_training_split(tmp_path):
+    config = config_of(tmp_path)
+    market = setup.build_market(config)
+    envs = setup.make_environments(config, market, 4, "cpu")
+    assert envs.world.cursors == market.splits["train"]
+    envs.close()
+
+
+def test_an_environment_without_a_market_builds_none(tmp_path):
+    assert setup.build_market(load_run_config("cartpole")) is None
+    assert setup.foreign_observation_space(config_of(tmp_path)) is None
+    assert setup.foreign_observation_space(load_run_config("cartpole")).shape == (4,)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_policy_comes_back_from_what_a_checkpoint_holds(learner, tmp_path):
+    config = config_of(tmp_path, **LEARNERS[learner])
+    market = setup.build_market(config)
+    worlds = setup.make_worlds(config, market, "cpu")
+    learning = setup.make_learner(config, worlds)
+    for _ in range(2):
+        learning.iterate()
+    tensors, _ = learning.state()
+    agent = setup.describe_agent(config, worlds)
+    plain = {"agent": agent} | ({"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {})
+    own = TrainedPolicy.of(learning.policy, worlds, learning.moments)
+    loaded = setup.load_policy(tensors, plain)
+    rng = np.random.default_rng(0)
+    own.begin(16)
+    loaded.begin(16)
+    for _ in range(3):
+        flat = rng.normal(size=(16, loaded.shape.floats)).astype(np.float32)
+        assert np.array_equal(loaded.act(flat), own.act(flat))
+    worlds.envs.close()
+
+
+def test_an_agent_that_differs_is_refused_by_what_differs(tmp_path):
+    config = config_of(tmp_path)
+    worlds = setup.make_worlds(config, setup.build_market(config), "cpu")
+    agent = setup.describe_agent(config, worlds)
+    worlds.envs.close()
+    setup.check_agent(agent, agent, "here")
+    for name in agent:
+        with pytest.raises(CheckpointError, match=f"^there: this checkpoint is of another agent: {name} is 'other' "):
+            setup.check_agent({**agent, name: "other"}, agent, "there")
+        with pytest.raises(CheckpointError, match=f"{name} is None there"):
+            setup.check_agent({key: value for key, value in agent.items() if key != name}, agent, "there")
