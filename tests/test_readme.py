@@ -45,6 +45,8 @@ def newcomer(tmp_path_factory) -> Path:
         columns = {name: series.column(name) for name in ("open", "high", "low", "close", "volume")}
         frame = pl.DataFrame({"time": series.time.astype("datetime64[ns]"), **columns})
         frame.write_csv(folder / "prices" / f"{symbol}.csv")
+    # The run that commands such as `velodrome eval latest` speak of; each command may be run by itself.
+    vd.train("smoke", mode="quiet", evaluate=False, **{"logging.folder": str(folder / "runs")})
     return folder
 
 

@@ -31,8 +31,10 @@ def test_the_first_signal_is_a_wish_and_the_second_an_order(number):
 
 def test_signals_do_afterwards_what_they_did_before():
     before = [signal.getsignal(number) for number in SIGNALS]
-    with pytest.raises(ZeroDivisionError), Interrupts():
+    with Interrupts():
         assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    with pytest.raises(ZeroDivisionError), Interrupts():
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in SIGNALS] == before
 

@@ -30,9 +30,8 @@ def test_it_leaves_everything_in_its_folder(run):
     }  # fmt: skip
     assert run.folder.information["data_hash"] == run.market.content_hash
     assert run.folder.information["seeds"] == {"run": 0}
-    assert {"test.json", "test-trades.csv", "equity.png"} <= {
-        path.name for path in run.folder.evaluation_path.iterdir()
-    }
+    evaluated = {path.name for path in run.folder.evaluation_path.iterdir()}
+    assert {"test.json", "test-trades.csv", "equity.png"} <= evaluated
     assert run.status == "finished"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_the_tests_are_those_of_the_tables_and_follow_one_another(walked):
         share = (own["validation"][0][1] - own["validation"][0][0]) / (high - low)
         assert share == pytest.approx(0.15 / 0.85, abs=0.02)
     ends = [fold.run.market.splits["test"][0] for fold in walked.folds]
-    assert all(before[1] == after[0] for before, after in zip(ends, ends[1:], strict=False))
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ends))
     assert ends[-1][1] == len(market)
 
 

@@ -32,8 +32,8 @@ def setting_lines(report: TrainReport) -> Text:
         f"Everyone: {report.observation_floats} floats, separate actor and critic of {hidden} tanh, batches of "
         f"{settings['batch']:,}, {settings['epochs']} epochs in minibatches of {minibatch:,}, Adam "
         f"{settings['learning_rate']:g}, clip {settings['clip']:g}, gamma {settings['gamma']:g}, lambda "
-        f"{settings['gae_lambda']:g}; torch on {threads} (all cores) unless "
-        f"the label says otherwise. Layout: environments × steps in a batch"
+        f"{settings['gae_lambda']:g}; torch on {threads} (all cores) unless the label says "
+        f"otherwise. Layout: environments × steps in a batch; × SB3: times the faster SB3 with DummyVecEnv(8)"
     )
 
 
