@@ -10,7 +10,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Processes for the tests.
 WORKERS ?= 2
 
-.PHONY: help demo test lint bench test-slow clean
+.PHONY: help demo test lint bench test-slow browser clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -37,6 +37,9 @@ test-slow: $(INSTALLED) ## run the tests that take minutes
 clean: ## remove .venv, caches and build outputs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+browser: ## install chromium (as root, Debian), which the tests of reports look at pages with
+	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y chromium; } >/dev/null
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; found = "%d.%d" % sys.version_info[:2]; sys.exit(0 if found in ("3.11", "3.12", "3.13") else \

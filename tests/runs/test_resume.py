@@ -19,6 +19,7 @@ from tests.runs.small_runs import (  # noqa: F401
 from velodrome.errors import CheckpointError, RunError
 from velodrome.runs import checkpoint
 from velodrome.runs.run import Run
+from velodrome.runs.store import open_store
 
 LEARNERS = {
     "plain": {},
@@ -83,11 +84,18 @@ def test_a_finished_run_is_left_as_it_is_and_says_so(tmp_path):
 
 
 def test_a_run_whose_evaluation_failed_is_evaluated_when_it_is_resumed(tmp_path, monkeypatch):
+    seen = []
+
+    def fail(*arguments):
+        seen.append(Run.open("latest", tmp_path).status)
+        raise ZeroDivisionError
+
     with monkeypatch.context() as patched:
-        patched.setattr("velodrome.runs.report.write_report", lambda *arguments: 1 / 0)
+        patched.setattr("velodrome.runs.report.write_report", fail)
         with pytest.raises(ZeroDivisionError):
             small_run(tmp_path, evaluate=True, steps=128)
     run = Run.open("latest", tmp_path)
+    assert seen == ["running"]  # what a kill would leave there
     assert run.status == "failed"
     reference = rows(run)
     assert vd.resume(run, mode="quiet").status == "finished"
@@ -103,6 +111,21 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch):
     vd.resume(run, mode="quiet", evaluate=False)
     assert "Looking for the one before it" in run.folder.log_path.read_text()
     assert_equal_runs(run, reference)
+
+
+def test_what_a_kill_left_after_the_last_checkpoint_is_tidied_up(tmp_path):
+    run = small_run(tmp_path)
+    wanted = checkpoint_names(run)
+    first = checkpoint.checkpoints(run.path)[0]
+    shutil.copytree(first, first.with_name(f"{checkpoint.WRITING}{first.name}-0a1b"))
+    earlier = checkpoint.checkpoint_home(run.path) / f"{64:012d}"
+    shutil.copytree(first, earlier)
+    checkpoint.pin_checkpoint(earlier)
+    with open_store(tmp_path, create=False) as store:
+        store.update_run(run.folder.id, status="running")
+    assert run.status == "killed"
+    assert vd.resume(run, mode="quiet", evaluate=False).status == "finished"
+    assert checkpoint_names(run) == sorted([*wanted, (earlier.name, False)])
 
 
 def test_environments_that_cannot_be_saved_begin_new_episodes(tmp_path, monkeypatch):

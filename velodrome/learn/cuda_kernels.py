@@ -66,9 +66,25 @@ def value_loss(value, old, target, limit):
     return loss, slope
 
 
+def add_report(policy, value, entropy, kl, clipped, sums):
+    """Add what a thread has to report to the sums, by block first: a device's threads would queue for one address."""
+    report = cuda.shared.array(REPORTED, dtype=np.float32)
+    if cuda.threadIdx.x < REPORTED:
+        report[cuda.threadIdx.x] = ZERO
+    cuda.syncthreads()
+    cuda.atomic.add(report, 0, policy)
+    cuda.atomic.add(report, 1, value)
+    cuda.atomic.add(report, 2, entropy)
+    cuda.atomic.add(report, 3, kl)
+    cuda.atomic.add(report, 4, clipped)
+    cuda.syncthreads()
+    if cuda.threadIdx.x < REPORTED:
+        cuda.atomic.add(sums, cuda.threadIdx.x, report[cuda.threadIdx.x])
+
+
 if not SIMULATED:
-    input_word, log_mass, policy_loss, value_loss = (
-        cuda.jit(function, device=True) for function in (input_word, log_mass, policy_loss, value_loss)
+    input_word, log_mass, policy_loss, value_loss, add_report = (
+        cuda.jit(function, device=True) for function in (input_word, log_mass, policy_loss, value_loss, add_report)
     )
 
 
@@ -174,19 +190,7 @@ def discrete_gradient(
         value_sum += loss
         d_values[i, value_column] = slope * share * weights[VALUE_WEIGHT]
         i += cuda.gridsize(1)
-    # Summed by block first: a device's threads would queue for one address.
-    report = cuda.shared.array(REPORTED, dtype=np.float32)
-    if cuda.threadIdx.x < REPORTED:
-        report[cuda.threadIdx.x] = ZERO
-    cuda.syncthreads()
-    cuda.atomic.add(report, 0, policy_sum)
-    cuda.atomic.add(report, 1, value_sum)
-    cuda.atomic.add(report, 2, entropy_sum)
-    cuda.atomic.add(report, 3, kl_sum)
-    cuda.atomic.add(report, 4, clipped_sum)
-    cuda.syncthreads()
-    if cuda.threadIdx.x < REPORTED:
-        cuda.atomic.add(sums, cuda.threadIdx.x, report[cuda.threadIdx.x])
+    add_report(policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum, sums)
 
 
 def gaussian_gradient(
@@ -221,16 +225,4 @@ def gaussian_gradient(
         value_sum += loss
         d_values[i, value_column] = slope * share * weights[VALUE_WEIGHT]
         i += cuda.gridsize(1)
-    # Summed by block first: a device's threads would queue for one address.
-    report = cuda.shared.array(REPORTED, dtype=np.float32)
-    if cuda.threadIdx.x < REPORTED:
-        report[cuda.threadIdx.x] = ZERO
-    cuda.syncthreads()
-    cuda.atomic.add(report, 0, policy_sum)
-    cuda.atomic.add(report, 1, value_sum)
-    cuda.atomic.add(report, 2, entropy_sum)
-    cuda.atomic.add(report, 3, kl_sum)
-    cuda.atomic.add(report, 4, clipped_sum)
-    cuda.syncthreads()
-    if cuda.threadIdx.x < REPORTED:
-        cuda.atomic.add(sums, cuda.threadIdx.x, report[cuda.threadIdx.x])
+    add_report(policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum, sums)
