@@ -92,7 +92,8 @@ def test_train_as_json_prints_an_object_a_line(tmp_path, capsys):
     assert cli.run(["train", "smoke", *words(tmp_path, steps=128), "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["steps"] for event in events if event["event"] == "update"] == [64, 128]
-    assert events[-1]["event"] == "end"
+    assert [event["event"] for event in events][-2:] == ["end", "final"]
+    assert events[-1]["split"] == "test"
 
 
 def test_train_quietly_prints_nothing(tmp_path, capsys):
