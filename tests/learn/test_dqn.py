@@ -24,10 +24,9 @@ SETTINGS = {"rollout_length": 4, "updates": 3, "batch_size": 32, "buffer_size": 
 
 def make_dqn(worlds=None, network=None, seed=3, total_steps=1000, **config):
     """Return a small learner on a small market, whose ring of 16 rows wraps in the fifth iteration."""
-    return DQN(
-        trading_worlds(6, seed=seed) if worlds is None else worlds, NetworkConfig(**{**SMALL_NETWORK, **(network or {})}),
-        DQNConfig(**{**SETTINGS, **config}), total_steps=total_steps, seed=seed,
-    )  # fmt: skip
+    worlds = trading_worlds(6, seed=seed) if worlds is None else worlds
+    settings = NetworkConfig(**{**SMALL_NETWORK, **(network or {})})
+    return DQN(worlds, settings, DQNConfig(**{**SETTINGS, **config}), total_steps=total_steps, seed=seed)
 
 
 def iterated(learner, times):

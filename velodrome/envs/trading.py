@@ -47,7 +47,7 @@ from velodrome.envs.margin_account import (
 from velodrome.envs.ranges import draw_numbers, number
 from velodrome.envs.rng import stream_index, uniform
 from velodrome.envs.trading_config import TradingConfig
-from velodrome.tables.logarithm import logarithm
+from velodrome.tables.logarithm import logarithm_of_growth
 
 LEVELS, CONTINUOUS, BRACKETS = 0, 1, 2  # action kinds
 LOG_RETURN, RETURN, DIFFERENTIAL_SHARPE, DRAWDOWN, CUSTOM = 0, 1, 2, 3, 4  # rewards
@@ -225,7 +225,7 @@ def differential_sharpe(i: int, gain: float, decay: float, state: State) -> floa
 def log_return(growth: float, before: float) -> float:
     if before <= 0.0:
         return 0.0
-    return logarithm(growth) if growth > 0.0 else -10.0
+    return logarithm_of_growth(growth) if growth > 0.0 else -10.0
 
 
 def built_in_reward(

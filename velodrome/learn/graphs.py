@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from velodrome.rollout.launch import capture
+
 WARM_UP = 2  # calls before the capture: they compile kernels, choose algorithms and allocate the optimiser's state
 
 
@@ -37,7 +39,7 @@ class Captured:
             return
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph):
+        with capture(graph):
             self.function()
         self.graph = graph
         graph.replay()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +24,23 @@ def as_array(tensor: torch.Tensor) -> Any:
         # A bare array would be copied, and two copies of the same one overwrite each other.
         return FakeCUDAArray(tensor.numpy())
     return cuda.as_cuda_array(tensor)
+
+
+@contextmanager
+def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture what is launched inside as a graph.
+
+    Nothing is collected meanwhile: the end of an older graph that nobody holds any more would break the capture.
+    """
+    collecting = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph):
+            yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Kernel:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from velodrome.errors import BackendError, ConfigError
+from velodrome.rollout.launch import capture
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import RuleVectorEnv
@@ -146,6 +147,7 @@ class CudaWorlds(Worlds):
         self.final = rule_observation(self, out.final_observations, out.final_cursors)
         self.reward, self.terminated, self.truncated = out.rewards, out.terminated, out.truncated
         self.statistics = out.statistics
+        self.actions_taken = envs._shape_of_actions()  # [n], or [n, size]
         from velodrome.rollout.cuda_rows import count_ended
 
         self.count_ended = count_ended
@@ -156,14 +158,14 @@ class CudaWorlds(Worlds):
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        self.envs.step_kernels(self.legal(actions).contiguous())  # type: ignore[attr-defined]
+        self.envs.step_kernels(self.legal(actions).reshape(self.actions_taken))  # type: ignore[attr-defined]
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
 
     def seconds_of_steps(self, actions: Tensor) -> float:
         """Return how long these steps, [steps, n], take on the device as a graph; everything is then put back."""
         saved, sums = self.state(), self.sums.clone()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capture(graph):
             for t in range(len(actions)):
                 self.step(actions[t])
         graph.replay()
