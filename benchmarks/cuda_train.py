@@ -1,6 +1,6 @@
 """Measure whole PPO on a GPU: rollout and update as CUDA graphs, the full trading rule, windows by cursor.
 
-    python benchmarks/cuda_train.py --json cuda-train.json
+python benchmarks/cuda_train.py --json cuda-train.json
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import CudaWorlds, Worlds
 
 REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
+MOST_ENCODED = 1_000_000  # bars; at a width of 64 they are 256 MB
 ADAM_EPSILON = 1e-8  # small: rewards are not scaled by default, and gradients of market rewards are tiny
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,13 @@ class DQN:
         samples = config.rollout_length * worlds.num_envs
         self.encode_rollout = self._worth_encoding(samples)
         self.encode_batch = self._worth_encoding(config.batch_size)
-        # The target's weights change rarely: its encoding serves many batches.
-        self.target_bars = self._encode(self.target, self._worth_encoding(config.batch_size * config.target_every))
+        # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
+        served = min(config.batch_size * config.target_every, MOST_ENCODED) if config.gamma else 0
+        self.target_bars: BarEncoding | None = None
+        if worlds.bank is not None and self._worth_encoding(served):
+            table = torch.zeros((len(worlds.bank.bars), self.target.encoded_width), device=device)
+            self.target_bars = BarEncoding(table, worlds.bank.position)
+            self._encode_target()
         self.values = torch.compile(self.policy) if config.compile else self.policy
         self.target_values = torch.compile(self.target) if config.compile else self.target
         self.collect: Callable[[], None] = self._collect
@@ -112,7 +118,7 @@ class DQN:
         worlds, replay = self.worlds, self.replay
         phase = self._phase()
         self._train(False)
-        encoding = self._encode(self.policy, self.encode_rollout)
+        encoding = self._encode(self.encode_rollout)
         self.mean_reward.zero_()
         for t in range(len(self.actions)):
             if self.moments is not None:
@@ -145,7 +151,7 @@ class DQN:
         wanted = self._wanted(batch)
         self._train(True)
         with self._precision():
-            values = self.values(self._seen(batch.observation), bank, self._encode(self.policy, self.encode_batch))
+            values = self.values(self._seen(batch.observation), bank, self._encode(self.encode_batch))
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")
         loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
@@ -172,7 +178,7 @@ class DQN:
                 return rewards + batch.discount * values.amax(1)
             # One network chooses and the other one values: the largest of noisy values is too large.
             self._train(False)
-            best = self.values(following, bank, self._encode(self.policy, self.encode_batch)).argmax(1, keepdim=True)
+            best = self.values(following, bank, self._encode(self.encode_batch)).argmax(1, keepdim=True)
         return rewards + batch.discount * values.gather(1, best).squeeze(1)
 
     @torch.no_grad()
@@ -180,9 +186,12 @@ class DQN:
         """Let the target be what the network is now."""
         for old, new in zip(self.target.state_dict().values(), self.policy.state_dict().values(), strict=True):
             old.copy_(new)
-        encoded = self._encode(self.target, self.target_bars is not None)
-        if encoded is not None and self.target_bars is not None:
-            self.target_bars.table.copy_(encoded.table)
+        self._encode_target()
+
+    def _encode_target(self) -> None:
+        if self.target_bars is not None and self.worlds.bank is not None:
+            with self._precision():
+                self.target.write_bars(self.worlds.bank, self.target_bars.table)
 
     # Around it
 
@@ -204,11 +213,11 @@ class DQN:
             return False
         return per_bar == "always" or len(bank.bars) < WORTH_ENCODING * samples
 
-    def _encode(self, network: QNetwork, wanted: bool) -> BarEncoding | None:
-        if not wanted or self.worlds.bank is None:
+    def _encode(self, worth: bool) -> BarEncoding | None:
+        if not worth or self.worlds.bank is None:
             return None
         with self._precision():
-            return network.encode_bars(self.worlds.bank)
+            return self.policy.encode_bars(self.worlds.bank)
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"

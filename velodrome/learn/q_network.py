@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gymnasium
+import torch
 from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.networks import BarEncoding, RecurrentTrunk, UserTrunk, linear, make_trunk
+from velodrome.learn.networks import BarEncoding, RecurrentTrunk, Trunk, UserTrunk, linear, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 HEAD_GAIN = 0.01  # first values close to 0: market rewards are thousandths, and an error of 1 would take long to decay
+PIECE = 16_384  # bars encoded at a time: windows of 256 floats are then 16 MB
 
 
 class QNetwork(nn.Module):
@@ -34,6 +36,7 @@ class QNetwork(nn.Module):
         # Whether acting and learning differ, as with batch norm; of a user's own network nobody knows.
         self.acts_otherwise = own or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.modules())
         self.can_encode_bars = bool(shape.windows) and not own
+        self.encoded_width = config.hidden[0]
 
     def forward(
         self, observation: Observation, bank: WindowBank | None = None, encoding: BarEncoding | None = None
@@ -50,6 +53,13 @@ class QNetwork(nn.Module):
         """Compute the market's part of the first layer once per bar: all bars, or those in `cursor`."""
         assert not isinstance(self.trunk, UserTrunk)
         return self.trunk.encode_bars(bank, cursor)
+
+    @torch.no_grad()
+    def write_bars(self, bank: WindowBank, table: Tensor) -> None:
+        """Write the encodings of all bars, [bars, encoded_width], without laying out all windows at once."""
+        assert isinstance(self.trunk, Trunk)
+        for bars, rows in zip(bank.bars.split(PIECE), table.split(PIECE), strict=True):
+            rows.copy_(self.trunk.first.encode(bank.gather(bars)))
 
 
 def action_count(space: gymnasium.Space) -> int:
