@@ -60,7 +60,17 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(newcomer, monkeypatch,
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("command", commands(README))
+# Commands that measure take their time.
+MEASURING = ("velodrome bench train", "velodrome profile")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow if command.startswith(MEASURING) else ())
+        for command in commands(README)
+    ],
+)
 def test_a_command_of_the_readme_works(command, newcomer):
     words = shlex.split(command)
     if words[0] == "make":

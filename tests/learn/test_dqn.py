@@ -129,6 +129,29 @@ def test_targets_are_those_made_by_hand(case):
     assert not torch.equal(own, other)
 
 
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_the_loss_is_that_of_huber_weighted_against_unequal_chances(prioritised):
+    learner = make_dqn(prioritised=prioritised, priority_exponent=1.0, target_every=1000)
+    iterated(learner, 4)
+    learner.correction.fill_(0.7)
+    before = learner.generator.get_state()
+    batch = learner.replay.sample(32, learner.generator, learner.correction)
+    learner.generator.set_state(before)
+    # Some errors beyond 1, where the loss goes on in a straight line.
+    learner.replay.stored["reward"] *= 20.0
+    batch = batch._replace(rewards=batch.rewards * 20.0)
+    values = learner.policy(batch.observation, learner.worlds.bank).detach()
+    errors = (values.gather(1, batch.actions.unsqueeze(1)).squeeze(1) - by_hand(learner, batch)).tolist()
+    assert max(map(abs, errors)) > 1.0
+    losses = [0.5 * error**2 if abs(error) < 1.0 else abs(error) - 0.5 for error in errors]
+    weights = [1.0] * 32 if batch.weights is None else batch.weights.tolist()
+    assert (len(set(weights)) > 5) == prioritised
+    learner.report.zero_()
+    learner.learn()
+    expected = sum(loss * weight for loss, weight in zip(losses, weights, strict=True)) / 32
+    assert float(learner.report[0]) == pytest.approx(expected, rel=1e-4)
+
+
 def test_per_bar_encodings_lead_to_the_same_weights():
     learners = [make_dqn(per_bar=way, gamma=0.5) for way in ("never", "always")]
     assert learners[0].target_bars is None

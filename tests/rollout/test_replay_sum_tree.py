@@ -50,6 +50,24 @@ def test_of_several_masses_for_a_leaf_the_largest_counts_and_replaces_the_old_on
     assert (float(tree.leaves[40]), float(tree.total)) == (3.0, 4.0)
 
 
+def test_a_leaf_without_mass_is_not_drawn_by_a_device_that_adds_in_another_order(monkeypatch):
+    tree = SumTree(100)
+    tree.set(torch.arange(0, 90, 3), torch.full((30,), 0.1, dtype=torch.float64))
+    exact, noise = torch.Tensor.cumsum, torch.Generator().manual_seed(0)
+
+    def rounded(tensor, dim):
+        sums = exact(tensor, dim)
+        return sums * (1.0 + 1e-15 * torch.randn(sums.shape, dtype=torch.float64, generator=noise))
+
+    monkeypatch.setattr(torch.Tensor, "cumsum", rounded)
+    # Places at the very ends of leaves, the last one among them.
+    uniform = ((torch.arange(31, dtype=torch.float64) / 30).repeat(50)).clamp(max=BELOW_ONE)
+    leaves, chances = tree.draw(uniform)
+    assert (leaves % 3 == 0).all()
+    assert (leaves < 90).all()
+    assert chances.tolist() == pytest.approx([1 / 30] * 1550)
+
+
 def test_scaling_keeps_the_chances():
     tree, _ = filled(500, 0, 0.5)
     uniform = torch.from_numpy(np.random.default_rng(1).random(100))

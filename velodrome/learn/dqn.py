@@ -71,9 +71,9 @@ class DQN:
         self.encode_rollout = self._worth_encoding(samples)
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
-        served = min(config.batch_size * config.target_every, MOST_ENCODED) if config.gamma else 0
+        served = min(config.batch_size * config.target_every, MOST_ENCODED)
         self.target_bars: BarEncoding | None = None
-        if worlds.bank is not None and self._worth_encoding(served):
+        if worlds.bank is not None and config.gamma > 0.0 and self._worth_encoding(served):
             table = torch.zeros((len(worlds.bank.bars), self.target.encoded_width), device=device)
             self.target_bars = BarEncoding(table, worlds.bank.position)
             self._encode_target()
