@@ -178,7 +178,7 @@ def test_the_default_run_trades_a_built_in_ar1_market():
         "trading",
         "ppo",
         "ar1",
-        20_000,
+        100_000,
     )
     assert config.market.build().optimum > 0
 
