@@ -86,7 +86,7 @@ class VelodromeTrainer(Trainer):
         settings, training = problem.settings, problem.training
         self.envs = make_vec(
             "trading", num_envs, market=training.market, backend="native", seed=seed, observation="cursor",
-            check_actions=False, **training.parameters,
+            check_actions=False, threads=1, **training.parameters,
         )  # fmt: skip
         config = PPOConfig(
             rollout_length=settings.batch // num_envs, epochs=settings.epochs, minibatches=settings.minibatches,

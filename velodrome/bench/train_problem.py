@@ -91,7 +91,7 @@ class OutOfSample:
         self.closes = test.ohlc[:, 3]
         # Episodes run to the end of the data, so that none ends before its stretch does.
         parameters = {**problem.training.parameters, "episode_length": None}
-        self.envs = make_vec("trading", EVALUATION_ENVS, market=test, backend="native", **parameters)
+        self.envs = make_vec("trading", EVALUATION_ENVS, market=test, backend="native", threads=1, **parameters)
 
     def share(self, act: Act) -> float:
         """Return the mean log return a bar that a policy reaches, over the known optimum."""

@@ -59,11 +59,14 @@ class PPO:
         self.steps = self.epochs_done = 0
         self.collect, self.update, self.epoch = self._collect, self._update, self._epoch
         graphs = device.type == "cuda" and config.cuda_graphs
+        # Environments that step on the host cannot be part of a graph.
+        on_device = isinstance(worlds, CudaWorlds)
         # Where an environment cuts off one episode in a rollout at most, the rows to value are as many as environments.
-        self.at_most_one_cut = graphs and worlds.shortest_truncation >= config.rollout_length
+        self.at_most_one_cut = graphs and on_device and worlds.shortest_truncation >= config.rollout_length
         self.cuts_twice = torch.zeros((), dtype=torch.bool, device=device)
         if graphs:
-            self.collect = Captured(self._collect, self.generator)
+            if on_device:
+                self.collect = Captured(self._collect, self.generator)
             # Whether to stop early is decided on the host, so the graph then ends with the epoch.
             if config.target_kl is None:
                 self.update = Captured(self._update, self.generator)
