@@ -106,7 +106,7 @@ def test_a_backend_with_other_numbers_is_a_problem(monkeypatch):
 
 
 def test_a_failing_probe_is_told_and_the_others_go_on(monkeypatch):
-    monkeypatch.setattr(doctor, "_cpu_name", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "cpu_model", lambda: 1 / 0)
     monkeypatch.setattr(doctor, "_backends", lambda section: iter(()))
     monkeypatch.setattr(doctor, "_cache", lambda section: iter(()))
     found = doctor.doctor()

@@ -19,6 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from velodrome.runs.versions import cpu_model
+from velodrome.vector.cores import available_cores
+
 Status = Literal["ok", "note", "problem"]
 
 PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
@@ -151,7 +154,7 @@ def _machine(section: str) -> Iterator[Row]:
         "" if supported else f"use one of {legal}",
     )  # fmt: skip
     yield Row(section, "system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
-    yield Row(section, "CPU", "ok", f"{_cpu_name()}, {_cores()} cores for this process")
+    yield Row(section, "CPU", "ok", f"{cpu_model()}, {available_cores()} cores for this process")
     import psutil
 
     memory = psutil.virtual_memory()
@@ -161,21 +164,6 @@ def _machine(section: str) -> Iterator[Row]:
         f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available",
         "close other programs, or make fewer environments" if low else "",
     )  # fmt: skip
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    """Return the cores that this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _packages(section: str) -> Iterator[Row]:
@@ -422,7 +410,7 @@ def _threads_available() -> int:
 
 
 def _threads(section: str) -> Iterator[Row]:
-    cores = _cores()
+    cores = available_cores()
     yield Row(section, "cores", "ok", f"{cores} for this process, {os.cpu_count()} in the machine")
     threads = _threads_available()
     value = f"{threads}{'' if 'NUMBA_NUM_THREADS' in os.environ else ' (not set: one a core)'}"

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,8 @@ import psutil
 from pydantic import BaseModel, Field
 
 import velodrome
+from velodrome.runs.versions import cpu_model, git_commit
+from velodrome.vector.cores import available_cores
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "NUMBA_", "MKL_", "OPENBLAS_")
 LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict")
@@ -54,26 +55,10 @@ def machine_stamp() -> MachineStamp:
         environment={name: value for name, value in os.environ.items() if name.startswith(THREAD_VARIABLES)},
         load_average=psutil.getloadavg(),
         velodrome=velodrome.__version__,
-        git_commit=git_commit(),
+        git_commit=git_commit(Path(__file__).parent) or "unknown",
         command=shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]]),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def available_cores() -> int:
-    """Return how many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_model() -> str:
-    """Return the processor's name as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def library_version(name: str) -> str:
@@ -89,19 +74,3 @@ def threading_layer() -> str:
         return numba.threading_layer()
     except ValueError:
         return "none yet"
-
-
-def git_commit() -> str:
-    """Return the commit of the source tree that Velodrome runs from."""
-    folder = Path(__file__).resolve().parent
-
-    def ask(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-
-    try:
-        commit = ask("rev-parse", "--short=12", "HEAD")
-        return f"{commit} + changes" if ask("status", "--porcelain", "--", str(folder.parent)) else commit
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -128,14 +129,18 @@ def closing_lines(report: StepReport) -> Text:
             f"First step of a fresh process, warm cache: {first.cpu_seconds:.2f} s CPU "
             f"({first.environment_cpu_seconds:.2f} s of it the environments), {first.wall_seconds:.2f} s on the clock"
         )
-    lines += report.notes
-    lines += [f"{peer.peer}: {peer.reason}" for peer in report.missing]
+    return Text("\n".join([*lines, *last_lines(report)]))
+
+
+def last_lines(report: Any) -> list[str]:
+    """Return the last lines of any benchmark: notes, peers that are missing, what was promised and reached."""
+    lines = [*report.notes, *(f"{peer.peer}: {peer.reason}" for peer in report.missing)]
     for target in report.targets:
         verdict = "met" if target.met else f"MISSED by {1.0 - target.reached / target.wanted:.0%}"
         lines.append(f"{target.name}: {target.reached:,.3g}, promised {target.wanted:,.3g}: {verdict}")
     if report.interrupted:
         lines.append("Interrupted: this is what was measured until then.")
-    return Text("\n".join(lines))
+    return lines
 
 
 def best_by_label(rows: list[Measurement]) -> dict[str, dict[int, float]]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from velodrome.bench.contenders import Contender, missing_reason, same_rule_contenders
+from velodrome.bench.files import write_files
 from velodrome.bench.machine import machine_stamp, threading_layer
 from velodrome.bench.memory import memory_contenders, memory_use
 from velodrome.bench.options import LARGEST_IN_PROCESS, PEERS, StepBenchmarkOptions
@@ -26,7 +27,6 @@ from velodrome.bench.report import Measurement, MissingPeer, StepReport
 from velodrome.bench.startup import time_to_first_step
 from velodrome.bench.timing import Timing, take_turns
 from velodrome.bench.torchtrade_peer import torchtrade_contenders, torchtrade_sizes
-from velodrome.errors import MissingDependencyError
 
 PROCESS_PEERS = ("async", "subproc")
 BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
@@ -72,7 +72,7 @@ def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = 
     report.seconds = time.perf_counter() - started
     report.conclude()
     show_report(report, console)
-    write_files(options, report, console)
+    write_files(options, report, write_plot, console)
     return report
 
 
@@ -188,16 +188,3 @@ def process_row(
         processes=processes, observation="windows", floats=report.observation_floats, steps_per_second=timing.median,
         slowest=timing.low, fastest=timing.high, repeats=timing.repeats, calls=timing.calls,
     )  # fmt: skip
-
-
-def write_files(options: StepBenchmarkOptions, report: StepReport, console: Console) -> None:
-    """Write the JSON and the plot that were asked for."""
-    if options.json_path:
-        report.write(options.json_path)
-        console.print(f"Everything: {options.json_path}")
-    if options.plot_path:
-        try:
-            write_plot(report, options.plot_path)
-            console.print(f"Plot: {options.plot_path}")
-        except MissingDependencyError as error:
-            console.print(f"Plot: {error}")

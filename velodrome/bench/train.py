@@ -16,7 +16,8 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from velodrome.bench.machine import available_cores, machine_stamp, threading_layer
+from velodrome.bench.files import write_files
+from velodrome.bench.machine import machine_stamp, threading_layer
 from velodrome.bench.parity import ParityError, check_parity
 from velodrome.bench.report import MissingPeer
 from velodrome.bench.sgemm import operations_per_step, perceptron, sgemm_rate
@@ -35,7 +36,7 @@ from velodrome.bench.train_problem import OutOfSample, TrainProblem, train_probl
 from velodrome.bench.train_race import Say, new_race, run_race
 from velodrome.bench.train_render import show_train_report
 from velodrome.bench.train_report import Bound, TrainMeasurement, TrainReport
-from velodrome.errors import MissingDependencyError
+from velodrome.vector.cores import available_cores
 
 ACTIONS = 3  # short, flat, long
 
@@ -76,7 +77,7 @@ def run_train_benchmark(options: TrainBenchmarkOptions, console: Console | None 
     report.seconds = time.perf_counter() - started
     report.conclude()
     show_train_report(report, console)
-    write_files(options, report, console)
+    write_files(options, report, write_train_plot, console)
     return report
 
 
@@ -207,16 +208,3 @@ def measure_race(
         run_race(report.race, racers, options, judge, say)
     finally:
         judge.close()
-
-
-def write_files(options: TrainBenchmarkOptions, report: TrainReport, console: Console) -> None:
-    """Write the JSON and the plot that were asked for."""
-    if options.json_path:
-        report.write(options.json_path)
-        console.print(f"Everything: {options.json_path}")
-    if options.plot_path:
-        try:
-            write_train_plot(report, options.plot_path)
-            console.print(f"Plot: {options.plot_path}")
-        except MissingDependencyError as error:
-            console.print(f"Plot: {error}")

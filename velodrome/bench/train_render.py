@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.bench.render import compact, machine_lines, narrow_table
+from velodrome.bench.render import compact, last_lines, machine_lines, narrow_table
 from velodrome.bench.train_contenders import PHASES
 from velodrome.bench.train_report import RaceResult, TrainReport
 
@@ -103,11 +103,4 @@ def closing_lines(report: TrainReport) -> Text:
         )
     if report.parameters is not None:
         lines.append(f"Every network has {report.parameters:,} parameters")
-    lines += report.notes
-    lines += [f"{peer.peer}: {peer.reason}" for peer in report.missing]
-    for target in report.targets:
-        verdict = "met" if target.met else f"MISSED by {1.0 - target.reached / target.wanted:.0%}"
-        lines.append(f"{target.name}: {target.reached:,.3g}, promised {target.wanted:,.3g}: {verdict}")
-    if report.interrupted:
-        lines.append("Interrupted: this is what was measured until then.")
-    return Text("\n".join(lines))
+    return Text("\n".join([*lines, *last_lines(report)]))

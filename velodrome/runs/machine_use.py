@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from velodrome.vector.cores import available_cores
+
 LOW_DISK = 2 * 1024**3  # bytes; a few checkpoints of a large network
 LOW_DISK_SHARE = 0.1  # of the file system, where that is less: a small one is not short of space by being small
 LOW_MEMORY_SHARE = 0.05  # of the machine's memory
@@ -127,7 +129,7 @@ class MachineSampler:
         except OSError:
             disk = None
         return MachineUse(
-            cores=usable_cores(),
+            cores=available_cores(),
             process_cpu=process_cpu,
             machine_cores=os.cpu_count() or 1,
             machine_cpu=machine_cpu,
@@ -139,11 +141,6 @@ class MachineSampler:
             disk_total=None if disk is None else disk.total,
             gpu=None if gpu is None else gpu.sample(),
         )
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ProcessorUse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import velodrome
+from velodrome.vector.cores import available_cores
 
 LIBRARIES = ("torch", "numpy", "numba", "polars", "gymnasium", "pydantic", "safetensors", "sqlalchemy")
 
@@ -33,8 +33,8 @@ def machine() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cpu": cpu_model(),
+        "cores": available_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": _gpus(),
     }
@@ -54,12 +54,13 @@ def git_commit(folder: Path) -> str | None:
         return None
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Return the processor's name as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
+    except OSError:  # no such file outside Linux
         pass
     return platform.processor() or platform.machine()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable
 from types import FunctionType
@@ -81,7 +82,12 @@ def python_loop(world: World, name: str) -> Any:
 
 @functools.cache
 def start_threads() -> None:
-    """Start Numba's threads, once, so that those of GNU OpenMP do not spin for long when they wait."""
+    """Start Numba's threads, once, so that those of GNU OpenMP do not spin for long when they wait.
+
+    Starting them also sets the number of threads of everything else that runs on OpenMP; torch gets its own back.
+    """
+    torch = sys.modules.get("torch")
+    threads_of_torch = torch.get_num_threads() if torch is not None else None
     chosen = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ)
     if not chosen:
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -90,6 +96,8 @@ def start_threads() -> None:
     finally:
         if not chosen:
             del os.environ["GOMP_SPINCOUNT"]
+        if torch is not None:
+            torch.set_num_threads(threads_of_torch)
 
 
 def first_illegal(actions: NDArray, low: float, high: float) -> int:

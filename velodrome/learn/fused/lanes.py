@@ -25,6 +25,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from velodrome.errors import ConfigError
+from velodrome.vector.cores import available_cores
 
 MOST_THREADS = 256
 # Looks at the counter before sleeping, each some 0.3 µs apart: longer than the time between two minibatches.
@@ -38,7 +39,7 @@ Work = Callable[[int, int], None]
 def available_threads(threads: int | None) -> int:
     """Return how many threads to use: those asked for, or one per core that this process may run on."""
     if threads is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return available_cores()
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
         raise ConfigError(f"threads = {threads!r}: a whole number from 1 to {MOST_THREADS}, or None for every core")
     return threads
