@@ -1,0 +1,19 @@
+"""Seeds of many environments from one.
+
+Counting upwards from a seed, as Gymnasium's own vector environments do, makes runs with neighbouring seeds share all
+environments but one: what should be independent repetitions of an experiment are then nearly the same one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def spread_seed(seed: int, *indices: int) -> int:
+    """Return a seed in [0, 2**31) that belongs to a seed and some indices, independent of all others."""
+    return int(np.random.SeedSequence((seed, *indices)).generate_state(1)[0] >> 1)
+
+
+def spread_seeds(seed: int, count: int) -> list[int]:
+    """Return the seeds of environments 0 to count - 1; more environments change none of them."""
+    return [spread_seed(seed, index) for index in range(count)]

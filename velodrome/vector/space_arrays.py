@@ -1,0 +1,159 @@
+"""Spaces as arrays: where an observation or an action of each kind of space lies, how it is written and read.
+
+A Dict or Tuple space is the list of its leaves, in the order of the space; each leaf is one array over all
+environments, so that a batch needs no concatenation and fits into shared memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from numpy.typing import NDArray
+
+from velodrome.errors import BackendError
+
+Write = Callable[[int, Any], None]
+Read = Callable[[int], Any]
+
+
+class Leaf(NamedTuple):
+    """One array of a space: its name for messages, its type and the shape of one environment's part."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+class WrongValueError(Exception):
+    """An observation that does not fit its space."""
+
+
+def leaves(space: Space, name: str) -> list[Leaf]:
+    """Return the arrays that hold values of a space."""
+    if isinstance(space, Dict):
+        return [leaf for key, part in space.spaces.items() for leaf in leaves(part, f"{name}[{key!r}]")]
+    if isinstance(space, Tuple):
+        return [leaf for index, part in enumerate(space.spaces) for leaf in leaves(part, f"{name}[{index}]")]
+    if isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+        assert space.shape is not None
+        return [Leaf(name, np.dtype(space.dtype), tuple(space.shape))]
+    raise BackendError(
+        f"{name} has the space {space}, which is no array of fixed size. Velodrome takes Box, Discrete, "
+        f"MultiDiscrete, MultiBinary, Dict and Tuple; wrap the environment, or use gymnasium.vector.SyncVectorEnv."
+    )
+
+
+def nest(space: Space, arrays: list[Any]) -> Any:
+    """Return the arrays of a space's leaves in the structure that a batched space has."""
+    remaining = iter(arrays)
+    return _nest(space, remaining)
+
+
+def _nest(space: Space, remaining: Any) -> Any:
+    if isinstance(space, Dict):
+        return {key: _nest(part, remaining) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_nest(part, remaining) for part in space.spaces)
+    return next(remaining)
+
+
+def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a nested structure with a function applied to each array of it."""
+    if isinstance(value, dict):
+        return {key: map_nested(function, part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map_nested(function, part) for part in value)
+    return function(value)
+
+
+def nested_arrays(value: Any) -> list[NDArray]:
+    """Return the arrays of a nested structure, in order."""
+    if isinstance(value, dict):
+        return [array for part in value.values() for array in nested_arrays(part)]
+    if isinstance(value, tuple):
+        return [array for part in value for array in nested_arrays(part)]
+    return [value]
+
+
+def flat_leaves(space: Space, value: Any) -> list[Any]:
+    """Return the parts of a batched value in the order of the space's leaves."""
+    if isinstance(space, Dict):
+        return [leaf for key, part in space.spaces.items() for leaf in flat_leaves(part, value[key])]
+    if isinstance(space, Tuple):
+        return [leaf for index, part in enumerate(space.spaces) for leaf in flat_leaves(part, value[index])]
+    return [value]
+
+
+def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
+    """Return what writes one environment's value into the arrays of all; it refuses what does not fit."""
+    if isinstance(space, Dict):
+        parts = {key: writer(part, batched[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
+
+        def write_dict(row: int, value: Any) -> None:
+            try:
+                for key, write in parts.items():
+                    write(row, value[key])
+            except (KeyError, TypeError) as error:
+                raise WrongValueError(f"{name} is {value!r:.200}; expected a dict with {list(parts)}") from error
+
+        return write_dict
+    if isinstance(space, Tuple):
+        writes = [writer(part, batched[index], f"{name}[{index}]") for index, part in enumerate(space.spaces)]
+
+        def write_tuple(row: int, value: Any) -> None:
+            if len(value) != len(writes):
+                raise WrongValueError(f"{name} has {len(value)} parts; expected {len(writes)}")
+            for write, part in zip(writes, value, strict=True):
+                write(row, part)
+
+        return write_tuple
+    if isinstance(space, Discrete):
+
+        def write_number(row: int, value: Any) -> None:
+            try:
+                batched[row] = operator.index(value)
+            except TypeError as error:
+                raise WrongValueError(f"{name} is {value!r:.200}; expected a whole number of {space}") from error
+
+        return write_number
+    return _array_writer(batched, name, tuple(space.shape or ()), np.dtype(space.dtype))
+
+
+def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Write:
+    fitting = {dtype}  # types that may be cast to this one
+
+    def write_array(row: int, value: Any) -> None:
+        array = value if type(value) is np.ndarray else np.asarray(value)
+        if array.shape != shape:
+            raise WrongValueError(f"{name} has shape {array.shape}; its space says {shape}")
+        if array.dtype not in fitting:
+            if not np.can_cast(array.dtype, dtype, "same_kind"):
+                raise WrongValueError(f"{name} has type {array.dtype}; its space says {dtype}")
+            fitting.add(array.dtype)
+        batched[row] = array
+
+    return write_array
+
+
+def reader(space: Space, batched: Any) -> Read:
+    """Return what reads one environment's value: a copy, since an environment may keep it."""
+    if isinstance(space, Dict):
+        parts = {key: reader(part, batched[key]) for key, part in space.spaces.items()}
+        return lambda row: {key: read(row) for key, read in parts.items()}
+    if isinstance(space, Tuple):
+        reads = [reader(part, batched[index]) for index, part in enumerate(space.spaces)]
+        return lambda row: tuple(read(row) for read in reads)
+    if not space.shape:
+        # Indexing makes a scalar, which is a copy already.
+        return batched.__getitem__
+    return lambda row: batched[row].copy()
+
+
+def take_rows(batched: Any, rows: Any) -> Any:
+    """Return a copy of some rows of a batched value."""
+    return map_nested(lambda array: array[rows], batched)
