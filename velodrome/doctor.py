@@ -300,7 +300,7 @@ def smoke_test(backend: str, **options: Any) -> Any:
 
     import velodrome as vd
 
-    envs = vd.make_vec("template", num_envs=ENVIRONMENTS, backend=backend, seed=7, length=40, **options)  # type: ignore[arg-type]
+    envs = vd.make_vec("template", num_envs=ENVIRONMENTS, backend=backend, seed=7, length=40, **options)
     observations, _ = envs.reset()
     actions = np.random.default_rng(7).integers(0, 2, (STEPS, ENVIRONMENTS))
     trace = []

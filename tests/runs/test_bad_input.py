@@ -219,7 +219,8 @@ def test_a_disk_that_is_full_for_the_store_too_does_not_hide_what_happened(tmp_p
 def test_a_checkpoint_of_more_environments_is_refused(tmp_path):
     run = small_run(tmp_path, steps=128)
     last = checkpoint.load_checkpoint(checkpoint.latest_checkpoint(run.path))
-    learner = setup.make_learner(run.config, setup.make_worlds(run.config, run.market, "cpu"))
-    worlds = torch.cat([last.tensors["worlds.blocks"]] * 2)
-    with pytest.raises(ConfigError, match="another environment, other parameters or another num_envs"):
-        learner.load_state({**last.tensors, "worlds.blocks": worlds}, last.plain["learner"])
+    with setup.learning_worlds(run.config, run.market, "cpu") as worlds:
+        learner = setup.make_learner(run.config, worlds)
+        blocks = torch.cat([last.tensors["worlds.blocks"]] * 2)
+        with pytest.raises(ConfigError, match="another environment, other parameters or another num_envs"):
+            learner.load_state({**last.tensors, "worlds.blocks": blocks}, last.plain["learner"])

@@ -60,7 +60,7 @@ def test_one_section_or_one_field_can_be_asked_for():
     assert "steps" in rendered("run")
     assert "params.momentum" in rendered("params", env="template")
     assert "params.fee" not in help_text("params", env="CartPole-v1")
-    with pytest.raises(ConfigError, match=r"no section or field 'pppo'. Did you mean 'ppo'\? Sections: run, market"):
+    with pytest.raises(ConfigError, match=r"no section or field 'pppo'. Did you mean 'ppo'\? Sections: run, vector"):
         explain.explain("pppo")
     with pytest.raises(ConfigError, match=r"Did you mean 'ppo.clip'\?"):
         help_text("ppo.clipp")

@@ -47,9 +47,8 @@ def test_other_action_spaces_are_refused():
 def test_environments_are_those_of_the_training_split(tmp_path):
     config = config_of(tmp_path)
     market = setup.build_market(config)
-    envs = setup.make_environments(config, market, 4, "cpu")
-    assert envs.world.cursors == market.splits["train"]
-    envs.close()
+    with setup.learning_worlds(config, market, "cpu") as worlds:
+        assert worlds.envs.world.cursors == market.splits["train"]
 
 
 def test_an_environment_without_a_market_builds_none(tmp_path):
@@ -62,29 +61,27 @@ def test_an_environment_without_a_market_builds_none(tmp_path):
 def test_a_policy_comes_back_from_what_a_checkpoint_holds(learner, tmp_path):
     config = config_of(tmp_path, **LEARNERS[learner])
     market = setup.build_market(config)
-    worlds = setup.make_worlds(config, market, "cpu")
-    learning = setup.make_learner(config, worlds)
-    for _ in range(2):
-        learning.iterate()
-    tensors, _ = learning.state()
-    agent = setup.describe_agent(config, worlds)
-    plain = {"agent": agent} | ({"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {})
-    own = TrainedPolicy.of(learning.policy, worlds, learning.moments)
-    loaded = setup.load_policy(tensors, plain)
-    rng = np.random.default_rng(0)
-    own.begin(16)
-    loaded.begin(16)
-    for _ in range(3):
-        flat = rng.normal(size=(16, loaded.shape.floats)).astype(np.float32)
-        assert np.array_equal(loaded.act(flat), own.act(flat))
-    worlds.envs.close()
+    with setup.learning_worlds(config, market, "cpu") as worlds:
+        learning = setup.make_learner(config, worlds)
+        for _ in range(2):
+            learning.iterate()
+        tensors, _ = learning.state()
+        agent = setup.describe_agent(config, worlds)
+        plain = {"agent": agent} | ({"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {})
+        own = TrainedPolicy.of(learning.policy, worlds, learning.moments)
+        loaded = setup.load_policy(tensors, plain)
+        rng = np.random.default_rng(0)
+        own.begin(16)
+        loaded.begin(16)
+        for _ in range(3):
+            flat = rng.normal(size=(16, loaded.shape.floats)).astype(np.float32)
+            assert np.array_equal(loaded.act(flat), own.act(flat))
 
 
 def test_an_agent_that_differs_is_refused_by_what_differs(tmp_path):
     config = config_of(tmp_path)
-    worlds = setup.make_worlds(config, setup.build_market(config), "cpu")
-    agent = setup.describe_agent(config, worlds)
-    worlds.envs.close()
+    with setup.learning_worlds(config, setup.build_market(config), "cpu") as worlds:
+        agent = setup.describe_agent(config, worlds)
     setup.check_agent(agent, agent, "here")
     for name in agent:
         with pytest.raises(CheckpointError, match=f"^there: this checkpoint is of another agent: {name} is 'other' "):

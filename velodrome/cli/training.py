@@ -149,7 +149,8 @@ def config(
     Parameters
     ----------
     section
-        Only this part: run, market, params, network, ppo, dqn, checkpoint, evaluation, logging, or one dotted key.
+        Only this part: run, vector, market, params, network, ppo, dqn, checkpoint, evaluation, logging, or one dotted
+        key.
     preset
         Print this preset, all defaults filled in, as a YAML file to start from.
     presets
@@ -187,6 +188,6 @@ def profile(*words: str, iterations: int = 10, folder: Path = Path("profile")) -
 
     sources, overrides = settings_of(words)
     chosen = _with_overrides(sources[0] if sources else None, overrides)
-    worlds = setup.make_worlds(chosen, setup.build_market(chosen), chosen.usable_device())
-    learner = setup.make_learner(chosen, worlds)
-    console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())
+    with setup.learning_worlds(chosen, setup.build_market(chosen), chosen.usable_device()) as worlds:
+        learner = setup.make_learner(chosen, worlds)
+        console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,10 +13,19 @@ from pydantic import Field, field_validator, model_validator
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.config import DQNConfig, NetworkConfig, PPOConfig
 from velodrome.runs.market_config import FOR_FILES, SYNTHETIC, MarketConfig, Section
-from velodrome.runs.parameters import check_environment, checked_parameters, resolved_parameters, takes_market
+from velodrome.runs.parameters import (
+    check_environment,
+    checked_parameters,
+    is_rule,
+    resolved_parameters,
+    takes_market,
+)
+from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Of the fields of a run, those that change what is kept of it and not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
+# Other spellings of fields; on a command line the last part of any key will do.
+SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
 
 
 class CheckpointConfig(Section):
@@ -83,10 +93,10 @@ class RunConfig(Section):
     )  # fmt: skip
     algorithm: Literal["ppo", "dqn"] = Field("ppo", description="how the agent learns; its section has the details")
     steps: int = Field(2_000_000, ge=1, description="environment steps in all, over all environments")
-    num_envs: int = Field(256, ge=1, le=10_000_000, description="environments that are played at once")
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="where environments and networks live; auto is cuda where that is usable, else cpu"
     )
+    vector: VectorizedEnvConfig = Field(default_factory=VectorizedEnvConfig)
     market: MarketConfig = Field(default_factory=MarketConfig)
     params: dict[str, Any] = Field(
         default_factory=dict, description="parameters of the environment itself; `preset` names a set of them",
@@ -98,6 +108,17 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_spellings(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "num_envs" not in given:
+            return given
+        content = respelled(given)
+        vector = content.get("vector") or {}
+        own = vector.model_dump(exclude_unset=True) if isinstance(vector, VectorizedEnvConfig) else vector
+        num_envs = content.pop("vector.num_envs")
+        return {**content, "vector": {**own, "num_envs": num_envs}}
 
     @field_validator("env")
     @classmethod
@@ -118,6 +139,7 @@ class RunConfig(Section):
         for key, idle in self.idle_keys().items():
             if _at(whole, key) != _at(plain, key):
                 raise ConfigError(no_effect(key, idle))
+        self._check_backend()
         batch = self.num_envs * self.learner.rollout_length
         if self.steps < batch:
             raise ConfigError(
@@ -128,6 +150,21 @@ class RunConfig(Section):
         if takes_market(self.env):
             self._check_splits()
         return self
+
+    def _check_backend(self) -> None:
+        vector = self.vector
+        vector.check(self.env, not is_rule(self.env))
+        if vector.on_fault == "drop":
+            raise ConfigError(
+                "vector.on_fault = 'drop': a learner has a row for every environment and would learn from those that "
+                "stand still. Use restart, or raise."
+            )
+        contradicting = {"native": "cuda", "python": "cuda", "cuda": "cpu"}.get(vector.env_type)
+        if self.device == contradicting:
+            raise ConfigError(
+                f"vector.env_type = {vector.env_type!r} and device = {self.device!r} contradict each other: rules of "
+                "Velodrome live where the network does. Leave one of them at auto."
+            )
 
     def _check_splits(self) -> None:
         wanted = {"evaluation.split": self.evaluation.split, "evaluation.final_split": self.evaluation.final_split}
@@ -143,6 +180,11 @@ class RunConfig(Section):
                     f"{key} = {split!r}: market.splits has {', '.join(splits) or 'none'}.{did_you_mean(split, splits)} "
                     f"Use one of them, or {key}=null for no such evaluation."
                 )
+
+    @property
+    def num_envs(self) -> int:
+        """Environments that are played at once."""
+        return self.vector.num_envs
 
     @property
     def learner(self) -> PPOConfig | DQNConfig:
@@ -168,21 +210,42 @@ class RunConfig(Section):
     def hash(self) -> str:
         """Twelve hexadecimal digits, the same for all that learn the same: name, checkpoint and logging aside."""
         content = {key: value for key, value in self.content().items() if key not in NOT_IN_HASH}
+        vector = self.vector
+        # Where environments run changes no result, and how many there are does.
+        content["vector"] = [
+            vector.num_envs,
+            vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory],
+        ]
         content["params"] = sorted(resolved_parameters(self.env, self.params).items())
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def usable_device(self) -> Literal["cpu", "cuda"]:
         """Return the device that `device` means on this machine; cuda where it cannot be used is an error."""
-        if self.device == "cpu":
+        if self.device == "cpu" or self.vector.env_type in ("native", "python"):
             return "cpu"
         from velodrome.vector.cuda import unavailable_reason
 
         reason = unavailable_reason()
         if reason is None:
             return "cuda"
-        if self.device == "cuda":
-            raise BackendError(f"device = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
+        wish = next((key for key, value in (("device", self.device), ("vector.env_type", self.vector.env_type))
+                     if value == "cuda"), None)  # fmt: skip
+        if wish is not None:
+            raise BackendError(f"{wish} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
         return "cpu"
+
+
+def respelled(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the fields' own names in place of other spellings."""
+    env = content.get("env")
+    if isinstance(env, Mapping) and set(env) == {"id"}:
+        content = {**content, "env": env["id"]}
+    for spelling, key in SPELLINGS.items():
+        section, _, name = key.rpartition(".")
+        inner = content.get(section) if section else None
+        if spelling in content and (key in content or (isinstance(inner, Mapping) and name in inner)):
+            raise ConfigError(f"{spelling} and {key} are one setting; give it once.")
+    return {SPELLINGS.get(key, key): value for key, value in content.items()}
 
 
 class Idle(NamedTuple):
@@ -206,6 +269,9 @@ def idle_keys(env: str, algorithm: str, source: str) -> dict[str, Idle]:
     else:
         for key in ("market", "evaluation.split", "evaluation.final_split"):
             idle[key] = Idle("env", f"env is {env}, which plays on no market")
+    if is_rule(env):
+        for name in WORKER_FIELDS:
+            idle[f"vector.{name}"] = Idle("env", f"env is {env}, a rule of Velodrome, which needs no worker processes")
     for other in ("ppo", "dqn"):
         if other != algorithm:
             idle[other] = Idle("algorithm", f"algorithm is {algorithm}")

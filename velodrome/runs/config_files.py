@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config import RunConfig, idle_keys, no_effect
+from velodrome.runs.config import RunConfig, idle_keys, no_effect, respelled
 from velodrome.runs.config_problems import (
     SECTIONS,
     Layer,
@@ -129,7 +129,7 @@ def _nested(content: Mapping[Any, Any]) -> dict[str, Any]:
     """Return settings as one mapping a section: dotted keys are taken apart and empty sections filled in."""
     nested: dict[str, Any] = {}
     _check_key_types(content)
-    for key, value in content.items():
+    for key, value in respelled(content).items():
         section, dot, name = key.partition(".")
         if not dot and (section in SECTIONS or section == "params"):
             if value is None:  # a section in which every line is a comment
@@ -174,7 +174,7 @@ def _read_overrides(overrides: Sequence[str] | Mapping[str, Any], layers: Sequen
     short = [key for key in given if isinstance(key, str) and "." not in key and key not in RunConfig.model_fields]
     # First what decides which sections are in use.
     short.sort(key=lambda key: all(key != chooser.rpartition(".")[2] for chooser in CHOOSERS))
-    settings = {key: value for key, value in given.items() if key not in short}
+    settings = respelled({key: value for key, value in given.items() if key not in short})
     for key in short:
         choices = made_choices(_merged([*layers, Layer("", _nested(settings))]))
         full = _full_key(key, choices)

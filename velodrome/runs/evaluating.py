@@ -54,7 +54,7 @@ def evaluate_run(
     if market is None:
         from velodrome.learn.evaluate import evaluate_episodes
 
-        envs = setup.make_environments(config, None, min(EPISODES, 16), "cpu")
+        envs = setup.make_few_environments(config, min(EPISODES, 16))
         evaluation = evaluate_episodes(
             policy, envs, EPISODES, title=config.env, seed=config.seed + 2_000_003,
             samples=config.evaluation.bootstrap_samples, confidence=config.evaluation.confidence,

@@ -147,6 +147,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def monitor_path(self) -> Path:
+        """Episodes of environments that are no rules, as Stable-Baselines3's plotter reads them."""
+        return self.path / "monitor.csv"
+
+    @property
     def checkpoints_path(self) -> Path:
         return self.path / "checkpoints"
 

@@ -39,6 +39,13 @@ def check_environment(env: str) -> None:
     )
 
 
+def is_rule(env: str) -> bool:
+    """Return whether an environment is one of the catalogue, compiled from its rule."""
+    from velodrome.envs.catalog import CATALOG
+
+    return env in CATALOG
+
+
 def takes_market(env: str) -> bool:
     """Return whether an environment plays on a market."""
     from velodrome.envs.catalog import CATALOG, world_factory

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from velodrome.learn.acting import TrainedPolicy
+    from velodrome.rollout.worlds import Worlds
     from velodrome.runs.live import Mode
     from velodrome.tables.market import Market
 
@@ -221,10 +222,17 @@ class _Session:
     # Train
 
     def _train(self, console: Console, mode: Mode) -> bool:
-        config = self.config
         self._begin_row()
-        device = config.usable_device()
-        worlds = setup.make_worlds(config, self.market, device)
+        device = self.config.usable_device()
+        with setup.learning_worlds(self.config, self.market, device, self.run.folder.monitor_path) as worlds:
+            return self._learn(worlds, device, console, mode)
+
+    def _learn(self, worlds: Worlds, device: str, console: Console, mode: Mode) -> bool:
+        from velodrome.vector.monitor import VecMonitor
+
+        config = self.config
+        self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
+        self.scaler = setup.make_autoscaler(config)
         self.learner = setup.make_learner(config, worlds)
         self.agent = setup.describe_agent(config, worlds)
         found = checkpoints.latest_valid(self.run.path) if self.resumed else None
@@ -266,6 +274,8 @@ class _Session:
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
         self._check_numbers(metrics)
+        if self.monitor is not None:
+            metrics |= self.monitor.metrics()
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
         if steps // (steps - before) % config.logging.log_every == 0:
             self._write(steps, metrics, view)
@@ -281,6 +291,20 @@ class _Session:
         late = seconds is not None and time.monotonic() - self.saved_at >= seconds
         if improved or late or _due(before, steps, config.checkpoint.every_steps):
             self._save(view, pinned=improved)
+        if self.scaler is not None:
+            self._scale(steps - before, (steps - before) / metrics["time/steps_per_second"], view)
+
+    def _scale(self, steps: int, seconds: float, view: LiveView) -> None:
+        """Change the number of environments if measurements say so."""
+        from velodrome.vector.autoscale import bytes_in_use
+
+        assert self.scaler is not None
+        before = self.learner.worlds.num_envs
+        wanted = self.scaler.observe(before, steps, seconds, bytes_in_use())
+        if wanted is not None and wanted != before:
+            self.learner.resize(wanted)
+            view.note(f"{wanted:,} environments, from {before:,}")
+            log.info("resized from %d to %d environments at step %d", before, wanted, self.learner.steps)
 
     def _check_numbers(self, metrics: Mapping[str, float]) -> None:
         """Stop when learning has broken, before a checkpoint could hold what is left of it."""
@@ -324,7 +348,7 @@ class _Session:
 
         episodes = self.config.evaluation.episodes
         count = min(episodes, self.config.num_envs)
-        envs = setup.make_environments(self.config, None, count, "cpu")
+        envs = setup.make_few_environments(self.config, count)
         try:
             played = play_episodes(policy, envs, episodes, seed=self.config.seed + 1_000_003)
         finally:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.runs.config import RunConfig
-from velodrome.runs.parameters import takes_market
+from velodrome.runs.parameters import is_rule, takes_market
+from velodrome.vector.config import MEBIBYTE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import gymnasium
     from torch import Tensor
 
@@ -17,51 +22,78 @@ if TYPE_CHECKING:
     from velodrome.learn.ppo import PPO
     from velodrome.rollout.worlds import Worlds
     from velodrome.tables.market import Market
+    from velodrome.vector.autoscale import Autoscaler
 
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
 
-def is_rule(env: str) -> bool:
-    """Return whether an environment is one of the catalogue, compiled from its rule."""
-    from velodrome.envs.catalog import CATALOG
-
-    return env in CATALOG
-
-
-def make_environments(config: RunConfig, market: Market | None, num_envs: int, device: str) -> Any:
-    """Return the environments that a run learns in, or others like them."""
+def environment_options(config: RunConfig, market: Market | None, num_envs: int, device: str) -> dict[str, Any]:
+    """Return what `make_vec` is told to make the environments that a run learns in, or others like them."""
     if not is_rule(config.env):
-        import gymnasium
-        from gymnasium.vector import AutoresetMode
-
-        return gymnasium.make_vec(
-            config.env, num_envs, vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP}, **config.params,
-        )  # fmt: skip
-    from velodrome.vector.make import make_vec
-
+        return {**config.vector.foreign_options(), "seed": config.seed, **config.params}
     given: dict[str, Any] = dict(config.params)
     if market is not None:
         given |= {"market": market, "split": "train" if "train" in market.splits else None}
-    backend: Any = "cuda" if device == "cuda" else "native"
+    backend = "python" if config.vector.env_type == "python" else "cuda" if device == "cuda" else "native"
     # A few hundred environments step in microseconds, less than it takes to share them with a learner's threads.
     threads = 1 if backend == "native" and num_envs <= ONE_THREAD else None
     # The learner's actions are legal by construction.
-    return make_vec(
-        config.env, num_envs, backend=backend, seed=config.seed, observation="cursor", check_actions=False,
-        threads=threads, **given,
-    )  # fmt: skip
+    return {"backend": backend, "seed": config.seed, "observation": "cursor", "check_actions": False,
+            "threads": threads, **given}  # fmt: skip
 
 
-def make_worlds(config: RunConfig, market: Market | None, device: str) -> Worlds:
-    """Return the environments of a run as its learner sees them."""
+def make_few_environments(config: RunConfig, num_envs: int) -> Any:
+    """Return some environments of another library in this process, to play a few episodes in."""
+    from velodrome.vector.make import make_vec
+
+    return make_vec(config.env, num_envs, backend="serial", seed=config.seed, **config.params)
+
+
+@contextlib.contextmanager
+def learning_worlds(
+    config: RunConfig, market: Market | None, device: str, monitor: Path | None = None
+) -> Iterator[Worlds]:
+    """Yield the environments of a run as its learner sees them, and close them at the end.
+
+    monitor: file for what a monitor writes of environments that are no rules, if the configuration wants one.
+    """
     import torch
 
     from velodrome.rollout import worlds
+    from velodrome.vector.make import make_vec
 
     half = config.learner.precision == "bfloat16" and device == "cuda"
-    envs = make_environments(config, market, config.num_envs, device)
-    return worlds.make_worlds(envs, device, torch.bfloat16 if half else torch.float32)
+    vector = config.vector
+    options = environment_options(config, market, vector.num_envs, device)
+    with contextlib.ExitStack() as stack:
+        if vector.max_concurrent_envs is None:
+            envs = make_vec(config.env, vector.num_envs, **options)
+            stack.callback(envs.close)
+        else:
+            from velodrome.vector.pool import shared_pool
+
+            if "timeout" in options:
+                options["step_timeout"] = options.pop("timeout")
+            pool = shared_pool(vector.max_concurrent_envs)
+            envs = stack.enter_context(pool.lease(config.env, vector.num_envs, **options))
+        if not is_rule(config.env) and vector.enable_monitoring:
+            from velodrome.vector.monitor import VecMonitor
+
+            envs = VecMonitor(envs, monitor)
+            stack.callback(envs.finish)
+        yield worlds.make_worlds(envs, device, torch.bfloat16 if half else torch.float32)
+
+
+def make_autoscaler(config: RunConfig) -> Autoscaler | None:
+    """Return what decides how many environments a run uses while it learns, None if that is fixed."""
+    vector = config.vector
+    if not vector.autoscale:
+        return None
+    from velodrome.vector.autoscale import Autoscaler
+
+    limit = None if vector.max_memory is None else vector.max_memory * MEBIBYTE
+    most = min(vector.max_envs, vector.max_concurrent_envs or vector.max_envs)
+    return Autoscaler(vector.min_envs, most, memory_limit=limit)
 
 
 def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:

@@ -247,8 +247,8 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
     # Around it
 
-    def _describe(self, *arguments: Any) -> None:
-        super()._describe(*arguments)
+    def _describe(self, *arguments: Any, **keywords: Any) -> None:
+        super()._describe(*arguments, **keywords)
         self._same_step = self.metadata["autoreset_mode"].name == "SAME_STEP"
 
     def _move_to_new_block(self, num_envs: int) -> None:

@@ -20,7 +20,7 @@ from velodrome.vector.makers import EnvMaker
 from velodrome.vector.rule_env import check_seed
 from velodrome.vector.seeding import spread_seeds
 from velodrome.vector.slots import Rows
-from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested
+from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, take_one
 
 AUTORESET = {True: AutoresetMode.SAME_STEP, False: AutoresetMode.DISABLED}
 
@@ -61,6 +61,7 @@ class ForeignVectorEnv(VectorEnv):
         # Environments that replace others are seeded from this.
         self._spare_seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self._seeded = False
+        self._counted_from: int | None = None  # the integer that reset was last given
         self._started = np.zeros(self.num_envs, bool)
         self._ready = False  # every environment has an episode
         self._needs_reset = np.zeros(self.num_envs, bool)  # ended, in the mode in which the caller resets
@@ -72,7 +73,7 @@ class ForeignVectorEnv(VectorEnv):
 
     def _describe(
         self, observation_space: gymnasium.Space, action_space: gymnasium.Space, metadata: dict[str, Any],
-        render_mode: str | None, spec: Any,
+        render_mode: str | None, *, spec: Any,
     ) -> None:  # fmt: skip
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.metadata = {**metadata, "autoreset_mode": self.mode}
@@ -146,8 +147,8 @@ class ForeignVectorEnv(VectorEnv):
             return list(spread_seeds(self._seed, self.num_envs)) if first else [None] * self.num_envs  # type: ignore[arg-type]
         self._seeded = True
         if isinstance(seed, int | np.integer):
-            number = check_seed(seed)
-            return [number + row for row in range(self.num_envs)]
+            self._counted_from = check_seed(seed)
+            return [self._counted_from + row for row in range(self.num_envs)]
         if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
             raise ConfigError(f"seed = {seed!r}: a whole number of at least 0, or one for each environment")
         if len(seed) != self.num_envs:
@@ -201,9 +202,11 @@ class ForeignVectorEnv(VectorEnv):
             found = [np.asarray(part) for part in flat_leaves(self.single_action_space, actions)]
         except (KeyError, IndexError, TypeError) as error:
             raise self._bad_actions(actions, count) from error
-        for array, leaf in zip(found, self.action_leaves, strict=True):
+        for k, (array, leaf) in enumerate(zip(found, self.action_leaves, strict=True)):
             if array.shape != (count, *leaf.shape) or (leaf.dtype.kind in "iu" and array.dtype.kind not in "iub"):
                 raise self._bad_actions(actions, count)
+            if array.dtype != leaf.dtype:
+                found[k] = array.astype(leaf.dtype)
         return found
 
     def _bad_actions(self, actions: Any, count: int) -> ActionError:
@@ -219,9 +222,14 @@ class ForeignVectorEnv(VectorEnv):
 
     def _final_observation(self, row: int) -> Any:
         """Return a copy of the last observation of the episode that ended in a row."""
-        return map_nested(lambda array: array[row].copy(), self.rows.final_observations)
+        return take_one(self.single_observation_space, self.rows.final_observations, row)
 
     # Faults
+
+    @property
+    def step_seconds(self) -> NDArray[np.float64]:
+        """How long the last step of each environment took."""
+        return self.rows.step_seconds
 
     @property
     def lost_environments(self) -> int:
@@ -296,8 +304,8 @@ class ForeignVectorEnv(VectorEnv):
         """The seed of each environment."""
         return self.get_attr("np_random_seed")
 
-    @property
-    def np_random(self) -> tuple[Any, ...]:  # type: ignore[override,misc]
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[Any, ...]:  # type: ignore[override]
         """The generator of each environment; those of other processes are copies."""
         return self.get_attr("np_random")
 
@@ -324,9 +332,10 @@ class ForeignVectorEnv(VectorEnv):
         self._broken = {row for row in self._broken if row < num_envs}
         self._ready = bool(self._started.all())
         if num_envs > before and was_ready:
-            seeds = spread_seeds(self._spare_seed, num_envs)[before:]
+            first = self._counted_from
+            seeds = spread_seeds(self._spare_seed, num_envs) if first is None else range(first, first + num_envs)
             mask = np.arange(num_envs) >= before
-            self.reset(seed=[*[None] * before, *seeds], options={"reset_mask": mask})
+            self.reset(seed=[*[None] * before, *seeds[before:]], options={"reset_mask": mask})
         return self._observations() if self._ready else None
 
 

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.vector.assemble import tell
+from velodrome.vector.backends import FOREIGN_BACKENDS, TIMEOUT, backend_name
 from velodrome.vector.faults import FaultSettings
 from velodrome.vector.foreign import ForeignVectorEnv
 from velodrome.vector.makers import EnvMaker, UnpicklableError, environment_makers
-
-ForeignBackend = Literal["auto", "serial", "process", "async"]
-FOREIGN_BACKENDS = ("auto", "serial", "process", "async")
-# Names that users of other libraries know, and the backend that does the same here.
-SPELLINGS = {
-    "DummyVecEnv": "serial",
-    "SyncVectorEnv": "serial",
-    "SubprocVecEnv": "process",
-    "ShmemVecEnv": "process",
-    "AsyncVectorEnv": "process",
-}
-TIMEOUT = 60.0  # seconds that one call of an environment in a worker may take
-
-
-def backend_name(backend: str) -> str:
-    """Return our name of a backend, given ours or another library's."""
-    return SPELLINGS.get(backend, backend)
 
 
 def make_foreign(

@@ -7,7 +7,8 @@ from typing import Any, Literal
 from velodrome.envs.catalog import world_factory
 from velodrome.envs.contract import World
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.vector.foreign_make import TIMEOUT, is_foreign, make_foreign
+from velodrome.vector.backends import TIMEOUT
+from velodrome.vector.foreign_make import is_foreign, make_foreign
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import ObservationKind
 from velodrome.vector.single import RuleEnv

@@ -79,7 +79,7 @@ class ProcessVectorEnv(ForeignVectorEnv):
             for worker in self.workers:
                 worker.answer()
             first.ask("describe", 0)
-            self._describe(*first.answer(), self.makers[0].specification)
+            self._describe(*first.answer(), spec=self.makers[0].specification)
         except (WorkerLostError, BackendError) as error:
             raise EnvironmentFaultError([_start_fault(first, error)], "No environment could be made.") from error
         for row in range(self.num_envs):

@@ -35,7 +35,7 @@ class SerialVectorEnv(ForeignVectorEnv):
         first = self.slots.envs[0]
         assert first is not None
         self._describe(
-            first.observation_space, first.action_space, dict(first.metadata), first.render_mode, first.spec
+            first.observation_space, first.action_space, dict(first.metadata), first.render_mode, spec=first.spec
         )  # fmt: skip
         for row in range(1, self.num_envs):
             self._check_spaces(row)

@@ -154,6 +154,15 @@ def reader(space: Space, batched: Any) -> Read:
     return lambda row: batched[row].copy()
 
 
+def take_one(space: Space, batched: Any, row: int) -> Any:
+    """Return a copy of one environment's observation, of the type that its space says."""
+    if isinstance(space, Dict):
+        return {key: take_one(part, batched[key], row) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(take_one(part, batched[index], row) for index, part in enumerate(space.spaces))
+    return batched[row] if isinstance(space, Discrete) else batched[row, ...].copy()
+
+
 def take_rows(batched: Any, rows: Any) -> Any:
     """Return a copy of some rows of a batched value."""
     return map_nested(lambda array: array[rows], batched)

@@ -125,7 +125,8 @@ class Worker:
                 packed = pack((False, f"the answer cannot be sent to another process: {error}", traceback.format_exc()))
             else:
                 infos, *rest = mail
-                packed = pack(([RowInfo(row, *map(sendable, parts)) for row, *parts in infos], *rest))
+                clean = [RowInfo(row, sendable(info) or {}, sendable(final)) for row, info, final in infos]
+                packed = pack((clean, *rest))
         self.connection.send_bytes(packed)
 
     # Step

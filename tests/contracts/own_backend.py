@@ -1,0 +1,181 @@
+"""The suite that every backend of ours for foreign environments inherits: Gymnasium's promises, and ours.
+
+class TestMine(OwnBackendContract):
+    backend = "mine"
+
+    def make(self, env, num_envs, **options):
+        return vd.make_vec(env, num_envs, backend="mine", **options)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from functools import partial
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+from tests.contracts.backend import BackendContract, assert_counts, info_kind
+from tests.contracts.vector_env import ResizeContract
+from tests.vector.foreign_envs import ACTION_KINDS, Counting, Marking, Strange, Unlike, digest, draw_actions
+
+
+class OwnBackendContract(BackendContract, ResizeContract):
+    """What we promise besides."""
+
+    def test_a_final_observation_survives_an_environment_that_reuses_its_memory(self, batches):
+        """Gymnasium's keeps a reference, which the reset in the same step overwrites."""
+        envs = batches(of="counting, one buffer", autoreset=True)
+        envs.reset()
+        for count in (1, 2, 3):
+            *_, infos = envs.step([0, 0, 0])
+            if count == 3:
+                assert [final[0] for final in infos["final_obs"]] == [3, 3, 3]
+
+    def test_actions_of_another_type_arrive_in_that_of_the_space(self, batches):
+        """A policy that computes in float64 sees the same environment on every backend."""
+        kind = next(kind for kind, actions in ACTION_KINDS.items() if actions == "floats")
+        envs = batches(of=f"{kind}, {info_kind(kind, True)}", autoreset=True)
+        envs.reset(seed=1)
+        plain = draw_actions(envs.single_action_space, 3, 1, seed=8)[0]
+        envs.step(plain.astype(np.float64))
+        for row, received in enumerate(envs.get_attr("received")):
+            assert digest(received) == digest(plain[row])
+
+    def test_refused_actions_step_nothing(self, batches):
+        envs = batches(of="counting", autoreset=True)
+        envs.set_attr("length", 3)
+        envs.reset()
+        for bad in ([0, 0], [0.5, 0.0, 1.0], [[0, 0, 0]], None, {"a": 1}):
+            with pytest.raises(ValueError, match="Nothing was stepped"):
+                envs.step(bad)
+        assert_counts(envs.step([0, 0, 0])[0], [1, 1, 1])
+
+    @pytest.mark.parametrize("seeds", [(4, 5, 6), np.array([4, 5, 6]), np.int64(4), 4], ids=repr)
+    def test_seeds_may_be_numpys(self, seeds, batches):
+        envs = batches(of="counting", autoreset=True)
+        envs.reset(seed=seeds)
+        assert envs.np_random_seed == (4, 5, 6)
+
+    @pytest.mark.parametrize("seeds", [-1, 1.5, "ab", [1, -4, 2], [1.5, 2, 3], True], ids=repr)
+    def test_what_is_no_seed_is_refused(self, seeds, batches):
+        envs = batches(of="counting", autoreset=True)
+        envs.reset(seed=7)
+        with pytest.raises(ValueError, match="seed"):
+            envs.reset(seed=seeds)
+        assert envs.np_random_seed == (7, 8, 9)
+
+    def test_options_of_the_caller_are_left_alone(self, batches):
+        envs = batches(of="counting", autoreset=True)
+        options = {"level": 3, "reset_mask": np.array([True, False, True])}
+        envs.reset(options=options)
+        assert list(options) == ["level", "reset_mask"]
+
+    @pytest.mark.parametrize("which", ["observation_space", "action_space"])
+    def test_spaces_that_differ_are_named(self, which, tmp_path):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            self.make(partial(Unlike, str(tmp_path), which), 3)
+        message = str(caught.value)
+        assert which.removesuffix("_space") in message
+        assert "environment 1" in message
+        assert str(gymnasium.spaces.Box(0.0, 7.0, (3,), np.float32)) in message
+
+    def test_a_space_that_is_no_array_is_refused_by_name(self):
+        with pytest.raises(RuntimeError, match=r"StrangeSpace.*Box, Discrete, MultiDiscrete, MultiBinary, Dict"):
+            self.make(Strange, 2)
+
+    def test_an_attribute_that_is_missing_harms_nobody(self, batches):
+        envs = batches(of="counting", autoreset=True)
+        envs.set_attr("length", 3)
+        envs.reset()
+        envs.step([0, 0, 0])
+        for use in (partial(envs.get_attr, "lenght"), partial(envs.call, "lenght")):
+            with pytest.raises((AttributeError, RuntimeError), match="lenght"):
+                use()
+        assert_counts(envs.step([0, 0, 0])[0], [2, 2, 2])
+
+    def test_chosen_environments_are_rendered_called_and_set(self, batches):
+        envs = batches(of="counting, text", autoreset=True)
+        envs.set_attr("label", ["a", "b", "c"])
+        envs.reset()
+        assert envs.render([2, 0]) == ("c 0", "a 0")
+        assert envs.render([]) == ()
+        assert envs.call_some([1], "combine", 7) == ("7 of b at 0",)
+        envs.set_some([0, 2], "label", "x")
+        assert envs.get_attr("label") == ("x", "b", "x")
+        for use in (envs.render, partial(envs.set_some, name="label", value=1)):
+            with pytest.raises(ValueError, match=r"3.*0 … 2"):
+                use([0, 3])
+
+    def test_a_step_before_the_first_reset_is_refused(self):
+        with contextlib.closing(self.make(Counting, 2)) as envs, pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+            envs.step([0, 0])
+
+    def test_an_episode_that_ended_is_not_stepped_on(self, batches):
+        envs = batches(of="counting, truncated", autoreset=False)
+        envs.set_attr("length", [1, 2, 1])
+        envs.reset()
+        envs.step([0, 0, 0])
+        with pytest.raises(ResetNeeded, match=r"\[0, 2\]"):
+            envs.step([0, 0, 0])
+        envs.reset(options={"reset_mask": np.array([True, False, True])})
+        assert_counts(envs.step([0, 0, 0])[0], [1, 2, 1])
+
+    def test_what_was_closed_says_so_whatever_is_asked(self):
+        envs = self.make(Counting, 2)
+        envs.reset()
+        envs.close()
+        for use in (
+            envs.reset, envs.render, partial(envs.step, [0, 0]), partial(envs.call, "combine", 1),
+            partial(envs.get_attr, "label"), partial(envs.set_attr, "label", 1), partial(envs.resize, 3),
+        ):  # fmt: skip
+            with pytest.raises((RuntimeError, ClosedEnvironmentError), match="clos"):
+                use()
+
+    def test_environments_that_a_smaller_batch_does_not_need_are_closed(self, tmp_path):
+        for name in ("made", "closed"):
+            (tmp_path / name).mkdir()
+        with contextlib.closing(self.make(partial(Marking, str(tmp_path)), 5)) as envs:
+            envs.reset()
+            envs.resize(2)
+            made, closed = (len(list((tmp_path / name).iterdir())) for name in ("made", "closed"))
+            assert made - closed == 2
+
+    def test_what_is_closed_or_forgotten_leaves_no_process(self):
+        # The first one may start a server of processes, which stays.
+        self.make(Counting, 2).close()
+        before = len(psutil.Process().children(recursive=True))
+        self.make(Counting, 3).close()
+        forgotten = self.make(Counting, 3)
+        forgotten.reset()
+        del forgotten
+        gc.collect()
+        deadline = time.monotonic() + 10.0
+        while len(psutil.Process().children(recursive=True)) > before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(psutil.Process().children(recursive=True)) <= before
+
+    def test_several_makers_make_one_environment_each(self):
+        makers = [partial(Counting, length=length) for length in (1, 2, 3)]
+        with contextlib.closing(self.make(makers, 3)) as envs:
+            envs.reset()
+            assert envs.get_attr("length") == (1, 2, 3)
+            np.testing.assert_array_equal(envs.step([0, 0, 0])[2], [True, False, False])
+
+    def test_health_is_told(self, batches):
+        envs = batches(of="counting", autoreset=True)
+        envs.reset()
+        envs.step([0, 0, 0])
+        assert envs.step_seconds.shape == (3,)
+        assert envs.step_seconds.dtype == np.float64
+        assert (envs.step_seconds > 0).all()
+        assert (envs.step_seconds < 60).all()
+        assert envs.alive.all()
+        assert envs.alive.shape == (3,)
+        assert not envs.restarts.any()
+        assert (envs.worker_restarts, list(envs.faults)) == (0, [])
