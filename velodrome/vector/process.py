@@ -222,20 +222,17 @@ class ProcessVectorEnv(ForeignVectorEnv):
     def _finish_step(self) -> dict[str, Any]:
         if not self._stepping:
             return {}
-        mails, lost = [], []
+        mails, lost, news = [], [], False
         for worker in self.workers:
             try:
                 worker.wait(worker.spin)
+                news = news or worker.has_news
                 if worker.has_mail:
                     mails.append((worker, worker.take_mail()))
             except WorkerLostError as error:
                 lost.append((worker, error))
         self._stepping = False
-        rows, shared = self.rows, self.shared
-        assert shared is not None
-        if mails or lost or shared.info_kind.any() or (self.mode is AutoresetMode.SAME_STEP and _any_ended(rows)):
-            return self._gather(mails, lost)
-        return {}
+        return self._gather(mails, lost) if news or mails or lost else {}
 
     def _look_at_memory(self) -> None:
         """Replace workers whose memory has grown beyond its limit; their environments count as lost."""
@@ -436,10 +433,6 @@ class ProcessVectorEnv(ForeignVectorEnv):
         if hasattr(self, "_finalizer"):
             self._finalizer()
             self._close_block()
-
-
-def _any_ended(rows: Any) -> bool:
-    return bool(rows.terminated.any() or rows.truncated.any())
 
 
 def _start_fault(worker: WorkerHandle, error: Exception) -> Fault:

@@ -36,6 +36,7 @@ class Line(IntEnum):
     TAKEN = 34  # worker: requests taken so far (asynchronous)
     COMPLETIONS = 35  # worker: environments that have stepped so far (asynchronous)
     MAIL = 36  # worker: messages sent so far
+    NEWS = 37  # worker: whether an episode ended, or there are infos or faults, in this step
     AWAITED = 48  # parent: sleeps on DONE
 
 

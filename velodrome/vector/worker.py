@@ -139,7 +139,12 @@ class Worker:
                 slots.step(row, read(row))
             except Interruption as error:  # it came between two environments
                 slots.faults.append(fault_of(row, self.index, error, "step"))
-        return self.write_infos() if slots.infos or slots.faults else None
+        news = bool(slots.ended or slots.infos or slots.faults)
+        self.words[self.first + Line.NEWS] = news
+        if not news:
+            return None
+        slots.ended.clear()
+        return self.write_infos()
 
     def write_infos(self) -> Any:
         """Write infos that are numbers into their arrays; return the rest for the pipe, None if there is none."""

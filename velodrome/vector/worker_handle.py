@@ -110,9 +110,10 @@ class WorkerHandle:
     def wait(self, spin: float = 0.0) -> None:
         """Wait until the last command is done; raises WorkerLostError if it never will be."""
         target, last = self.rung, self.words[self.first + Line.DONE]
-        watch = Watch(self)
+        watch = None
         while last != target:
             if not self.done.wait_while(last, LOOK_SECONDS, spin):
+                watch = watch or Watch(self)
                 watch.look()
             last = self.words[self.first + Line.DONE]
 
@@ -124,6 +125,11 @@ class WorkerHandle:
                     raise EOFError
             self.mail_read += 1
             return pickle.loads(self.connection.recv_bytes())
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the last step had more to tell than numbers: an end, an info, a fault."""
+        return bool(self.words[self.first + Line.NEWS])
 
     @property
     def has_mail(self) -> bool:
