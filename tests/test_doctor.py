@@ -105,9 +105,19 @@ def test_a_backend_with_other_numbers_is_a_problem(monkeypatch):
     assert "other numbers" in rows["native"].value
 
 
+def test_workers_are_tried_and_compared(monkeypatch):
+    rows = {row.name: row for row in doctor._workers("other environments")}
+    assert [row.status for row in rows.values()] == ["ok"] * 3
+    original = doctor._gymnasium_smoke_test
+    monkeypatch.setattr(doctor, "_gymnasium_smoke_test", lambda name, **_: original("serial") + (name == "async"))
+    rows = {row.name: row for row in doctor._workers("other environments")}
+    assert (rows["process"].status, rows["async"].status) == ("ok", "problem")
+
+
 def test_a_failing_probe_is_told_and_the_others_go_on(monkeypatch):
     monkeypatch.setattr(doctor, "cpu_model", lambda: 1 / 0)
     monkeypatch.setattr(doctor, "_backends", lambda section: iter(()))
+    monkeypatch.setattr(doctor, "_workers", lambda section: iter(()))
     monkeypatch.setattr(doctor, "_cache", lambda section: iter(()))
     found = doctor.doctor()
     assert found.of("machine")["check"].value == "ZeroDivisionError: division by zero"

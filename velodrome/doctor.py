@@ -27,13 +27,15 @@ Status = Literal["ok", "note", "problem"]
 PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
 ENVIRONMENTS = 128  # of the kernel smoke test: two blocks, and enough for the parallel kernel
 STEPS = 100
+FEW = 4  # environments of the smoke test with workers
 PROCESS_SECONDS = 120.0  # a cold compile on a busy core stays well below
 LOW_MEMORY = 2e9  # bytes; torch and a compile need about half of that
 
 # Package of each extra -> the extra that brings it, and what it is for.
 OPTIONAL = {
     "numba-cuda": ("cuda", "the cuda backend"),
-    "stable-baselines3": ("sb3", "comparison with Stable-Baselines3"),
+    "stable-baselines3": ("sb3", "vd.to_sb3, and comparison with Stable-Baselines3"),
+    "torchrl": ("torchrl", "vd.to_torchrl"),
     "matplotlib": ("plot", "plots as files"),
     "plotext": ("plot", "plots in the terminal"),
     "torchtrade": ("torchtrade", "comparison with TorchTrade"),
@@ -90,6 +92,7 @@ def doctor() -> DoctorReport:
         "packages": _packages,
         "CUDA": _cuda,
         "backends": _backends,
+        "other environments": _workers,
         "kernel cache": _cache,
         "threads": _threads,
         "optional packages": _optional,
@@ -358,6 +361,37 @@ def _backend_failed(section: str, name: str, error: Exception) -> Row:
     if isinstance(error, ImportError) or _version("numba-cuda") is None:
         return Row(section, name, "note", str(error), "pip install 'velodrome[cuda]'")
     return Row(section, name, "problem", _told(error), "see the rows under CUDA")
+
+
+def _workers(section: str) -> Iterator[Row]:
+    """Tell whether environments of other libraries run in this process and in workers, with the same numbers."""
+    import numpy as np
+
+    reference = _gymnasium_smoke_test("serial")
+    yield Row(section, "serial", "ok", f"{STEPS} steps of {FEW} CartPole-v1: the reference")
+    for name in ("process", "async"):
+        try:
+            same = np.array_equal(_gymnasium_smoke_test(name, workers=2, timeout=PROCESS_SECONDS), reference)
+        except Exception as error:
+            yield Row(
+                section, name, "problem", _told(error), "use backend='serial'; are processes and memfd allowed here?"
+            )
+            continue
+        value = "the same numbers as serial" if same else "other numbers than serial"
+        yield Row(section, name, "ok" if same else "problem", value, "" if same else "use backend='serial'; report it")
+
+
+def _gymnasium_smoke_test(backend: str, **options: Any) -> Any:
+    import numpy as np
+
+    import velodrome as vd
+
+    envs = vd.make_vec("CartPole-v1", FEW, backend=backend, seed=7, copy=True, **options)
+    envs.reset()
+    actions = np.random.default_rng(7).integers(0, 2, (STEPS, FEW))
+    trace = np.stack([envs.step(chosen)[0] for chosen in actions])
+    envs.close()
+    return trace
 
 
 # Cache, threads, optional packages
