@@ -129,3 +129,10 @@ def test_a_configuration_makes_environments():
     envs.close()
     rule = vd.VectorizedEnvConfig(num_envs=5).make("template", seed=0)
     assert rule.backend == "native"
+
+
+def test_a_rule_without_a_market_is_trained_and_evaluated(tmp_path):
+    settings = {**FOREIGN, "env.id": "template", "evaluation.every_steps": 256, "logging.folder": str(tmp_path)}
+    run = vd.train(settings, mode="quiet", evaluate=True)
+    assert run.status == "finished"
+    assert run.folder.report_path.exists()

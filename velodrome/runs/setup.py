@@ -43,10 +43,13 @@ def environment_options(config: RunConfig, market: Market | None, num_envs: int,
 
 
 def make_few_environments(config: RunConfig, num_envs: int) -> Any:
-    """Return some environments of another library in this process, to play a few episodes in."""
+    """Return some environments that play on no market, in this process, to play a few episodes in."""
     from velodrome.vector.make import make_vec
 
-    return make_vec(config.env, num_envs, backend="serial", seed=config.seed, **config.params)
+    options = environment_options(config, None, num_envs, "cpu")
+    if not is_rule(config.env):
+        options = {"backend": "serial", "seed": config.seed, **config.params}
+    return make_vec(config.env, num_envs, **options)
 
 
 @contextlib.contextmanager
