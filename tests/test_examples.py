@@ -27,6 +27,8 @@ RUNS = {
     ),
     "from_csv.py": (["--bars", "3000", "--steps", "120"], ["These bars can be read", "1d", "mean return"]),
     "own_reward.py": (["--bars", "2000", "--steps", "50"], ["cautious", "the same rewards: True"]),
+    "sb3.py": (["--steps", "1200"], ["ppo on trading", "dqn on trading", "ppo on cartpole", "dqn on cartpole"]),
+    "torchrl_ppo.py": (["--steps", "3000"], ["ppo on trading", "ppo on cartpole"]),
     "own_environment.py": (["--num-envs", "4", "--steps", "80"], ["steps/s", "episodes, mean return", "grown to 8"]),
     "debug_one_environment.py": (["--bars", "400", "--steps", "6"], ["equity", "truncated True", "episode:"]),
 }

@@ -61,7 +61,7 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(newcomer, monkeypatch,
 
 
 # Commands that measure take their time.
-MEASURING = ("velodrome bench train", "velodrome profile")
+MEASURING = ("velodrome bench train", "velodrome bench vector", "velodrome profile")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,13 @@ _HOMES = {
     "Market": "velodrome.tables",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
+    "recommend": "velodrome.vector.autotune",
+    "EnvPool": "velodrome.vector.pool",
+    "VecMonitor": "velodrome.vector.monitor",
+    "VectorizedEnvConfig": "velodrome.vector.config",
+    "to_sb3": "velodrome.adapters",
+    "to_torchrl": "velodrome.adapters",
+    "from_gymnasium": "velodrome.adapters",
     "train": "velodrome.runs.run",
     "resume": "velodrome.runs.run",
     "Run": "velodrome.runs.run",
@@ -27,29 +34,41 @@ _HOMES = {
 }
 __all__ = [
     "Bars",
+    "EnvPool",
     "Market",
     "Run",
+    "VecMonitor",
+    "VectorizedEnvConfig",
     "__version__",
     "build_market",
     "check_bars",
     "check_leaks",
     "describe_features",
     "evaluate",
+    "from_gymnasium",
     "make",
     "make_vec",
     "read_bars",
+    "recommend",
     "resume",
     "synthetic_bars",
+    "to_sb3",
+    "to_torchrl",
     "train",
     "walk_forward",
 ]
 
 if TYPE_CHECKING:
+    from velodrome.adapters import from_gymnasium, to_sb3, to_torchrl
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
     from velodrome.runs.evaluating import evaluate
     from velodrome.runs.run import Run, resume, train
     from velodrome.tables import Market, build_market, check_leaks, describe_features, walk_forward
+    from velodrome.vector.autotune import recommend
+    from velodrome.vector.config import VectorizedEnvConfig
     from velodrome.vector.make import make, make_vec
+    from velodrome.vector.monitor import VecMonitor
+    from velodrome.vector.pool import EnvPool
 
 
 def __getattr__(name: str) -> Any:

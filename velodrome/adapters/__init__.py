@@ -1,0 +1,10 @@
+"""The same environments for other libraries: Stable-Baselines3, TorchRL, and any Gymnasium vector environment in.
+
+`to_sb3` and `to_torchrl` import the library that they are for when they are called, not before.
+"""
+
+from velodrome.adapters.gymnasium import from_gymnasium
+from velodrome.adapters.sb3 import to_sb3
+from velodrome.adapters.torchrl import to_torchrl
+
+__all__ = ["from_gymnasium", "to_sb3", "to_torchrl"]

@@ -1,0 +1,51 @@
+"""What a vector environment says about single environments, taken apart: infos by row, and last observations."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.vector.space_arrays import map_nested
+
+# Keys of infos that tell of the episode that ended in this step.
+FINAL_KEYS = ("final_obs", "final_info")
+
+
+def is_mask(key: str, infos: dict[str, Any]) -> bool:
+    """Tell whether a key of vector infos is the mask of another key."""
+    return key.startswith("_") and key[1:] in infos
+
+
+def take_apart(infos: dict[str, Any], rows: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
+    """Return the infos of some environments by row; a key without a mask holds for all of them."""
+    found: dict[int, dict[str, Any]] = {row: {} for row in rows.tolist()}
+    for key, value in infos.items():
+        if is_mask(key, infos):
+            continue
+        mask = infos.get(f"_{key}")
+        chosen = rows if mask is None else rows[np.asarray(mask)[rows]]
+        parts = take_apart(value, chosen) if isinstance(value, dict) else value
+        for row in chosen.tolist():
+            found[row][key] = parts[row]
+    return found
+
+
+def on_host(value: Any) -> NDArray:
+    """Return an array, or a tensor of any device, as a NumPy array; that of a tensor is a copy."""
+    return value.detach().to("cpu", copy=True).numpy() if hasattr(value, "detach") else np.asarray(value)
+
+
+def last_observations(infos: dict[str, Any], rows: NDArray[np.int64]) -> list[Any]:
+    """Return copies of the last observations of the episodes that ended in these rows.
+
+    Gymnasium has them one by one in an array of objects, rule environments as arrays over all environments.
+    """
+    final = infos["final_obs"]
+    if isinstance(final, np.ndarray) and final.dtype == object:
+        return [deepcopy(final[row]) for row in rows]
+    chosen = map_nested(lambda part: on_host(part[rows]), final)
+    return [map_nested(itemgetter(k), chosen) for k in range(len(rows))]

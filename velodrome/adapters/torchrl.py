@@ -1,0 +1,197 @@
+"""Velodrome's environments for TorchRL: one batched `EnvBase` whose batch is the environments.
+
+A vector environment has begun the next episode when a step returns. TorchRL wants the last observation first, under
+"next", and asks for a reset afterwards: both are there, so such a reset costs a copy and no second start. On the cuda
+backend all of that is kernels on tensors of the device: nothing is read back, not even a flag.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector import VectorEnv
+
+from velodrome.adapters.gymnasium import from_gymnasium
+from velodrome.adapters.tensor_episodes import DeviceEpisodes, Episodes, HostEpisodes
+from velodrome.errors import BackendError, ConfigError, MissingDependencyError
+from velodrome.vector.rule_env import RuleVectorEnv
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torchrl.envs import EnvBase
+else:
+    EnvBase = object  # the class that `env_class` makes has the real one as its second base
+
+DONE_KEYS = ("done", "terminated", "truncated")
+
+
+def to_torchrl(envs: VectorEnv) -> VelodromeEnv:
+    """Return environments as one `EnvBase` of TorchRL with batch size [num_envs].
+
+    envs: what `vd.make_vec` returns, or any Gymnasium vector environment that `from_gymnasium` takes. On the cuda
+        backend everything stays on the device; actions are then checked there as well, and one outside its space ends
+        the process with a device-side assertion.
+
+    A flat observation is "observation"; the parts of a dictionary have their own names. Discrete actions are whole
+    numbers, not one-hot.
+    """
+    return env_class()(envs)
+
+
+@functools.cache
+def env_class() -> type[VelodromeEnv]:
+    """Return the class of what `to_torchrl` returns; imports TorchRL."""
+    try:
+        from torchrl.envs import EnvBase
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"to_torchrl needs TorchRL, which cannot be imported ({error}): pip install 'velodrome[torchrl]'."
+        ) from error
+    names = {"__doc__": VelodromeEnv.__doc__, "__module__": __name__}
+    return type("VelodromeEnv", (VelodromeEnv, EnvBase), names)
+
+
+class VelodromeEnv(EnvBase):
+    """Vector environments as TorchRL sees them; closing it closes them."""
+
+    def __init__(self, envs: VectorEnv) -> None:
+        envs = from_gymnasium(envs)
+        size = envs.num_envs
+        rule = envs.unwrapped if isinstance(envs.unwrapped, RuleVectorEnv) else None
+        episodes = HostEpisodes(envs) if rule is None or not hasattr(rule, "device") else DeviceEpisodes(envs, rule)
+        super().__init__(device=getattr(episodes, "device", "cpu"), batch_size=[size])
+        self.envs = envs
+        self.episodes: Episodes = episodes
+        self._just_seeded = False
+        self._done: tuple[Tensor, int] | None = None  # flags of the last step, and their version: counts changes
+        self._set_specs(size)
+        self.is_closed = False
+
+    def _set_specs(self, size: int) -> None:
+        import torch
+        from torchrl.data import Categorical, Composite, Unbounded
+
+        space = self.envs.single_observation_space
+        self._named = isinstance(space, spaces.Dict)
+        named = space if isinstance(space, spaces.Dict) else spaces.Dict({"observation": space})
+        self.observation_spec = spec_of("observation", named, size, self.device)
+        if isinstance(self.envs.single_action_space, spaces.Dict):
+            raise _refusal("action", self.envs.single_action_space)
+        self.action_spec = spec_of("action", self.envs.single_action_space, size, self.device)
+        self.reward_spec = Unbounded((size, 1), device=self.device, dtype=torch.float32)
+        flag = Categorical(2, (size, 1), device=self.device, dtype=torch.bool)
+        self.done_spec = Composite({key: flag.clone() for key in DONE_KEYS}, shape=(size,), device=self.device)
+
+    def _as_dict(self, observations: Any) -> dict[str, Any]:
+        return observations if self._named else {"observation": observations}
+
+    def _tensordict(self, entries: dict[str, Any]) -> Any:
+        from tensordict import TensorDict
+
+        return TensorDict(entries, batch_size=self.batch_size, device=self.device)
+
+    def _step(self, tensordict: Any) -> Any:
+        self._check_size()
+        self._just_seeded = False
+        stepped = self.episodes.step(tensordict.get("action"))
+        terminated, truncated = stepped.terminated.unsqueeze(-1), stepped.truncated.unsqueeze(-1)
+        done = terminated | truncated
+        self._done = (done, done._version)
+        flags = {"terminated": terminated, "truncated": truncated, "done": done}
+        rewards = stepped.rewards.unsqueeze(-1)
+        return self._tensordict({**self._as_dict(stepped.observations), "reward": rewards, **flags})
+
+    def _reset(self, tensordict: Any = None, **options: Any) -> Any:
+        import torch
+
+        if options:
+            raise ConfigError(f"reset() takes a tensordict with '_reset' at most, received {', '.join(options)}")
+        self._check_size()
+        rows = None if tensordict is None else tensordict.get("_reset", None)
+        if rows is not None:
+            self.episodes.restart(rows.reshape(self.batch_size))
+        elif not self._just_seeded:
+            self.episodes.begin(None)
+        self._just_seeded, self._done = False, None
+        shape = (*self.batch_size, 1)
+        flags = {key: torch.zeros(shape, dtype=torch.bool, device=self.device) for key in DONE_KEYS}
+        return self._tensordict({**self._as_dict(self.episodes.observations()), **flags})
+
+    def maybe_reset(self, tensordict: Any) -> Any:
+        """Begin new episodes where those of a tensordict are done; on a device without reading whether any is."""
+        import torch
+
+        episodes = self.episodes
+        if not isinstance(episodes, DeviceEpisodes) or episodes.device != self.device:
+            return super().maybe_reset(tensordict)
+        done = tensordict.get("done")
+        if self._done is not None and done is self._done[0] and done._version == self._done[1]:
+            # Just what the last step returned: these episodes have begun, and two launches are saved.
+            episodes.settle()
+        else:
+            episodes.restart(done.reshape(self.batch_size))
+        self._done = None
+        for key, begun in self._as_dict(self.episodes.observations()).items():
+            rows = done.reshape(-1, *[1] * (begun.ndim - 1))
+            tensordict.set(key, torch.where(rows, begun, tensordict.get(key)))
+        for key in DONE_KEYS:
+            tensordict.set(key, tensordict.get(key) & ~done)
+        return tensordict
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Begin new episodes with a seed at once; a reset() that follows returns these."""
+        if seed is not None:
+            self.episodes.begin(int(seed))
+            self._just_seeded, self._done = True, None
+
+    def _check_size(self) -> None:
+        if self.envs.num_envs != self.batch_size[0]:
+            raise BackendError(
+                f"the environments were resized from {self.batch_size[0]} to {self.envs.num_envs}, but an EnvBase of "
+                f"TorchRL keeps its batch size; call vd.to_torchrl again."
+            )
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close the environments."""
+        self.envs.close()
+        self.is_closed = True
+
+
+def spec_of(kind: str, space: Space, size: int, device: torch.device) -> Any:
+    """Return the TorchRL specification of a batch of values of a space."""
+    import torch
+    from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, Unbounded
+
+    if isinstance(space, spaces.Dict):
+        parts = {name: spec_of(kind, part, size, device) for name, part in space.spaces.items()}
+        return Composite(parts, shape=(size,), device=device)
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise _refusal(kind, space)
+    if np.any(getattr(space, "start", 0) != 0):
+        raise ConfigError(f"the {kind} space {space} starts at {space.start}; TorchRL counts from 0.")  # type: ignore[union-attr]
+    assert space.shape is not None
+    shape, dtype = (size, *space.shape), torch.from_numpy(np.zeros(0, space.dtype)).dtype
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n), shape, device=device, dtype=dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return Binary(shape[-1], shape, device=device, dtype=dtype)
+    if isinstance(space, spaces.MultiDiscrete):
+        if space.nvec.ndim != 1:
+            raise _refusal(kind, space)
+        return MultiCategorical(space.nvec.tolist(), shape, device=device, dtype=dtype)
+    if not (space.bounded_above.any() or space.bounded_below.any()):
+        return Unbounded(shape, device=device, dtype=dtype)
+    low, high = (torch.tensor(bound, device=device).expand(shape) for bound in (space.low, space.high))
+    return Bounded(low, high, shape, device=device, dtype=dtype)
+
+
+def _refusal(kind: str, space: Space) -> ConfigError:
+    return ConfigError(
+        f"the {kind} space is or holds {space}; to_torchrl takes Box, Discrete, MultiDiscrete (of one dimension) and "
+        f"MultiBinary{', and a Dict of those' if kind == 'observation' else ''}. Wrap the environment so that it has "
+        f"such a space."
+    )
