@@ -281,6 +281,9 @@ def test_continuous_actions_and_memory_are_refused():
 def test_a_checkpoint_of_another_size_is_refused():
     tensors, plain = make_dqn().state()
     with pytest.raises(ConfigError, match="replay buffer"):
+        make_dqn(buffer_size=1000).load_state(tensors, plain)
+    del plain["num_envs"]  # as in checkpoints of before the number of environments could change
+    with pytest.raises(ConfigError, match="replay buffer"):
         make_dqn(trading_worlds(5)).load_state(tensors, plain)
 
 

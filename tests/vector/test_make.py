@@ -39,10 +39,10 @@ def test_an_unknown_environment_suggests_the_nearest(factory):
 
 def test_an_unknown_backend_suggests_the_nearest():
     with pytest.raises(
-        ConfigError, match=r"backend = 'natve'; legal: auto, native, cuda, python\. Did you mean 'native'"
+        ConfigError, match=r"backend = 'natve' for a rule; legal: auto, native, cuda, python\. Did you mean 'native'"
     ):
         vd.make_vec("template", 2, backend="natve")
-    with pytest.raises(ConfigError, match="backend = None; legal"):
+    with pytest.raises(ConfigError, match="backend = None for a rule; legal"):
         vd.make_vec("template", 2, backend=None)
     with pytest.raises(ConfigError, match="backend = 'auto' for one environment; legal: 'native', 'python'"):
         vd.make("template", backend="auto")

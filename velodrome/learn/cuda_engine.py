@@ -141,24 +141,40 @@ class CudaEngine(AutogradEngine):
         self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, loss: Any,
         activation: str,
     ) -> None:  # fmt: skip
-        super().__init__(policy, bank, rollout, config, loss)
-        self.encode_once = False  # gathering rows and multiplying them is as quick here as looking encodings up
         found = policy.linear_layers()
         assert found is not None
-        actor, critic = found
-        device = self.device
-        dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-        values = rollout.values.shape[2]
-        windows = 0 if bank is None else bank.floats
-        width = padded(windows + values + 1)
-        minibatch = -(-rollout.samples // config.minibatches)
-        rows = max(minibatch, rollout.num_envs)
+        self.activation = activation
+        self.trunks = [[[module] for module in stack] for stack in found]
         if policy.shared:
-            layers = [[[module] for module in actor[:-1]] + [[actor[-1], critic[-1]]]]
-        else:
-            layers = [[[module] for module in stack] for stack in (actor, critic)]
-        self.stacks = [Stack(stack, width, rows, dtype, activation) for stack in layers]
+            actor, critic = found
+            self.trunks = [[[module] for module in actor[:-1]] + [[actor[-1], critic[-1]]]]
         self.value_column = policy.distribution.width if policy.shared else 0
+        self.discrete = bool(policy.distribution.counts)
+        self.gather = Kernel(gather_rows)
+        self.sample = Kernel(sample_discrete if self.discrete else sample_gaussian)
+        self.gradient = Kernel(discrete_gradient if self.discrete else gaussian_gradient)
+        super().__init__(policy, bank, rollout, config, loss)
+        device = self.device
+        counts = torch.tensor(policy.distribution.counts or (0,), dtype=torch.int64, device=device)
+        self.head = counts if self.discrete else policy.log_std
+        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
+        self.loss_weights = torch.tensor(weights, device=device)
+        self.moments = torch.tensor([0.0, 1.0], device=device)  # of the advantages of a minibatch
+        self.sums = torch.zeros(REPORTED, device=device)
+        for parameter in policy.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def attach(self, rollout: Rollout) -> None:
+        """Work on this rollout from now on; what was learnt stays."""
+        super().attach(rollout)
+        self.encode_once = False  # gathering rows and multiplying them is as quick here as looking encodings up
+        device, distribution = self.device, self.policy.distribution
+        dtype = torch.bfloat16 if self.config.precision == "bfloat16" else torch.float32
+        values = rollout.values.shape[2]
+        windows = 0 if self.bank is None else self.bank.floats
+        width = padded(windows + values + 1)
+        rows = max(-(-rollout.samples // self.config.minibatches), rollout.num_envs)
+        self.stacks = [Stack(trunk, width, rows, dtype, self.activation) for trunk in self.trunks]
         self.inputs = torch.zeros((rows, width), dtype=dtype, device=device)
         # Everything but the windows of an input row, [samples, values and 1 and 0 …]: of the rollout, and of others.
         self.tail, self.other_tail = (
@@ -166,23 +182,11 @@ class CudaEngine(AutogradEngine):
         )
         self.tail[:, values] = self.other_tail[:, values] = 1.0
         self._prepare_words(dtype)
-        counts = torch.tensor(policy.distribution.counts or (0,), dtype=torch.int64, device=device)
-        self.discrete = bool(policy.distribution.counts)
-        self.head = counts if self.discrete else policy.log_std
         self.all_rows = torch.arange(rollout.samples, device=device)
-        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
-        self.loss_weights = torch.tensor(weights, device=device)
-        self.moments = torch.tensor([0.0, 1.0], device=device)  # of the advantages of a minibatch
-        self.sums = torch.zeros(REPORTED, device=device)
-        components = len(policy.distribution.counts) or policy.distribution.width
+        components = len(distribution.counts) or distribution.width
         self.samples = torch.zeros((rollout.samples, ACTIONS + components), device=device)
-        self.d_log_std = torch.zeros((0 if self.discrete else rows, policy.distribution.width), device=device)
+        self.d_log_std = torch.zeros((0 if self.discrete else rows, distribution.width), device=device)
         self.ones = torch.ones((1, len(self.d_log_std)), device=device)
-        self.gather = Kernel(gather_rows)
-        self.sample = Kernel(sample_discrete if self.discrete else sample_gaussian)
-        self.gradient = Kernel(discrete_gradient if self.discrete else gaussian_gradient)
-        for parameter in policy.parameters():
-            parameter.grad = torch.zeros_like(parameter)
 
     def _prepare_words(self, dtype: torch.dtype) -> None:
         """Lay the bank out in the longest words on which all windows begin and end: 8 bytes, or fewer."""

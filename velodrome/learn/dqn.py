@@ -29,6 +29,7 @@ from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import CudaWorlds, Worlds
+from velodrome.vector.rule_env import check_num_envs
 
 REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
 MOST_ENCODED = 1_000_000  # bars; at a width of 64 they are 256 MB
@@ -60,15 +61,12 @@ class DQN:
         # Observations and rewards are stored as they came and scaled when drawn, by what is known then.
         self.moments = RunningMoments(worlds.shape.values, device) if config.normalise_observations else None
         self.scale = RewardScale(worlds.num_envs, config.gamma, device) if config.normalise_rewards else None
-        self.actions = torch.zeros((config.rollout_length, worlds.num_envs), dtype=torch.int64, device=device)
         self.mean_reward = torch.zeros((), device=device)  # per step of the rollout, as the environments gave it
         self.epsilon = torch.zeros((), device=device)  # share of random actions
         self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
         self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
         self.clock = PhaseClock(device)
         self.steps = self.updates = 0
-        samples = config.rollout_length * worlds.num_envs
-        self.encode_rollout = self._worth_encoding(samples)
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
         served = min(config.batch_size * config.target_every, MOST_ENCODED)
@@ -79,15 +77,23 @@ class DQN:
             self._encode_target()
         self.values = torch.compile(self.policy) if config.compile else self.policy
         self.target_values = torch.compile(self.target) if config.compile else self.target
+        self._prepare()
+        worlds.reset(seed)
+
+    def _prepare(self) -> None:
+        """Allocate what a rollout needs and say what of an iteration is a CUDA graph; it is captured anew."""
+        config, worlds = self.config, self.worlds
+        size = (config.rollout_length, worlds.num_envs)
+        self.actions = torch.zeros(size, dtype=torch.int64, device=worlds.device)
+        self.encode_rollout = self._worth_encoding(self.actions.numel())
         self.collect: Callable[[], None] = self._collect
         self.learn: Callable[[], None] = self._learn
-        if cuda and config.cuda_graphs:
+        if worlds.device.type == "cuda" and config.cuda_graphs:
             self.learn = Captured(self._learn, self.generator)
             if isinstance(worlds, CudaWorlds):
                 self.collect = Captured(self._collect, self.generator)
             else:
                 logger.info("the rollout is no CUDA graph: these environments run on the host")
-        worlds.reset(seed)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take gradient steps; return what happened."""
@@ -242,6 +248,20 @@ class DQN:
             "time/steps_per_second": self.actions.numel() / total
         }  # fmt: skip
 
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments, between two iterations: the first keep their episodes, new ones begin.
+
+        What was learnt, the optimiser, the moments, the count of steps and the transitions to replay stay.
+        """
+        if check_num_envs(num_envs) == self.worlds.num_envs:
+            return
+        self.replay.rows_for(num_envs)  # refuses before anything has changed
+        self.worlds.resize(num_envs)
+        self.replay.resize(num_envs)
+        if self.scale is not None:
+            self.scale.resize(num_envs)
+        self._prepare()
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
         parts = {
@@ -251,10 +271,11 @@ class DQN:
             "scale": {} if self.scale is None else self.scale.state(),
             "learner": {"generator": self.generator.get_state()},
         }  # fmt: skip
-        return nested(parts), {"steps": self.steps, "updates": self.updates}
+        return nested(parts), {"steps": self.steps, "updates": self.updates, "num_envs": self.worlds.num_envs}
 
     def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from what `state` returned, with as many environments as there were."""
+        self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
         self.replay.load_state(only(tensors, "replay"))
         self.policy.load_state_dict(only(tensors, "target"))
         self._copy_to_target()

@@ -43,15 +43,20 @@ class AutogradEngine:
     def __init__(
         self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, loss: Loss
     ) -> None:
-        self.policy, self.bank, self.rollout, self.config = policy, bank, rollout, config
+        self.policy, self.bank, self.config = policy, bank, config
         self.device = rollout.values.device
         cuda = self.device.type == "cuda"
         rate: Any = torch.tensor(config.learning_rate, device=self.device) if cuda else config.learning_rate
         self.optimiser = torch.optim.Adam(policy.parameters(), rate, eps=ADAM_EPSILON, fused=True, capturable=cuda)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
         self.loss: Loss = torch.compile(loss) if config.compile else loss
+        self.attach(rollout)
+
+    def attach(self, rollout: Rollout) -> None:
+        """Work on this rollout from now on; what was learnt stays."""
+        self.rollout = rollout
         self.encode_once = self._worth_encoding(rollout.samples)
-        self.encode_minibatches = self._worth_encoding(rollout.samples // config.minibatches)
+        self.encode_minibatches = self._worth_encoding(rollout.samples // self.config.minibatches)
         self.encoding: Encoding | None = None
 
     def _worth_encoding(self, samples: int) -> bool:
@@ -151,6 +156,9 @@ class Engine(Protocol):
 
     name: str
 
+    def attach(self, rollout: Rollout) -> None:
+        """Work on this rollout from now on, between updates; what was learnt stays."""
+
     def set_learning_rate(self, rate: float) -> None:
         """Set the step size of the next updates."""
 
@@ -176,6 +184,16 @@ class Engine(Protocol):
         """Take over what `state` returned."""
 
 
+def check_minibatches(policy: ActorCritic, num_envs: int, config: PPOConfig) -> None:
+    """Refuse a rollout of so many environments if it has less than one sample for each minibatch."""
+    count = num_envs if policy.recurrent else num_envs * config.rollout_length
+    if count < config.minibatches:
+        raise ConfigError(
+            f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
+            f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
+        )
+
+
 def make_engine(
     policy: ActorCritic,
     bank: WindowBank | None,
@@ -185,12 +203,7 @@ def make_engine(
     loss: Loss,
 ) -> Engine:
     """Return the fastest engine that can serve; why a faster one cannot is logged."""
-    count = rollout.num_envs if policy.recurrent else rollout.samples
-    if count < config.minibatches:
-        raise ConfigError(
-            f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
-            f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
-        )
+    check_minibatches(policy, rollout.num_envs, config)
     if config.engine == "autograd":
         return AutogradEngine(policy, bank, rollout, config, loss)
     if rollout.values.device.type == "cuda":

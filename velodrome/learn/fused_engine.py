@@ -24,13 +24,19 @@ class FusedEngine:
     ) -> None:
         layers = policy.linear_layers()
         assert layers is not None
-        self.policy, self.bank, self.rollout, self.config = policy, bank, rollout, config
+        self.policy, self.bank, self.config = policy, bank, config
         self.discrete = bool(policy.distribution.counts)
         self.network = fused.FusedActorCritic(
             *layers, activation=activation, sizes=policy.distribution.counts or None, log_std=policy.log_std
         )
         self.rate = config.learning_rate
-        self.noise_shape = (rollout.num_envs, len(policy.distribution.counts) or policy.distribution.width)
+        self.attach(rollout)
+
+    def attach(self, rollout: Rollout) -> None:
+        """Work on this rollout from now on; what was learnt stays."""
+        self.rollout = rollout
+        distribution = self.policy.distribution
+        self.noise_shape = (rollout.num_envs, len(distribution.counts) or distribution.width)
         self.samples = fused.FlatRollout(
             self._observations(rollout.observations()), rollout.actions.flatten(0, 1), rollout.log_prob.view(-1),
             rollout.advantage.view(-1), rollout.returns.view(-1), rollout.value.view(-1),

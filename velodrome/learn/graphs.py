@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,12 @@ import torch
 from velodrome.rollout.launch import capture
 
 WARM_UP = 2  # calls before the capture: they compile kernels, choose algorithms and allocate the optimiser's state
+
+
+@functools.cache
+def side_stream() -> torch.cuda.Stream:
+    """Return the one stream of all warm-up calls: cuBLAS keeps a workspace for every stream that it has seen."""
+    return torch.cuda.Stream()
 
 
 class Captured:
@@ -31,7 +38,7 @@ class Captured:
             return
         self.calls += 1
         if self.calls <= WARM_UP:
-            stream = torch.cuda.Stream()
+            stream = side_stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 self.function()

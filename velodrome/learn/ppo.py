@@ -14,7 +14,7 @@ from torch import Tensor
 from velodrome.errors import LearningError
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
-from velodrome.learn.engine import Batch, make_engine
+from velodrome.learn.engine import Batch, check_minibatches, make_engine
 from velodrome.learn.graphs import Captured
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.learn.schedule import learning_rate
@@ -23,8 +23,9 @@ from velodrome.rollout.advantages import write_advantages
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
-from velodrome.rollout.storage import Rollout
+from velodrome.rollout.storage import Rollout, resized
 from velodrome.rollout.worlds import CudaWorlds, Worlds
+from velodrome.vector.rule_env import check_num_envs
 
 LOSSES = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction", "optimiser/gradient_norm")
 KL = LOSSES.index("policy/kl")
@@ -42,10 +43,7 @@ class PPO:
         torch.manual_seed(seed)  # of the first weights
         self.generator = torch.Generator(device).manual_seed(seed)  # of actions and shuffles
         self.policy = ActorCritic(worlds.shape, worlds.action_space, network).to(device)
-        distribution = self.policy.distribution
-        self.rollout = Rollout(
-            config.rollout_length, worlds, distribution.shape, distribution.dtype, self.policy.memory_size
-        )
+        self.rollout = self._make_rollout()
         self.engine = make_engine(self.policy, worlds.bank, self.rollout, network, config, ppo_loss)
         self.moments = RunningMoments(worlds.shape.values, device) if config.normalise_observations else None
         self.scale = RewardScale(worlds.num_envs, config.gamma, device) if config.normalise_rewards else None
@@ -55,15 +53,27 @@ class PPO:
         self.loss_sums = torch.zeros(len(LOSSES), device=device)  # and of an update
         self.mean_reward = torch.zeros((), device=device)  # per step, as the environments gave it
         self.clock = PhaseClock(device)
-        self.seconds_of_steps: float | None = None  # of a rollout's environments in a graph, once measured
         self.steps = self.epochs_done = 0
+        self.cuts_twice = torch.zeros((), dtype=torch.bool, device=device)
+        self._prepare()
+        worlds.reset(seed)
+
+    def _make_rollout(self) -> Rollout:
+        distribution = self.policy.distribution
+        return Rollout(
+            self.config.rollout_length, self.worlds, distribution.shape, distribution.dtype, self.policy.memory_size
+        )
+
+    def _prepare(self) -> None:
+        """Say what of an iteration is a CUDA graph; it is captured anew."""
+        config, worlds = self.config, self.worlds
+        self.seconds_of_steps: float | None = None  # of a rollout's environments in a graph, once measured
         self.collect, self.update, self.epoch = self._collect, self._update, self._epoch
-        graphs = device.type == "cuda" and config.cuda_graphs
+        graphs = worlds.device.type == "cuda" and config.cuda_graphs
         # Environments that step on the host cannot be part of a graph.
         on_device = isinstance(worlds, CudaWorlds)
         # Where an environment cuts off one episode in a rollout at most, the rows to value are as many as environments.
         self.at_most_one_cut = graphs and on_device and worlds.shortest_truncation >= config.rollout_length
-        self.cuts_twice = torch.zeros((), dtype=torch.bool, device=device)
         if graphs:
             if on_device:
                 self.collect = Captured(self._collect, self.generator)
@@ -72,7 +82,6 @@ class PPO:
                 self.update = Captured(self._update, self.generator)
             else:
                 self.epoch = Captured(self._epoch, self.generator)
-        worlds.reset(seed)
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, estimate advantages, improve the policy; return what happened."""
@@ -208,6 +217,23 @@ class PPO:
             "time/steps_per_second": rollout.samples / total
         }  # fmt: skip
 
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments, between two iterations: the first keep their episodes, new ones begin.
+
+        What was learnt, the optimiser, the moments and the count of steps stay; a rollout is longer or shorter, in as
+        many minibatches as before.
+        """
+        if check_num_envs(num_envs) == self.worlds.num_envs:
+            return
+        check_minibatches(self.policy, num_envs, self.config)
+        self.worlds.resize(num_envs)
+        self.rollout = self._make_rollout()
+        self.engine.attach(self.rollout)
+        if self.scale is not None:
+            self.scale.resize(num_envs)
+        self.memory, self.starts = resized(self.memory, num_envs), resized(self.starts, num_envs, True)
+        self._prepare()
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
         parts = {
@@ -216,10 +242,11 @@ class PPO:
             "scale": {} if self.scale is None else self.scale.state(),
             "learner": {"memory": self.memory, "starts": self.starts, "generator": self.generator.get_state()},
         }  # fmt: skip
-        return nested(parts), {"steps": self.steps}
+        return nested(parts), {"steps": self.steps, "num_envs": self.worlds.num_envs}
 
     def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from what `state` returned, with as many environments as there were."""
+        self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
         self.policy.load_state_dict(only(tensors, "policy"))
         self.engine.load_state(only(tensors, "engine"))
         if self.moments is not None:
@@ -238,6 +265,8 @@ class PPO:
             self.worlds.reset(self.seed + self.steps)
             self.memory.zero_()
             self.starts.fill_(True)
+            if self.scale is not None:
+                self.scale.returns.zero_()
 
 
 def ppo_loss(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from velodrome.rollout.advantages import write_discounted
+from velodrome.rollout.storage import resized
 
 
 class RunningMoments:
@@ -58,6 +59,10 @@ class RewardScale:
         write_discounted(reward, terminated, truncated, self.gamma, self.returns, returns)
         self.moments.update(returns.view(-1, 1))
         reward.mul_((self.moments.variance + 1e-8).rsqrt().float()).clamp_(-10.0, 10.0)
+
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments: the first are in their episodes, new ones at the start of theirs."""
+        self.returns = resized(self.returns, num_envs)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything by name."""

@@ -3,6 +3,9 @@
 Beside what was seen before a step a row keeps what was seen after it, where an episode ended its true last observation:
 a truncated episode is bootstrapped from the state it was cut off in, a terminated one never. Windows are stored as
 cursors. The position in the ring lives on the device, so that storing and drawing can be part of a CUDA graph.
+
+When the number of environments changes, rows change their width and what is stored is laid out anew, oldest first. The
+steps of one environment are then no longer a column: each transition says how many places further the next step lies.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Transitions(NamedTuple):
 
 
 class ReplayBuffer:
-    """The last `capacity // num_envs` steps of all environments.
+    """The last `capacity // num_envs` steps of all environments; after a change of their number, as many transitions.
 
     Transitions of n steps begin at every stored step but the latest n − 1 of each environment, whose rewards are not
     all known: none reaches across the head of the ring from the newest row into the oldest.
@@ -44,17 +47,13 @@ class ReplayBuffer:
     ) -> None:
         """Make an empty buffer. priority_exponent: draw by error to this power; None draws all alike."""
         n, device = worlds.num_envs, worlds.device
-        rows = capacity // n
-        if rows < n_step:
-            raise ConfigError(
-                f"dqn.buffer_size = {capacity:,} holds {rows} steps of {n:,} environments, but dqn.n_step = {n_step} "
-                f"needs {n_step}; set dqn.buffer_size to at least {n_step * n:,}."
-            )
+        self.capacity, self.n_step = capacity, n_step
+        rows = self.rows_for(n)
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros((rows, n, *shape), dtype=dtype, device=device)
 
-        self.rows, self.num_envs, self.n_step = rows, n, n_step
+        self.rows, self.num_envs = rows, n
         self.stored = {
             "values": empty(worlds.shape.values),
             "next_values": empty(worlds.shape.values),
@@ -65,8 +64,12 @@ class ReplayBuffer:
         }
         if worlds.bank is not None:
             self.stored |= {"cursor": empty(dtype=torch.int32), "next_cursor": empty(dtype=torch.int32)}
+        if n_step > 1:
+            self.stored["stride"] = empty(dtype=torch.int32)  # places to the next step of the same environment
         self.head = torch.zeros(1, dtype=torch.int64, device=device)  # row that is written next
         self.filled = torch.zeros(1, dtype=torch.int64, device=device)  # rows written, at most all
+        self.gap = torch.zeros(1, dtype=torch.int64, device=device)  # places at the front of the oldest that are empty
+        self.recent = torch.zeros(1, dtype=torch.int64, device=device)  # rows written since the last change of width
         self.steps = torch.arange(n_step, device=device)
         self.powers = gamma ** torch.arange(n_step + 1, dtype=torch.float64, device=device)  # of gamma, from 0 up
         self.environments = torch.arange(n, device=device)
@@ -74,6 +77,16 @@ class ReplayBuffer:
         self.tree = None if priority_exponent is None else SumTree(rows * n, device)
         self.highest = torch.ones(1, dtype=torch.float64, device=device)  # mass that new transitions get
         self.ranked = False  # whether any error is known
+
+    def rows_for(self, num_envs: int) -> int:
+        """Return how many steps of so many environments fit, or say that they are too few."""
+        rows = self.capacity // num_envs
+        if rows < self.n_step:
+            raise ConfigError(
+                f"dqn.buffer_size = {self.capacity:,} holds {rows} steps of {num_envs:,} environments, but dqn.n_step "
+                f"= {self.n_step} needs {self.n_step}; set dqn.buffer_size to at least {self.n_step * num_envs:,}."
+            )
+        return rows
 
     # Write
 
@@ -93,7 +106,11 @@ class ReplayBuffer:
         self._put("next_values", torch.where(ended.unsqueeze(1), worlds.final.values, worlds.observation.values))
         if worlds.final.cursor is not None and worlds.observation.cursor is not None:
             self._put("next_cursor", torch.where(ended, worlds.final.cursor, worlds.observation.cursor))
+        if self.n_step > 1:
+            self.stored["stride"].index_fill_(0, self.head, self.num_envs)
+        self.gap.mul_(self.filled < self.rows)  # if the buffer is full, this row takes the place of the oldest
         self.filled.add_(1).clamp_(max=self.rows)
+        self.recent.add_(1)
         if self.tree is not None:
             self._admit(self.tree)
         self.head.add_(1).remainder_(self.rows)
@@ -105,7 +122,8 @@ class ReplayBuffer:
     def _admit(self, tree: SumTree) -> None:
         """Give the highest mass to the transitions whose n steps are now all known, and none to the newest."""
         entering = (self.head - (self.n_step - 1)).remainder(self.rows) * self.num_envs + self.environments
-        mass = torch.where(self.filled >= self.n_step, self.highest, 0.0).expand(self.num_envs)
+        # Before that, the place is one of the time before a change of width, or empty.
+        mass = torch.where(self.recent >= self.n_step, self.highest, tree.leaves[entering])
         if self.n_step > 1:
             newest = self.head * self.num_envs + self.environments
             entering, mass = torch.cat([newest, entering]), torch.cat([torch.zeros_like(mass), mass])
@@ -114,7 +132,42 @@ class ReplayBuffer:
     def cut(self) -> None:
         """Let the running episodes end, truncated, with the last step: what is stored next belongs to others."""
         newest = (self.head - 1).remainder(self.rows)
-        self.stored["truncated"].index_fill_(0, newest, True)
+        self.stored["truncated"][newest] |= self.recent > 0
+
+    def resize(self, num_envs: int) -> None:
+        """Go on with steps of so many environments. All that is stored stays, but what the width of rows leaves over.
+
+        Episodes that run are cut in the buffer: n steps do not reach from before into what comes after.
+        """
+        if num_envs == self.num_envs:
+            return
+        rows = self.rows_for(num_envs)
+        self.cut()
+        device, old = self.head.device, self.num_envs
+        count = int(self.filled) * old - int(self.gap)
+        kept = min(count, rows * num_envs)
+        # Places of what is kept, oldest first, before and after; only the oldest row may be filled in part.
+        filled = -(-kept // num_envs)
+        gap = filled * num_envs - kept
+        source = (int(self.head) * old - kept + torch.arange(kept, device=device)) % (self.rows * old)
+        for name, stored in self.stored.items():
+            laid_out = torch.zeros((rows * num_envs, *stored.shape[2:]), dtype=stored.dtype, device=device)
+            laid_out[gap : gap + kept] = stored.flatten(0, 1).index_select(0, source)
+            self.stored[name] = laid_out.unflatten(0, (rows, num_envs))
+        if self.tree is not None:
+            masses = self.tree.leaves.index_select(0, source)
+            # All that were open are complete now that they are cut.
+            opened = min(int(self.recent), self.n_step - 1) * old
+            masses[max(kept - opened, 0) :] = self.highest
+            self.tree = SumTree(rows * num_envs, device)
+            if kept:
+                self.tree.set(torch.arange(gap, gap + kept, device=device), masses)
+        self.rows, self.num_envs = rows, num_envs
+        self.environments = torch.arange(num_envs, device=device)
+        self.head.fill_(filled % rows)
+        self.filled.fill_(filled)
+        self.gap.fill_(gap)
+        self.recent.zero_()
 
     # Draw
 
@@ -124,22 +177,19 @@ class ReplayBuffer:
         correction: if drawn by error, the power (0 to 1, a tensor) to which weights make up for unequal chances.
         """
         uniform = torch.rand(count, dtype=torch.float64, device=self.head.device, generator=generator)
-        beginnings = (self.filled - self.n_step + 1) * self.num_envs
+        size = self.rows * self.num_envs
+        still_open = self.recent.clamp(max=self.n_step - 1)  # rows
+        beginnings = (self.filled - still_open) * self.num_envs - self.gap
         weights = None
         if self.tree is None:
-            drawn = (uniform * beginnings).long()
-            row = (self.head - self.filled + drawn // self.num_envs).remainder(self.rows)
-            environment = drawn % self.num_envs
+            oldest = (self.head - self.filled) * self.num_envs + self.gap
+            places = (oldest + (uniform * beginnings).long()).remainder(size)
         else:
-            place, probability = self.tree.draw(uniform)
-            row, environment = place // self.num_envs, place % self.num_envs
+            places, probability = self.tree.draw(uniform)
             if correction is not None:
                 weights = (beginnings * probability) ** -correction
                 weights = (weights / weights.amax()).float()
-        places = row * self.num_envs + environment
-        rewards, last = self._reward(row, environment)
-        # The last step is the n-th or the one that ended the episode.
-        at = (row + last).remainder(self.rows) * self.num_envs + environment
+        rewards, last, at = self._reward(places, size)
         discount = self.powers.index_select(0, last + 1) * ~self._take("terminated", at)
         return Transitions(
             Observation(self._take("values", places), self._cursor("cursor", places)),
@@ -151,18 +201,21 @@ class ReplayBuffer:
             places,
         )
 
-    def _reward(self, row: Tensor, environment: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the discounted rewards of n steps, or fewer where an episode ends, and how many steps come before
-        the last."""
+    def _reward(self, places: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the discounted rewards of n steps, or fewer where an episode ends; how many steps come before the
+        last; and its place."""
         if self.n_step == 1:
-            return self._take("reward", row * self.num_envs + environment), torch.zeros_like(row)
-        steps = (row.unsqueeze(1) + self.steps).remainder(self.rows) * self.num_envs + environment.unsqueeze(1)
+            return self._take("reward", places), torch.zeros_like(places), places
+        # Where the width of rows changed, all episodes were cut: the first step's stride is right for all that count.
+        stride = self._take("stride", places).long()
+        steps = (places.unsqueeze(1) + self.steps * stride.unsqueeze(1)).remainder(size)
         every = steps.flatten()  # [m · n]
         ended = (self._take("terminated", every) | self._take("truncated", every)).view_as(steps)
         before = ended.cumsum(1) - ended.long()  # ends before each step
         counted = before == 0
         rewards = self._take("reward", every).view_as(steps) * counted * self.powers[:-1].float()
-        return rewards.sum(1), counted.sum(1) - 1
+        last = counted.sum(1) - 1
+        return rewards.sum(1), last, (places + last * stride).remainder(size)
 
     def _take(self, name: str, places: Tensor) -> Tensor:
         return self.stored[name].flatten(0, 1).index_select(0, places)
@@ -191,15 +244,17 @@ class ReplayBuffer:
         """Return what is stored by name: the rows written so far, and the position."""
         filled = int(self.filled)
         found = {name: stored[:filled] for name, stored in self.stored.items()}
-        found["position"] = torch.tensor([self.rows, self.n_step, int(self.head), filled, int(self.ranked)])
+        position = (self.rows, self.n_step, self.head, filled, self.ranked, self.gap, self.recent)
+        found["position"] = torch.tensor([int(number) for number in position])
         if self.tree is not None:
             found |= {"highest": self.highest, **self.tree.state()}
         return found
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        rows, n_step, head, filled, ranked = tensors["position"].tolist()
-        shapes = {name: tuple(stored.shape[1:]) for name, stored in self.stored.items()}
+        rows, n_step, head, filled, ranked, *further = tensors["position"].tolist()
+        gap, recent = further or (0, filled)  # buffers saved before their width could change have no such numbers
+        shapes = {name: tuple(stored.shape[1:]) for name, stored in self.stored.items() if name != "stride"}
         given = {name: tuple(tensors[name].shape[1:]) for name in shapes if name in tensors}
         if rows != self.rows or given != shapes:
             raise ConfigError(
@@ -212,9 +267,12 @@ class ReplayBuffer:
                 f"one of {self.n_step} and {self.tree is not None}. Resume with the same."
             )
         for name, stored in self.stored.items():
-            stored[:filled].copy_(tensors[name])
+            # Where no stride was saved, the width of rows had never changed.
+            stored[:filled] = tensors.get(name, self.num_envs)
         self.head.fill_(head)
         self.filled.fill_(filled)
+        self.gap.fill_(gap)
+        self.recent.fill_(recent)
         if self.tree is not None:
             self.highest.copy_(tensors["highest"])
             self.tree.load_state(tensors)

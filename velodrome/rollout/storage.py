@@ -10,6 +10,14 @@ from velodrome.rollout.observation import Observation
 from velodrome.rollout.worlds import Worlds
 
 
+def resized(rows: Tensor, count: int, fill: bool | float = 0) -> Tensor:
+    """Return a tensor of so many rows: the first as they were, new ones filled."""
+    found = torch.full((count, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
+    kept = min(count, len(rows))
+    found[:kept] = rows[:kept]
+    return found
+
+
 class Rollout:
     """What happened in `steps` steps of all environments. Windows are stored as cursors."""
 

@@ -6,6 +6,7 @@ observation of the episodes that ended. They are views that the next step overwr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium
@@ -16,16 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from velodrome.errors import BackendError, ConfigError
+from velodrome.rollout.flattening import flat_size, row_writer, stacked
 from velodrome.rollout.launch import capture
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import RuleVectorEnv
+from velodrome.vector.seeding import spread_seeds
 
 # Names of a rule's statistics whose plain name would be mistaken for another metric.
 METRIC_NAMES = {"reward": "return", "return": "equity_return"}
 
 
-class Worlds:
+class Worlds(ABC):
     """What every kind shares: sizes, the action space and what became of the episodes that ended."""
 
     observation: Observation
@@ -54,13 +57,20 @@ class Worlds:
             return actions
         return torch.minimum(torch.maximum(actions, self.low), self.high)
 
+    @abstractmethod
     def reset(self, seed: int) -> None:
-        """Start all episodes; environment i draws from the stream (seed, i)."""
-        raise NotImplementedError
+        """Start all episodes; what environment i draws depends on (seed, i) only."""
 
+    @abstractmethod
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments: the first keep their episodes, new ones begin theirs.
+
+        The tensors are new ones afterwards. Statistics of episodes that ended before stay until they are taken.
+        """
 
     def take_episodes(self) -> dict[str, float]:
         """Return the mean of every statistic over the episodes that ended since the last call, and their count."""
@@ -72,13 +82,13 @@ class Worlds:
             found |= {f"episode/{name}": value / count for name, value in zip(self.names[1:], sums[1:], strict=True)}
         return found
 
+    @abstractmethod
     def state(self) -> dict[str, Tensor]:
         """Return what a bit-identical continuation needs; empty if the environments cannot tell."""
-        return {}
 
+    @abstractmethod
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        raise NotImplementedError
 
 
 class RuleWorlds(Worlds):
@@ -89,7 +99,11 @@ class RuleWorlds(Worlds):
         super().__init__(envs, torch.device("cpu"), rule_shape(envs), world.statistics)
         if world.window_shapes:
             self.bank = WindowBank(world.windows, world.cursors)
-        out = envs.buffers.out
+        self._attach()
+
+    def _attach(self) -> None:
+        self.num_envs = self.envs.num_envs
+        out = self.envs.buffers.out  # type: ignore[attr-defined]
         self.observation = rule_observation(self, out.observations, out.cursors)
         self.final = rule_observation(self, out.final_observations, out.final_cursors)
         self.reward, self.terminated, self.truncated = map(
@@ -109,6 +123,11 @@ class RuleWorlds(Worlds):
             statistics = self.envs.buffers.out.statistics  # type: ignore[attr-defined]
             self.sums[1:] += torch.from_numpy(statistics[ended].sum(axis=0))
 
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments."""
+        self.envs.resize(num_envs)  # type: ignore[attr-defined]
+        self._attach()
+
     def state(self) -> dict[str, Tensor]:
         """Return the state of all environments and the last observations."""
         buffers = self.envs.buffers  # type: ignore[attr-defined]
@@ -121,7 +140,6 @@ class RuleWorlds(Worlds):
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        self.envs.reset(seed=0)  # marks every environment as begun
         buffers = self.envs.buffers  # type: ignore[attr-defined]
         blocks = buffers.blocks.view(np.ndarray).view(np.uint8)
         if tensors["blocks"].shape != blocks.shape:
@@ -132,6 +150,7 @@ class RuleWorlds(Worlds):
         blocks[:] = tensors["blocks"].numpy()
         buffers.out.observations[:] = tensors["observations"].numpy()
         buffers.out.cursors[:] = tensors["cursors"].numpy()
+        self.envs.mark_begun()  # type: ignore[attr-defined]
 
 
 class CudaWorlds(Worlds):
@@ -142,15 +161,20 @@ class CudaWorlds(Worlds):
         super().__init__(envs, envs.device, rule_shape(envs), world.statistics)
         if world.window_shapes:
             self.bank = WindowBank(world.windows, world.cursors, envs.device, dtype)
+        from velodrome.rollout.cuda_rows import count_ended
+
+        self.count_ended = count_ended
+        self._attach()
+
+    def _attach(self) -> None:
+        envs: Any = self.envs
+        self.num_envs = envs.num_envs
         out = envs.buffers.out
         self.observation = rule_observation(self, out.observations, out.cursors)
         self.final = rule_observation(self, out.final_observations, out.final_cursors)
         self.reward, self.terminated, self.truncated = out.rewards, out.terminated, out.truncated
         self.statistics = out.statistics
         self.actions_taken = envs._shape_of_actions()  # [n], or [n, size]
-        from velodrome.rollout.cuda_rows import count_ended
-
-        self.count_ended = count_ended
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i draws from the stream (seed, i)."""
@@ -160,6 +184,11 @@ class CudaWorlds(Worlds):
         """Step all environments."""
         self.envs.step_kernels(self.legal(actions).reshape(self.actions_taken))  # type: ignore[attr-defined]
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
+
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments; graphs that were captured are of the old ones."""
+        self.envs.resize(num_envs)  # type: ignore[attr-defined]
+        self._attach()
 
     def seconds_of_steps(self, actions: Tensor) -> float:
         """Return how long these steps, [steps, n], take on the device as a graph; everything is then put back."""
@@ -190,13 +219,13 @@ class CudaWorlds(Worlds):
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        self.envs.reset(seed=0)
         buffers = self.envs.buffers  # type: ignore[attr-defined]
         if tensors["blocks"].shape != buffers.blocks.shape:
             raise ConfigError("The saved state is of another environment, other parameters or another num_envs.")
         buffers.blocks.copy_(tensors["blocks"])
         buffers.out.observations.copy_(tensors["observations"])
         buffers.out.cursors.copy_(tensors["cursors"])
+        self.envs.mark_begun()  # type: ignore[attr-defined]
 
 
 class ForeignWorlds(Worlds):
@@ -213,50 +242,90 @@ class ForeignWorlds(Worlds):
                 f"an episode. Make the environments with vd.make_vec, or with autoreset_mode=AutoresetMode.SAME_STEP."
             )
         self.space = envs.single_observation_space
-        size = gymnasium.spaces.flatdim(self.space)
+        size = flat_size(self.space)
         super().__init__(envs, torch.device(device), ObservationShape(size), ("reward", "length"))
-        n = self.num_envs
-        self.observation = Observation(torch.zeros((n, size), device=self.device))
-        self.final = Observation(torch.zeros((n, size), device=self.device))
-        self.reward = torch.zeros(n, device=self.device)
-        self.terminated = torch.zeros(n, dtype=torch.bool, device=self.device)
-        self.truncated = torch.zeros(n, dtype=torch.bool, device=self.device)
-        self.returns, self.lengths = np.zeros(n), np.zeros(n, np.int64)
+        self.write_rows = row_writer(self.space)
+        self.sums = self.sums.cpu()  # episodes are counted on the host, where the environments are
+        self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        self._attach()
 
-    def _flat_one(self, observation: Any) -> NDArray[np.float32]:
-        return np.asarray(gymnasium.spaces.flatten(self.space, observation), np.float32)
+    def _attach(self) -> None:
+        n = self.num_envs = self.envs.num_envs
+        # Written on the host; a GPU gets copies. The order is that of the tensors below.
+        host = [
+            *(torch.zeros((n, self.shape.values)) for _ in range(2)),
+            torch.zeros(n), *(torch.zeros(n, dtype=torch.bool) for _ in range(2)),
+        ]  # fmt: skip
+        self._rows, self._final_rows, *self._results = (tensor.numpy() for tensor in host)
+        self._ended = np.zeros(n, bool)
+        placed = [tensor.to(self.device) for tensor in host]  # the same tensors on the CPU
+        self._copies = [(one, other) for one, other in zip(placed, host, strict=True) if one is not other]
+        self.observation, self.final = Observation(placed[0]), Observation(placed[1])
+        self.reward, self.terminated, self.truncated = placed[2:]
 
-    def _flat(self, observations: Any) -> Tensor:
-        if isinstance(self.space, gymnasium.spaces.Box):
-            rows = np.asarray(observations, np.float32).reshape(len(observations), -1)
-        else:
-            parts = gymnasium.vector.utils.iterate(self.envs.observation_space, observations)
-            rows = np.stack([self._flat_one(part) for part in parts])
-        return torch.from_numpy(rows)
+    def _send(self) -> None:
+        """Copy what was written to the device, if that is another."""
+        for target, source in self._copies:
+            target.copy_(source)
 
     def reset(self, seed: int) -> None:
-        """Start all episodes; environment i is seeded with seed + i, as gymnasium does."""
-        self.observation.values.copy_(self._flat(self.envs.reset(seed=seed)[0]))
+        """Start all episodes; environment i has the seed `spread_seed(seed, i)`."""
+        seeds: Any = spread_seeds(seed, self.num_envs)  # Gymnasium's annotation has forgotten that lists are legal
+        self.write_rows(self.envs.reset(seed=seeds)[0], self._rows)
         self.returns[:], self.lengths[:] = 0.0, 0
+        self._send()
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        legal = self.legal(actions).cpu().numpy()
-        observations, rewards, terminated, truncated, infos = self.envs.step(legal)
-        self.observation.values.copy_(self._flat(observations))
-        for target, array in ((self.reward, rewards), (self.terminated, terminated), (self.truncated, truncated)):
-            target.copy_(torch.from_numpy(np.asarray(array)))
-        self.returns += rewards
+        observations, *results, infos = self.envs.step(self.legal(actions).cpu().numpy())
+        self.write_rows(observations, self._rows)
+        for target, result in zip(self._results, results, strict=True):
+            np.copyto(target, result, casting="same_kind")
+        self.returns += results[0]
         self.lengths += 1
-        rows = np.flatnonzero(terminated | truncated)
-        if len(rows):
-            last = infos["final_obs"]
-            for row in rows:
-                self.final.values[int(row)] = torch.from_numpy(self._flat_one(last[row])).to(self.device)
-            self.sums += torch.tensor(
-                [len(rows), self.returns[rows].sum(), self.lengths[rows].sum()], dtype=torch.float64, device=self.device
+        np.logical_or(self._results[1], self._results[2], out=self._ended)
+        if self._ended.any():
+            self._finish(np.flatnonzero(self._ended), infos["final_obs"])
+        self._send()
+
+    def _finish(self, rows: NDArray[np.int64], final: Any) -> None:
+        """Keep the last observations of the episodes that ended in some rows, and count them."""
+        if isinstance(final, np.ndarray) and final.dtype == object:  # Gymnasium keeps them one by one
+            last = np.empty((len(rows), self.shape.values), np.float32)
+            self.write_rows(stacked(self.space, list(final[rows])), last)
+            self._final_rows[rows] = last
+        else:  # as a batch, old where no episode ended
+            self.write_rows(final, self._final_rows)
+        self.sums.numpy()[:] += (len(rows), self.returns[rows].sum(), self.lengths[rows].sum())
+        self.returns[rows], self.lengths[rows] = 0.0, 0
+
+    def resize(self, num_envs: int) -> None:
+        """Go on with so many environments."""
+        # Not getattr(envs, …): Gymnasium's wrappers would pass it on and keep arrays of the old size themselves.
+        if not hasattr(type(self.envs), "resize"):
+            raise BackendError(
+                f"{type(self.envs).__name__} cannot change its number of environments from {self.num_envs} to "
+                f"{num_envs}; make them with vd.make_vec(…, backend='serial', 'process' or 'async'), whose can."
             )
-            self.returns[rows], self.lengths[rows] = 0.0, 0
+        before, results = self._final_rows, self._results
+        observations = self.envs.resize(num_envs)  # type: ignore[attr-defined]
+        self._attach()
+        kept, new = min(len(before), self.num_envs), max(self.num_envs - len(before), 0)
+        if observations is not None:  # None before the first reset
+            self.write_rows(observations, self._rows)
+        for target, source in zip((self._final_rows, *self._results), (before, *results), strict=True):
+            target[:kept] = source[:kept]
+        self.returns = np.concatenate([self.returns[:kept], np.zeros(new)])
+        self.lengths = np.concatenate([self.lengths[:kept], np.zeros(new, np.int64)])
+        self._send()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return nothing: what is inside these environments is not known."""
+        return {}
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Refuse: `state` has nothing to continue from."""
+        raise BackendError("environments of other libraries cannot be saved, and so not be continued; reset them")
 
 
 def rule_shape(envs: RuleVectorEnv) -> ObservationShape:

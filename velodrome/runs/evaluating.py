@@ -44,8 +44,6 @@ def evaluate_run(
     progress: bool = False,
 ) -> Evaluation:  # fmt: skip
     """Evaluate a run, keep the result in its folder and its store, and write the report."""
-    if checkpoint not in ("best", "latest"):
-        raise ConfigError(f"checkpoint = {checkpoint!r}; legal: 'best', 'latest'.")
     config = run.config
     policy = run.load_policy(checkpoint)
     market = run.market if market is None else market

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import CheckpointError, LearningError, MetricsError, RunError, VelodromeError
+from velodrome.errors import CheckpointError, ConfigError, LearningError, MetricsError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config import RunConfig
@@ -97,6 +97,8 @@ class Run:
 
     def load_policy(self, which: str = "best") -> TrainedPolicy:
         """Return the policy of the "best" or of the "latest" checkpoint."""
+        if which not in ("best", "latest"):
+            raise ConfigError(f"checkpoint = {which!r}; legal: 'best', 'latest'.")
         found = self._checkpoint(which)
         return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
 
@@ -297,12 +299,17 @@ class _Session:
     def _scale(self, steps: int, seconds: float, view: LiveView) -> None:
         """Change the number of environments if measurements say so."""
         from velodrome.vector.autoscale import bytes_in_use
+        from velodrome.vector.pool import PoolBusyError
 
         assert self.scaler is not None
         before = self.learner.worlds.num_envs
         wanted = self.scaler.observe(before, steps, seconds, bytes_in_use())
         if wanted is not None and wanted != before:
-            self.learner.resize(wanted)
+            try:
+                self.learner.resize(wanted)
+            except PoolBusyError as error:  # other trainings have the rest of the budget
+                log.info("not resized: %s", error)
+                return
             view.note(f"{wanted:,} environments, from {before:,}")
             log.info("resized from %d to %d environments at step %d", before, wanted, self.learner.steps)
 

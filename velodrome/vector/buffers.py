@@ -66,14 +66,37 @@ def bytes_per_environment(world: World, num_envs: int) -> float:
     return state_dtype(world.state_type).itemsize * block_count(num_envs) / num_envs + outputs
 
 
-def allocate_buffers(world: World, num_envs: int, with_windows: bool) -> Buffers:
-    """Allocate everything that n environments need on the CPU."""
+def allocate_blocks(world: World, num_envs: int) -> NDArray:
+    """Allocate the state of n environments on the CPU, as it is before the first episode."""
     dtype = state_dtype(world.state_type)
     blocks = aligned_zeros(np.uint8, (block_count(num_envs) * dtype.itemsize,)).view(dtype).view(np.recarray)
     for column in world.reset_options.values():
         blocks[column] = -1
+    return blocks
+
+
+def allocate_buffers(world: World, num_envs: int, with_windows: bool) -> Buffers:
+    """Allocate everything that n environments need on the CPU."""
     out = allocate_outputs(world, num_envs, with_windows, aligned_zeros)
-    return Buffers(blocks, out, bytes_per_environment(world, num_envs))
+    return Buffers(allocate_blocks(world, num_envs), out, bytes_per_environment(world, num_envs))
+
+
+def copy_states(source: NDArray, target: NDArray, count: int) -> None:
+    """Copy the state of the first so many environments from blocks to blocks; the other lanes stay as they are."""
+    whole, lanes = divmod(count, LANES)
+    target[:whole] = source[:whole]
+    if lanes:
+        for column in source.dtype.names or ():
+            target[column][whole, ..., :lanes] = source[column][whole, ..., :lanes]
+
+
+def copy_outputs(source: Outputs, target: Outputs, count: int) -> None:
+    """Copy what the last step left behind of the first so many environments: arrays, or tensors of one device."""
+    old: Any
+    new: Any
+    for old, new in zip(source, target, strict=True):
+        if not isinstance(old, int):
+            new[:count] = old[:count]
 
 
 def column_rows(column: NDArray, num_envs: int) -> NDArray:

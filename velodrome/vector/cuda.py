@@ -15,7 +15,15 @@ from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.errors import BackendError
 from velodrome.vector.assemble import constant_scalars
 from velodrome.vector.batch import Outputs
-from velodrome.vector.buffers import Buffers, allocate_outputs, block_count, bytes_per_environment, column_rows
+from velodrome.vector.buffers import (
+    Buffers,
+    allocate_blocks,
+    allocate_outputs,
+    bytes_per_environment,
+    column_rows,
+    copy_outputs,
+    copy_states,
+)
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 
 THREADS = 64  # per block of the step kernel; measured on an H200: 64 a little before 128 and 256
@@ -48,6 +56,8 @@ class CudaVectorEnv(RuleVectorEnv):
     for one compilation (then cached on disk) per set of parameters.
     """
 
+    backend = "cuda"
+
     def __init__(
         self, world: World, num_envs: int, *, seed: int | None = None, observation: ObservationKind = "flat",
         check_actions: bool = True, copy: bool = False, autoreset: bool = True, specialise: bool = True,
@@ -69,31 +79,43 @@ class CudaVectorEnv(RuleVectorEnv):
         self._torch, self._cuda = torch, cuda_kernels
         self.device = torch.device("cpu" if cuda_kernels.SIMULATED else "cuda")
         self._kernels = cuda_kernels.compile_kernels(world, specialise, with_windows=observation != "cursor")
-        dtype = state_dtype(world.state_type)
-        initial = np.zeros(block_count(self.num_envs), dtype)
-        for column in world.reset_options.values():
-            initial[column] = -1
-        self._blocks = torch.from_numpy(initial.view(np.uint8)).to(self.device)
-        out = allocate_outputs(world, self.num_envs, observation != "cursor", self._allocate)
-        if observation == "cursor":
-            # Column after column: neighbouring threads then write neighbouring floats.
-            out = out._replace(observations=self._allocate(np.float32, out.observations.shape[::-1]).T)
-        self.buffers = Buffers(self._blocks, out, bytes_per_environment(world, self.num_envs))
-        self._memory = cuda_kernels.Memory(self._array(self._blocks, dtype))
         self._params = constant_scalars(world)
         self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
         self._tables = type(world.tables)(*map(self._array, self._tensors[0]))
         self._window_tables = type(self.windows)(*map(self._array, self._tensors[1]))
+        self._attach(self._allocate_buffers(allocate_blocks(world, self.num_envs), self.num_envs))
+
+    # Memory
+
+    def _allocate_buffers(self, blocks: NDArray, num_envs: int) -> Buffers:
+        """Return memory of so many environments on the device, with this state in it."""
+        out = allocate_outputs(self.world, num_envs, self.observation != "cursor", self._allocate)
+        if self.observation == "cursor":
+            # Column after column: neighbouring threads then write neighbouring floats.
+            out = out._replace(observations=self._allocate(np.float32, out.observations.shape[::-1]).T)
+        return Buffers(self._to_device(blocks.view(np.uint8)), out, bytes_per_environment(self.world, num_envs))
+
+    def _attach(self, buffers: Buffers) -> None:
+        """Work on this memory from now on."""
+        self.buffers, self._blocks, out = buffers, buffers.blocks, buffers.out
+        count = len(out.rewards)
+        self._memory = self._cuda.Memory(self._array(self._blocks, state_dtype(self.world.state_type)))
         self._out = Outputs._make(value if isinstance(value, int) else self._array(value) for value in out)
-        self._actions = torch.zeros(self._shape_of_actions(), dtype=self._action_tensor_type(), device=self.device)
+        shape = (count, *self._shape_of_actions()[1:])
+        self._actions = self._torch.zeros(shape, dtype=self._action_tensor_type(), device=self.device)
         self._action_array = self._array(self._actions)
         self._observation_view = self._view(out.observations, out.cursors)
         self._final_view = self._view(out.final_observations, out.final_cursors)
-        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(world.statistics)}
-        self._grid = (-(-self.num_envs // THREADS), THREADS)
-        self._gather_grid = (-(-self.num_envs // ROWS), (cuda_kernels.WARP, ROWS))
+        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(self.world.statistics)}
+        self._grid = (-(-count // THREADS), THREADS)
+        self._gather_grid = (-(-count // ROWS), (self._cuda.WARP, ROWS))
 
-    # Memory
+    def _move(self, num_envs: int, kept: int) -> None:
+        blocks = allocate_blocks(self.world, num_envs)
+        copy_states(self._host_blocks(), blocks, kept)
+        buffers = self._allocate_buffers(blocks, num_envs)
+        copy_outputs(self.buffers.out, buffers.out, kept)
+        self._attach(buffers)
 
     def _allocate(self, dtype: Any, shape: tuple[int, ...]) -> Any:
         torch_type = getattr(self._torch, "bool" if dtype is np.bool_ else np.dtype(dtype).name)

@@ -17,7 +17,7 @@ from velodrome.errors import ActionError, BackendError, ConfigError
 from velodrome.vector.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault, FaultSettings
 from velodrome.vector.infos import add_info
 from velodrome.vector.makers import EnvMaker
-from velodrome.vector.rule_env import check_seed
+from velodrome.vector.rule_env import check_num_envs, check_seed
 from velodrome.vector.seeding import spread_seeds
 from velodrome.vector.slots import Rows
 from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, take_one
@@ -50,11 +50,10 @@ class ForeignVectorEnv(VectorEnv):
         self, makers: list[EnvMaker], num_envs: int, *, seed: int | None, copy: bool, autoreset: Any,
         faults: FaultSettings,
     ) -> None:  # fmt: skip
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise ConfigError(f"num_envs = {num_envs!r}: needs a whole number of at least 1")
+        self.num_envs = check_num_envs(num_envs)
         if len(makers) > 1 and len(makers) != num_envs:
             raise ConfigError(f"env is a list of {len(makers)} for num_envs = {num_envs}: give one for each")
-        self.makers, self.num_envs, self.copy = makers, int(num_envs), copy
+        self.makers, self.copy = makers, copy
         self.mode = autoreset_mode(autoreset)
         self.settings = faults
         self._seed = None if seed is None else check_seed(seed)
@@ -317,9 +316,7 @@ class ForeignVectorEnv(VectorEnv):
         The first environments keep their episodes; new ones begin theirs. Arrays returned before are stale.
         """
         self._check_open()
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise ConfigError(f"num_envs = {num_envs!r}: needs a whole number of at least 1")
-        before, num_envs = self.num_envs, int(num_envs)
+        before, num_envs = self.num_envs, check_num_envs(num_envs)
         if num_envs == before:
             return self._observations() if self._ready else None
         was_ready = self._ready

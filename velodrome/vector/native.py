@@ -19,7 +19,7 @@ from velodrome.envs.contract import LANES, World, params_record
 from velodrome.errors import ConfigError
 from velodrome.vector import batch, memory
 from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
-from velodrome.vector.buffers import allocate_buffers, column_rows
+from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
 from velodrome.vector.packing import pack_arguments
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 
@@ -129,34 +129,51 @@ class NativeVectorEnv(RuleVectorEnv):
         is_whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
         if threads is not None and not (is_whole and 1 <= threads <= available):
             raise ConfigError(f"threads = {threads!r}: this machine offers 1 … {available} (or None, to measure)")
+        self.backend = "native" if compiled else "python"
         self.compiled = compiled
         self.threads = threads
         self._fewer_threads = threads is not None and 1 < threads < available
-        self.buffers = allocate_buffers(world, num_envs, with_windows=observation != "cursor")
-        out = self.buffers.out
-        self._arrays = (self.buffers.blocks, world.tables, params_record(world.params), self.windows, out)
-        self._pack: Any = self._arrays
-        self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
-        self._parallel: bool | None = False  # None: being measured
-        self._steps_until_trial = STEPS_BETWEEN_TRIALS
-        self._make_parallel: Callable[[], Any] | None = None  # None: one core is used and no other
+        self._params = params_record(world.params)
+        self._make_parallel: Callable[[], Any] | None = None  # None: there is one core, or no compiled loop
+        self._attach(allocate_buffers(world, self.num_envs, with_windows=observation != "cursor"))
         if compiled:
-            pack, unpack = pack_arguments(self._arrays)
-            self._pack = pack
+            _, unpack = pack_arguments(self._arrays)
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._first_illegal = _compile("actions", first_illegal, "check", {})
             self._loops = [compiled_loop(world, "step_all", unpack, specialise=specialise)]
-            wanted = min(threads or available, available)
-            if wanted > 1 and (threads or num_envs >= SMALLEST_PARALLEL_BATCH):
+            if min(threads or available, available) > 1:
                 self._make_parallel = functools.partial(
                     compiled_loop, world, "step_all", unpack, parallel=True, specialise=specialise
                 )
-                self._parallel = True if threads else None
         else:
             self._reset_loop, self._loops = python_loop(world, "reset_all"), [python_loop(world, "step_all")]
+        self._choose_loop()
+
+    def _attach(self, buffers: Buffers) -> None:
+        """Work on this memory from now on. Compiled loops find it by the pack, so that they serve any batch."""
+        self.buffers, out = buffers, buffers.out
+        self._arrays = (buffers.blocks, self.world.tables, self._params, self.windows, out)
+        self._pack: Any = pack_arguments(self._arrays)[0] if self.compiled else self._arrays
         self._observation_view = self._view(out.observations, out.cursors)
         self._final_view = self._view(out.final_observations, out.final_cursors)
-        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(world.statistics)}
+        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(self.world.statistics)}
+
+    def _choose_loop(self) -> None:
+        """Say with which loop a batch of this size is stepped at first."""
+        self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
+        self._steps_until_trial = STEPS_BETWEEN_TRIALS
+        large = self.threads is not None or len(self.buffers.out.rewards) >= SMALLEST_PARALLEL_BATCH
+        self._has_choice = self._make_parallel is not None and large
+        self._parallel: bool | None = False  # None: being measured
+        if self._has_choice:
+            self._parallel = True if self.threads else None
+
+    def _move(self, num_envs: int, kept: int) -> None:
+        buffers = allocate_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
+        copy_states(self.buffers.blocks, buffers.blocks, kept)
+        copy_outputs(self.buffers.out, buffers.out, kept)
+        self._attach(buffers)
+        self._choose_loop()
 
     def _write_state(self, column: str, rows: NDArray[np.int64], values: NDArray) -> None:
         self.buffers.blocks[column][rows // LANES, rows % LANES] = values
@@ -225,7 +242,7 @@ class NativeVectorEnv(RuleVectorEnv):
                 return self._loops[0](actions, self.autoreset, self._pack)
         if self._parallel is None:
             return self._trial_step(actions)
-        if self.threads is None and self._make_parallel is not None:
+        if self.threads is None and self._has_choice:
             self._steps_until_trial -= 1
             if self._steps_until_trial == 0:
                 self._trial_nanoseconds, self._parallel = ([], []), None

@@ -54,10 +54,8 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self, world: World, num_envs: int, *, seed: int | None, observation: ObservationKind, check_actions: bool,
         copy: bool, autoreset: bool,
     ) -> None:  # fmt: skip
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise ConfigError(f"num_envs = {num_envs!r}: needs a whole number of at least 1")
         self.world = world
-        self.num_envs = int(num_envs)
+        self.num_envs = check_num_envs(num_envs)
         self.observation = observation
         self.check_actions = check_actions
         self.copy = copy
@@ -85,6 +83,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
 
     # What a backend supplies.
 
+    backend: str
     buffers: Buffers
 
     def _write_state(self, column: str, rows: NDArray[np.int64], values: NDArray) -> None:
@@ -97,6 +96,10 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
     def _reset_chosen(self, chosen: NDArray[np.bool_]) -> None:
         raise NotImplementedError
 
+    def _move(self, num_envs: int, kept: int) -> None:
+        """Take up memory for so many environments, with the state and the outputs of the first `kept` in it."""
+        raise NotImplementedError
+
     # What they share.
 
     def reset(
@@ -104,7 +107,8 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Start episodes of all environments, or of those in options["reset_mask"].
 
-        An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed.
+        An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed. An
+        integer for all environments is besides the seed of those that `resize` adds later.
         """
         options = dict(options or {})
         chosen = self._chosen(options.pop("reset_mask", None))
@@ -112,6 +116,8 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         seeds = self._seeds(seed)
         # Nothing has been written so far: a refused reset leaves everything as it was.
         self._write_seeds(seeds, chosen)
+        if isinstance(seeds, int) and chosen.all():
+            self._seed = seeds
         rows = np.flatnonzero(chosen)
         for name, value in values.items():
             self._write_state(self.world.reset_options[name], rows, value)
@@ -119,6 +125,34 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self._started |= chosen
         self._ready = bool(self._started.all())
         return self._observations(), {}
+
+    def resize(self, num_envs: int) -> Any:
+        """Go on with so many environments and return the observations of all; None before the first reset.
+
+        The first environments keep their state and their episodes to the bit. A new environment i draws from the start
+        of the stream (seed, i), of the seed that the batch was made or last reset with, and begins an episode. Arrays
+        returned before belong to the old batch and are not written any more.
+        """
+        num_envs = check_num_envs(num_envs)
+        if num_envs != self.num_envs:
+            kept = min(num_envs, self.num_envs)
+            self._move(num_envs, kept)
+            self.num_envs = num_envs
+            self.action_space = batch_space(self.single_action_space, num_envs)
+            self.observation_space = batch_space(self.single_observation_space, num_envs)
+            self._seeded, self._started = (
+                np.concatenate([flags[:kept], np.zeros(num_envs - kept, bool)])
+                for flags in (self._seeded, self._started)
+            )
+            if self._ready and kept < num_envs:
+                self.reset(options={"reset_mask": ~self._started})
+            self._ready = bool(self._started.all())
+        return self._observations() if self._ready else None
+
+    def mark_begun(self) -> None:
+        """Say that all environments are in episodes, after somebody has written their state."""
+        self._seeded[:] = self._started[:] = True
+        self._ready = True
 
     def _check_ready(self) -> None:
         if not self._ready:
@@ -222,7 +256,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
             return {"account": account, "cursor": cursors}
         parts, at = {"account": account}, 0
         for name, (rows, width) in zip(self.world.window_names, self.world.window_shapes, strict=True):
-            parts[name] = observations[:, at : at + rows * width].reshape(self.num_envs, rows, width)
+            parts[name] = observations[:, at : at + rows * width].reshape(len(observations), rows, width)
             at += rows * width
         return parts
 
@@ -238,6 +272,13 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         return tuple(
             describe({name: values[..., row] for name, values in columns.items()}) for row in range(self.num_envs)
         )
+
+
+def check_num_envs(num_envs: Any) -> int:
+    """Return a number of environments as an int, or refuse it."""
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+        raise ConfigError(f"num_envs = {num_envs!r}: needs a whole number of at least 1")
+    return int(num_envs)
 
 
 def check_seed(seed: Any) -> int:

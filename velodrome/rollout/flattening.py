@@ -1,0 +1,83 @@
+"""Observations of any space as rows of float32, all environments at once, laid out as gymnasium.spaces.flatten does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim, flatten
+from numpy.typing import NDArray
+
+from velodrome.errors import BackendError
+
+# Takes a batch of values of a space, [n, …], and rows to write them into, [n, floats].
+WriteRows = Callable[[Any, NDArray[np.float32]], None]
+
+
+def flat_size(space: Space) -> int:
+    """Return the floats of a flattened observation, or say that there is no such number."""
+    try:
+        return flatdim(space)
+    except (NotImplementedError, ValueError) as error:
+        raise BackendError(
+            f"observations of {space} have no fixed size, so that no network of ours can read them; wrap the "
+            f"environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        ) from error
+
+
+def row_writer(space: Space) -> WriteRows:
+    """Return what writes a batch of observations as rows; where a space has parts, they follow each other."""
+    if isinstance(space, Box | MultiBinary):
+        return lambda batch, rows: np.copyto(rows, np.reshape(batch, rows.shape), casting="unsafe")
+    if isinstance(space, Discrete):
+        return _one_hot(np.array([space.n]), np.array([space.start]))
+    if isinstance(space, MultiDiscrete):
+        return _one_hot(space.nvec.reshape(-1), space.start.reshape(-1))
+    if isinstance(space, Dict):
+        return _parts(list(space.spaces.items()))
+    if isinstance(space, Tuple):
+        return _parts(list(enumerate(space.spaces)))
+
+    def write_each(batch: Any, rows: NDArray[np.float32]) -> None:
+        for row, value in zip(rows, batch, strict=True):
+            row[:] = flatten(space, value)
+
+    return write_each
+
+
+def _one_hot(counts: NDArray, starts: NDArray) -> WriteRows:
+    first = np.cumsum(counts) - counts - starts  # column of the value 0 of each number
+
+    def write_one_hot(batch: Any, rows: NDArray[np.float32]) -> None:
+        rows[...] = 0.0
+        columns = np.reshape(batch, (len(rows), len(first))) + first
+        np.put_along_axis(rows, columns, 1.0, axis=1)
+
+    return write_one_hot
+
+
+def _parts(spaces: list[tuple[Any, Space]]) -> WriteRows:
+    ends = np.cumsum([flatdim(space) for _, space in spaces]).tolist()
+    parts = [
+        (key, row_writer(space), slice(begin, end))
+        for (key, space), begin, end in zip(spaces, [0, *ends[:-1]], ends, strict=True)
+    ]
+
+    def write_parts(batch: Any, rows: NDArray[np.float32]) -> None:
+        for key, write, columns in parts:
+            write(batch[key], rows[:, columns])
+
+    return write_parts
+
+
+def stacked(space: Space, values: list[Any]) -> Any:
+    """Return the values of some environments as a batch."""
+    if isinstance(space, Dict):
+        return {key: stacked(part, [value[key] for value in values]) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(stacked(part, [value[index] for value in values]) for index, part in enumerate(space.spaces))
+    if isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+        return np.array(values)
+    return values

@@ -1,0 +1,70 @@
+"""What environments are made of, in a form that can be compared: are these of the kind that is asked for?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from velodrome.envs.contract import World
+
+# Compared by what they are worth; everything else is the same only if it is the very same object.
+VALUES = (type(None), bool, int, float, complex, str, bytes, Enum, PurePath, np.generic)
+
+
+class Same:
+    """Stands for an object that is equal to itself only; holding it keeps its identity from being given away again."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+@dataclass(frozen=True)
+class Specification:
+    """An environment and the options that it is made with; equal ones make environments of one kind."""
+
+    key: Hashable
+    label: str = field(compare=False)  # for people
+    by_value: bool = field(compare=False)  # it holds on to no object of the user's
+
+
+def specification_of(env: Any, options: Mapping[str, Any]) -> Specification:
+    """Return the specification of environments."""
+    key = _comparable((env, dict(options)))
+    return Specification(key, _label(env), _is_by_value(key))
+
+
+def _comparable(value: Any) -> Hashable:
+    if isinstance(value, VALUES):
+        # 1, 1.0 and True are equal to Python and are not the same parameter.
+        return type(value), value
+    if isinstance(value, Mapping):
+        return type(value), frozenset((_comparable(name), _comparable(part)) for name, part in value.items())
+    # A World is a named tuple or the like of large arrays: only itself.
+    if type(value) in (list, tuple):
+        return type(value), tuple(_comparable(part) for part in value)
+    return Same(value)
+
+
+def _is_by_value(key: Any) -> bool:
+    if isinstance(key, tuple | frozenset):
+        return all(_is_by_value(part) for part in key)
+    return not isinstance(key, Same)
+
+
+def _label(env: Any) -> str:
+    if isinstance(env, str):
+        return env
+    if isinstance(env, World):
+        return env.name
+    return getattr(env, "__qualname__", type(env).__name__)
