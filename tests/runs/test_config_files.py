@@ -346,3 +346,13 @@ def test_a_file_without_keys_is_refused(write, tmp_path):
     binary.write_bytes(b"\xff\xfe\x00steps")
     assert "binary.yaml cannot be read: it is no UTF-8 text" in refusal(binary)
     assert "no legal YAML" in refusal(write("a: \x07\n"))
+
+
+def test_another_environment_takes_no_parameters_of_the_one_before(write):
+    chosen = load_run_config(None, ["env.id=CartPole-v1"])
+    assert chosen.params == {}
+    assert chosen.ppo.gamma == RunConfig().ppo.gamma  # that of the default preset is for its market
+    assert load_run_config("trading", {"env": "CartPole-v1"}).params == {}
+    assert load_run_config("trading", {"env": "trading"}).params == {"episode_length": 256}
+    path = write("preset: trading\nenv: CartPole-v1\nparams: {sutton_barto_reward: true}\n")
+    assert load_run_config(path).params == {"sutton_barto_reward": True}

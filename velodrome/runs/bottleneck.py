@@ -99,8 +99,8 @@ def _environment(use: MachineUse | None, facts: RunFacts) -> str:
     where = "" if use is None else f", {use.process_cpu:.1f} of {use.cores} cores busy"
     if not facts.rule_environment:
         return (
-            f"{where}: a Gymnasium environment in Python; write its rule for the native backend "
-            "(docs/add_an_environment.md), or make its step cheaper"
+            f"{where}: a Gymnasium environment in Python; `velodrome bench vector` compares backends for it "
+            "(vector.env_type), and a rule for the native backend (docs/add_an_environment.md) is faster than any"
         )
     if use is not None and use.process_cpu < 0.7 * use.cores:
         return f"{where}: more environments (num_envs) give every core a share"

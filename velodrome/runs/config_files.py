@@ -37,10 +37,13 @@ def load_run_config(
     """Return the configuration of a run.
 
     source: a YAML or TOML file, the name of a preset (`preset_names()` lists them), a mapping, a RunConfig to change,
-        or None for the preset "trading". A file or mapping may name a preset to start from as `preset`.
+        or None for the preset "trading", or for plain defaults if the overrides name another environment. A file or
+        mapping may name a preset to start from as `preset`.
     overrides: "key=value" texts, the value written as YAML, or a mapping. Keys are dotted (ppo.learning_rate); the last
         part alone will do where only one section in use has it.
     """
+    if source is None and _names_another_environment(overrides):
+        source = {}  # what the default preset chose is for its own environment
     layers = _read_source(source)
     layers.append(Layer("", _read_overrides(overrides, layers)))
     content = _settle(layers)
@@ -49,6 +52,17 @@ def load_run_config(
         return RunConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError("\n".join(problems(error, content, layers))) from error
+
+
+def _names_another_environment(overrides: Sequence[str] | Mapping[str, Any]) -> bool:
+    """Return whether overrides choose an environment that the default preset is not made for."""
+    if isinstance(overrides, Mapping):
+        named = [overrides[key] for key in ("env", "env.id") if key in overrides]
+    else:
+        texts = (overrides,) if isinstance(overrides, str) else overrides
+        pairs = [text.partition("=") for text in texts]
+        named = [value.strip() for key, _, value in pairs if key.strip() in ("env", "env.id")]
+    return any(name != DEFAULT_PRESET for name in named)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -218,7 +232,7 @@ def _settle(layers: Sequence[Layer]) -> dict[str, Any]:
     choices = made_choices(content)
     if choices[1] not in ("ppo", "dqn"):
         return content
-    kept = list(layers)
+    kept = _own_parameters(layers)
     for key, idle in idle_keys(*choices).items():
         chosen_in = max(
             (index for index, layer in enumerate(layers) if has_key(layer.content, idle.chooser)), default=-1
@@ -230,6 +244,19 @@ def _settle(layers: Sequence[Layer]) -> dict[str, Any]:
                 raise ConfigError(f"{place(layer)}{no_effect(_first_leaf(layer.content, key), idle)}")
             kept[index] = Layer(layer.origin, _without(layer.content, key))
     return _merged(kept)
+
+
+def _own_parameters(layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers without parameters of an environment that a later one has replaced by another."""
+    chosen = [layer.content.get("env") for layer in layers]
+    kept = []
+    for index, layer in enumerate(layers):
+        later = [env for env in chosen[index + 1 :] if env is not None]
+        before = [env for env in chosen[: index + 1] if env is not None]
+        own = before[-1] if before else RunConfig.model_construct().env
+        replaced = bool(later) and later[-1] != own and "params" in layer.content
+        kept.append(Layer(layer.origin, _without(layer.content, "params")) if replaced else layer)
+    return kept
 
 
 def _first_leaf(content: Mapping[str, Any], key: str) -> str:
