@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from velodrome.runs.bottleneck import RunFacts, find_bottleneck
-from velodrome.runs.config import RunConfig
+from velodrome.runs.config import SPELLINGS, RunConfig
 from velodrome.runs.machine_use import GpuUse, MachineUse
 
 GIB = 1024**3
@@ -78,8 +78,9 @@ CASES = {
     "environments in Python hold up a GPU": (
         phases(80, 10, 10, 0), machine(process_cpu=1.0, machine_cpu=1.0, gpu=gpu(0.1)),
         RunFacts(device="cuda", rule_environment=False),
-        "environment", "Environment 80% of the time, 1.0 of 8 cores busy: a Gymnasium environment in Python; write its "
-        "rule for the native backend (docs/add_an_environment.md), or make its step cheaper.",
+        "environment", "Environment 80% of the time, 1.0 of 8 cores busy: a Gymnasium environment in Python; "
+        "`velodrome bench vector` compares backends for it (vector.env_type), and a rule for the native backend "
+        "(docs/add_an_environment.md) is faster than any.",
     ),
     "inference": (
         phases(20, 60, 20, 0), machine(gpu=gpu(0.9)), ON_GPU,
@@ -150,7 +151,7 @@ def test_advice_names_only_settings_that_exist(
         if key == "add_an_environment.md":
             continue
         model: Any = RunConfig
-        for part in key.split("."):
+        for part in SPELLINGS.get(key, key).split("."):
             assert part in model.model_fields, key
             model = model.model_fields[part].annotation
         assert not key.startswith({"ppo": "dqn.", "dqn": "ppo."}[facts.algorithm])

@@ -108,3 +108,64 @@ def bench_train(
              "quick": quick or None}  # fmt: skip
     options = validated(TrainBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
     run_train_benchmark(options, console())
+
+
+@bench.command(name="vector")
+def bench_vector(
+    env: str | None = None,
+    /,
+    *,
+    num_envs: int | None = None,
+    against: Words = None,
+    policy: str | None = None,
+    seconds: float | None = None,
+    repeats: int | None = None,
+    seed: int | None = None,
+    sweep: Flag = False,
+    straggler: Flag = False,
+    suite: Flag = False,
+    json: Path | None = None,
+    plot: Path | None = None,
+    quick: Flag = False,
+) -> None:
+    """Measure an environment under every vectoriser, ours and others', and say which is recommended for it and why.
+
+    Parameters
+    ----------
+    env
+        Gymnasium id, module:Class, module:function, trading-plain, burn:20us or sleep:2ms (any number).
+    num_envs
+        Environments of every contender.
+    against
+        Peers to measure: all, none, or some of dummy, subproc, sync, async.
+    policy
+        Where a small network computes the actions: cpu or cuda; none takes sampled actions.
+    seconds
+        Seconds of stepping per contender, all repeats together.
+    repeats
+        Rounds in which contenders take turns; the median counts.
+    seed
+        Of the environments and the actions.
+    sweep
+        Measure process with every sensible number of workers, and how near the recommendation comes to the best.
+    straggler
+        Measure async beside process where one environment is 10 times slower than the rest.
+    suite
+        Measure the environments that promises are about, and the straggler, and judge the promises.
+    json
+        File for everything that was measured, as JSON.
+    plot
+        File for a plot, as PNG.
+    quick
+        A coarse run; other options still win where given.
+    """
+    from velodrome.bench.vector import run_vector_benchmark
+    from velodrome.bench.vector_options import VectorBenchmarkOptions
+
+    given = {
+        "env": env, "num_envs": num_envs, "against": split_words(against), "policy": policy, "seconds": seconds,
+        "repeats": repeats, "seed": seed, "sweep": sweep or None, "straggler": straggler or None,
+        "suite": suite or None, "json_path": json, "plot_path": plot, "quick": quick or None,
+    }  # fmt: skip
+    options = validated(VectorBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
+    run_vector_benchmark(options, console())

@@ -80,7 +80,11 @@ class SerialVectorEnv(ForeignVectorEnv):
     def _step_all(self, actions: list[NDArray]) -> dict[str, Any]:
         slots = self.slots
         step = slots.step
-        read = reader(self.single_action_space, nest(self.single_action_space, actions))
+        read: Any
+        if self._plain_actions and actions[0].ndim == 1:
+            read = actions[0].__getitem__  # a scalar, which is a copy already
+        else:
+            read = reader(self.single_action_space, nest(self.single_action_space, actions))
         for row in slots.envs:
             step(row, read(row))
         return self._gather() if slots.infos or slots.ended or slots.faults else {}

@@ -59,6 +59,9 @@ class Slots:
     def attach(self, rows: Rows, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
         self.rows = rows
+        # Looked up once instead of in every step.
+        self.rewards, self.terminated, self.truncated = rows.rewards, rows.terminated, rows.truncated
+        self.step_seconds = rows.step_seconds
         self.write = writer(observation_space, rows.observations)
         self.write_final = writer(observation_space, rows.final_observations, "the last observation")
 
@@ -101,56 +104,54 @@ class Slots:
         started = time.perf_counter_ns()
         self.current[0] = row + 1
         try:
-            if row in self.waiting:
-                self._begin_in_next_step(row)
+            env = self.envs[row]
+            if row in self.waiting or env is None:
+                self._pass_over(row, env)
             else:
-                self._step(row, action)
+                result = env.step(action)
+                try:
+                    observation, reward, terminated, truncated, info = result
+                except (TypeError, ValueError) as error:
+                    raise WrongValueError(
+                        f"step returned {result!r:.200}; expected (observation, reward, terminated, truncated, info)"
+                    ) from error
+                if terminated or truncated:
+                    self._end(row, env, observation, info)
+                else:
+                    self.write(row, observation)
+                    if info:
+                        self.infos.append(RowInfo(row, info))
+                self.rewards[row], self.terminated[row], self.truncated[row] = reward, terminated, truncated
         except (Exception, SystemExit) as error:
             self._failed(row, error, "step")
         finally:
             self.current[0] = 0
-        self.rows.step_seconds[row] = (time.perf_counter_ns() - started) * NANOSECONDS
+        self.step_seconds[row] = (time.perf_counter_ns() - started) * NANOSECONDS
 
-    def _step(self, row: int, action: Any) -> None:
-        env = self.envs[row]
-        if env is None:
-            self._stand_still(row)
+    def _end(self, row: int, env: gymnasium.Env, observation: Any, info: dict[str, Any]) -> None:
+        """Keep what an episode ended with, and begin the next one if that is done in the same step."""
+        self.ended.append(row)
+        if self.mode is AutoresetMode.SAME_STEP:
+            self.write_final(row, observation)
+            first, first_info = self._reset(row, env, None)
+            self.write(row, first)
+            self.infos.append(RowInfo(row, first_info, info))
             return
-        result = env.step(action)
-        try:
-            observation, reward, terminated, truncated, info = result
-        except (TypeError, ValueError) as error:
-            raise WrongValueError(
-                f"step returned {result!r:.200}; expected (observation, reward, terminated, truncated, info)"
-            ) from error
-        rows = self.rows
-        if terminated or truncated:
-            self.ended.append(row)
-            if self.mode is AutoresetMode.SAME_STEP:
-                self.write_final(row, observation)
-                final_info = info
-                observation, info = self._reset(row, env, None)
-                self.write(row, observation)
-                self.infos.append(RowInfo(row, info, final_info))
-                rows.rewards[row], rows.terminated[row], rows.truncated[row] = reward, terminated, truncated
-                return
-            if self.mode is AutoresetMode.NEXT_STEP:
-                self.waiting.add(row)
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self.waiting.add(row)
         self.write(row, observation)
-        rows.rewards[row], rows.terminated[row], rows.truncated[row] = reward, terminated, truncated
         if info:
             self.infos.append(RowInfo(row, info))
 
-    def _begin_in_next_step(self, row: int) -> None:
-        env = self.envs[row]
-        assert env is not None
-        observation, info = self._reset(row, env, None)
-        self.write(row, observation)
-        self.waiting.discard(row)
-        rows = self.rows
-        rows.rewards[row], rows.terminated[row], rows.truncated[row] = 0.0, False, False
-        if info:
-            self.infos.append(RowInfo(row, info))
+    def _pass_over(self, row: int, env: gymnasium.Env | None) -> None:
+        """Begin an episode in place of a step, or leave a dropped row as it is: it earns nothing and never ends."""
+        if env is not None:
+            observation, info = self._reset(row, env, None)
+            self.write(row, observation)
+            self.waiting.discard(row)
+            if info:
+                self.infos.append(RowInfo(row, info))
+        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
 
     def _reset(self, row: int, env: gymnasium.Env, seed: int | None, **options: Any) -> tuple[Any, dict[str, Any]]:
         fresh = self.fresh_seeds.pop(row, None)
@@ -159,19 +160,13 @@ class Slots:
             raise WrongValueError(f"reset returned {result!r:.200}; expected (observation, info)")
         return result
 
-    def _stand_still(self, row: int) -> None:
-        """Leave a dropped row as it is: it earns nothing and never ends."""
-        rows = self.rows
-        rows.rewards[row], rows.terminated[row], rows.truncated[row] = 0.0, False, False
-
     # Reset
 
     def reset(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Start an episode, in a new environment where the old one is broken."""
         if row in self.dropped:
             return
-        rows = self.rows
-        rows.rewards[row], rows.terminated[row], rows.truncated[row] = 0.0, False, False
+        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
         self.waiting.discard(row)
         try:
             if self.envs[row] is None:
@@ -242,14 +237,13 @@ class Slots:
 
     def cut_off(self, row: int, cut: bool = True) -> None:
         """End the episode of a row that broke: no reward, and its last good observation is its final one."""
-        rows = self.rows
-        rows.rewards[row], rows.terminated[row], rows.truncated[row] = 0.0, False, cut
+        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, cut
         if not cut:
             return
         if row not in self.ended:
             self.ended.append(row)
         if self.mode is AutoresetMode.SAME_STEP:
-            last = map_nested(lambda array: array[row].copy(), rows.observations)
+            last = map_nested(lambda array: array[row].copy(), self.rows.observations)
             self.write_final(row, last)
         elif self.mode is AutoresetMode.NEXT_STEP and row not in self.dropped:
             self.waiting.add(row)
