@@ -194,7 +194,8 @@ def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
 
 
 def test_the_presets_are_those_that_the_docs_promise():
-    assert set(preset_names()) == {"trading", "torchtrade", "intraday", "ou", "cartpole", "dqn", "gpu", "smoke"}
+    promised = {"trading", "torchtrade", "intraday", "ou", "cartpole", "dqn", "gpu", "smoke", "cage2", "cage2_reduced"}
+    assert set(preset_names()) == promised
     assert preset_names()[0] == "trading"
     assert load_run_config("intraday").market.features == INTRADAY_FEATURES
     gpu = load_run_config("gpu")

@@ -88,6 +88,8 @@ def evaluate(
     json: Flag = False,
     walk_forward: Flag = False,
     folds: int = 4,
+    official: Flag = False,
+    episodes: int | None = None,
 ) -> None:
     """Evaluate a run on a split it did not learn from, beside buy and hold, always flat and random.
 
@@ -113,10 +115,25 @@ def evaluate(
         Train anew over rolling windows with the run's configuration, and evaluate each on what follows it.
     folds
         Windows of --walk-forward.
+    official
+        CAGE-2 only: the challenge's own table, three lengths against each Red agent, beside published scores.
+    episodes
+        Episodes of each entry of --official; 1,000 if not given.
     """
     from velodrome.runs import evaluating
 
     out = console()
+    if episodes is not None and not official:
+        raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
+    if official:
+        from velodrome.runs.official import EPISODES, official_evaluation
+
+        with evaluating.shown_progress(not json and out.is_terminal) as tell:
+            scores = official_evaluation(
+                run, root=runs_folder, checkpoint=checkpoint, episodes=episodes or EPISODES, progress=tell
+            )
+        sys.stdout.write(scores.to_json() + "\n") if json else out.print(scores.table())
+        return
     if walk_forward:
         from rich.console import Console
 

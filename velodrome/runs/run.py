@@ -337,7 +337,8 @@ class _Session:
     # Evaluate
 
     def _split(self) -> str:
-        return self.config.evaluation.split or "episodes"
+        # Without a market there are no splits: episodes of other seeds are played.
+        return "episodes" if self.market is None else self.config.evaluation.split or "episodes"
 
     def _evaluates(self) -> bool:
         return self.market is None or self.config.evaluation.split is not None
