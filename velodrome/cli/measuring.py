@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from velodrome.cli.shared import Flag, Words, bench, console, split_words, validated
+from velodrome.errors import ConfigError, did_you_mean
 
 
 @bench.command
 def step(
     *,
+    env: str = "trading",
     sizes: Words = None,
     against: Words = None,
     seconds: float | None = None,
@@ -32,6 +34,8 @@ def step(
 
     Parameters
     ----------
+    env
+        trading, or cage2, which takes sizes, against (all or none), seconds, repeats, seed, json and plot.
     sizes
         Numbers of environments in a batch, such as 64 1024 16384.
     against
@@ -70,8 +74,27 @@ def step(
         "processes": split_words(processes), "threads": threads, "seed": seed, "json_path": json, "plot_path": plot,
         "quick": quick or None,
     }  # fmt: skip
+    if env != "trading":
+        step_other(env, given)
+        return
     options = validated(StepBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
     run_step_benchmark(options, console())
+
+
+def step_other(env: str, given: dict[str, Any]) -> None:
+    """Measure an environment that is not the market's."""
+    from velodrome.bench.cage2_step import Cage2Options, run_cage2_benchmark
+
+    if env != "cage2":
+        legal = ("trading", "cage2")
+        raise ConfigError(f"--env {env}: it is {' or '.join(legal)}.{did_you_mean(env, legal)}")
+    asked = {name: value for name, value in given.items() if value is not None}
+    if asked.pop("quick", False):
+        asked = {"seconds": 0.2, "repeats": 2, **asked}
+    against = asked.pop("against", ["all"])
+    if list(against) not in (["all"], ["none"]):
+        raise ConfigError(f"--against {' '.join(against)}: for cage2 it is all (that are installed) or none.")
+    run_cage2_benchmark(validated(Cage2Options, {**asked, "peers": list(against) == ["all"]}), console())
 
 
 @bench.command(name="train")
