@@ -37,7 +37,7 @@ from velodrome.envs.cage2_red import (
 )
 from velodrome.envs.cage2_words import ALL, HOST_COUNT, at, count, kth, mask, whole, with_bits
 from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64
-from velodrome.envs.rng import philox, uniform
+from velodrome.envs.rng import draw_words, uniform
 
 STATISTICS = (
     "reward", "length", "official_reward", "red_agent", "restores", "decoys", "impact_steps", "exploits",
@@ -58,7 +58,6 @@ OBSERVED_BITS = 4 * HOST_COUNT
 SCAN_MEMORY_HOSTS = (0, 1, 2, 3, 7, 8, 9, 10, 11, 12)
 REMEMBERED_SCANS = 0x1111110001111
 
-_ONE, _ZERO = np.uint64(1), np.uint64(0)
 
 Int16 = Annotated[NDArray[np.int16], Column(np.int16)]
 
@@ -158,15 +157,6 @@ def situation(
         mask(seen, 2) | mask(seen, 3), blue_action, blue_success, red_action, red_target,
         SUCCEEDED if red_result == EMPTY else red_result, cursor, tenths(cost),
     )  # fmt: skip
-
-
-def draw_words(i: int, state: State) -> tuple[int, int, int, int]:
-    """Draw four times 32 random bits, all that a step needs, from one call of environment i's generator."""
-    counter = state.rng_counter[i]
-    state.rng_counter[i] = counter + _ONE
-    word_0, word_1, word_2, word_3 = philox(state.rng_key[i], counter, _ZERO)
-    # Signed from here on: compiled, uint64 with int64 would be float64.
-    return int(np.int64(word_0)), int(np.int64(word_1)), int(np.int64(word_2)), int(np.int64(word_3))
 
 
 def green_target(word: int) -> int:

@@ -53,6 +53,15 @@ def uniform(i: int, state: Any) -> float:
     return (float(word_0 >> _SHIFT_5) * 67108864.0 + float(word_1 >> _SHIFT_6)) / 9007199254740992.0
 
 
+def draw_words(i: int, state: Any) -> tuple[int, int, int, int]:
+    """Draw four times 32 random bits from one call of environment i's generator, for steps that need several draws."""
+    counter = state.rng_counter[i]
+    state.rng_counter[i] = counter + _ONE
+    word_0, word_1, word_2, word_3 = philox(state.rng_key[i], counter, _ZERO)
+    # Signed from here on: compiled, uint64 with int64 would be float64.
+    return int(np.int64(word_0)), int(np.int64(word_1)), int(np.int64(word_2)), int(np.int64(word_3))
+
+
 def stream_index(i: int, state: Any) -> int:
     """Return the index that environment i's generator was seeded with."""
     return int(state.rng_key[i] >> _WORD_BITS)

@@ -81,7 +81,8 @@ def _referenced_names(code: CodeType) -> set[str]:
 
 def _is_plain_function(value: Any) -> bool:
     """Tell plain Python functions, which must be compiled too, from everything that Numba knows by itself."""
-    return isinstance(value, FunctionType) and value.__module__.split(".")[0] not in ("numba", "numpy", "math")
+    # Code that was executed without a module's name (a notebook's, a doctest's) has None for it.
+    return isinstance(value, FunctionType) and (value.__module__ or "").split(".")[0] not in ("numba", "numpy", "math")
 
 
 def rebuild(
