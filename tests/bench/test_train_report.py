@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from velodrome.bench.benchmark import MissingPeer
 from velodrome.bench.machine import machine_stamp
-from velodrome.bench.report import MissingPeer
 from velodrome.bench.sgemm import Operations
 from velodrome.bench.train_contenders import PHASES
 from velodrome.bench.train_options import TrainBenchmarkOptions

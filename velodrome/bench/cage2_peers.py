@@ -18,10 +18,12 @@ MINI_CAGE_MODULES = ("mini_CAGE", "CAGE_2_FIXED.mini_CAGE", "CybORG_plus_plus.mi
 RESET_EVERY = 100  # steps
 
 
-def cyborg_missing() -> str | None:
-    """Return why CybORG cannot be measured here, or None."""
-    if importlib.util.find_spec("CybORG") is None:
-        return "not installed: https://github.com/cage-challenge/cage-challenge-2"
+def missing_peer(peer: str) -> str | None:
+    """Return why a peer cannot be measured here, or None."""
+    if peer == "cyborg" and importlib.util.find_spec("CybORG") is None:
+        return "CybORG is not installed: https://github.com/cage-challenge/cage-challenge-2"
+    if peer == "mini_cage" and mini_cage_module() is None:
+        return "mini-CAGE is not installed: it is looked for as the module mini_CAGE"
     return None
 
 

@@ -5,27 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from velodrome.bench.cage2_peers import (
-    RECORDED,
-    cyborg_missing,
-    cyborg_stepper,
-    mini_cage_module,
-    mini_cage_stepper,
-)
+from velodrome.bench.benchmark import BenchmarkOptions, BenchmarkReport, Target
+from velodrome.bench.cage2_peers import RECORDED, cyborg_stepper, mini_cage_stepper, missing_peer
 from velodrome.bench.files import write_files
-from velodrome.bench.machine import MachineStamp, machine_stamp, threading_layer
+from velodrome.bench.machine import machine_stamp, threading_layer
 from velodrome.bench.parity import ParityError
-from velodrome.bench.report import MissingPeer, Target
 from velodrome.bench.timing import Stepper, take_turns
 from velodrome.vector.make import make_vec
 
@@ -37,18 +31,15 @@ LARGEST_MINI_CAGE = 10_000
 TARGET_SIZE, TARGET_RATE = 1_000, 5e6
 
 
-class Cage2Options(BaseModel):
+class Cage2Options(BenchmarkOptions):
     """What to measure."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    PEER_NAMES = ("cyborg", "mini_cage")
+    QUICK = MappingProxyType({"seconds": 0.2, "repeats": 2})
 
     sizes: tuple[int, ...] = Field((1, 100, 1_000, 10_000), description="environments in a batch")
     seconds: float = Field(2.0, gt=0.0, le=600.0, description="seconds of stepping per measurement, all repeats")
     repeats: int = Field(5, ge=1, le=100, description="repeats per measurement; the median counts")
-    seed: int = Field(0, ge=0, description="of the environments and actions")
-    peers: bool = Field(True, description="whether to measure CybORG and mini-CAGE where they are installed")
-    json_path: Path | None = None
-    plot_path: Path | None = None
 
     @field_validator("sizes")
     @classmethod
@@ -69,24 +60,12 @@ class Cage2Measurement(BaseModel):
     fastest: float
 
 
-class Cage2Report(BaseModel):
+class Cage2Report(BenchmarkReport):
     """Everything that a run of this benchmark found out."""
 
     kind: str = "step, cage2"
-    machine: MachineStamp
-    options: dict[str, Any]
     parity: str = ""
-    measurements: list[Cage2Measurement] = []
-    missing: list[MissingPeer] = []
-    notes: list[str] = []
-    targets: list[Target] = []
-    interrupted: bool = False
-    seconds: float = 0.0
-
-    def write(self, path: Path) -> None:
-        """Write everything as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2) + "\n")
+    measurements: list[Cage2Measurement] = Field(default_factory=list)
 
     def best(self, start: str, num_envs: int | None = None) -> float | None:
         """Return the fastest rate of the contenders whose label begins so, at one size or at any."""
@@ -123,23 +102,22 @@ def run_cage2_benchmark(options: Cage2Options, console: Console | None = None) -
     """Check, measure, show and write; Ctrl-C ends the measuring and keeps what there is."""
     console = console or Console(stderr=True)
     started = time.perf_counter()
+    options = options.resolved()
     report = Cage2Report(machine=machine_stamp(), options=options.model_dump(mode="json"))
-    if options.peers:
-        if (reason := cyborg_missing()) is not None:
-            report.missing.append(MissingPeer(peer="CybORG", reason=reason))
-        if mini_cage_module() is None:
-            report.missing.append(MissingPeer(peer="mini-CAGE", reason="not installed: module mini_CAGE"))
+    report.note_missing((peer, missing_peer(peer)) for peer in options.peers)
+    report.note_load("those of several threads most of all")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("parity", total=None)
         report.parity = check_parity(options.seed)
         try:
             for size in options.sizes:
-                rows = contenders(size, options)
+                rows = contenders(size, options, report.active_peers(options))
                 _measure(rows, size, options, report, lambda text: progress.update(task, advance=1, description=text))
         except KeyboardInterrupt:
             report.interrupted = True
     report.machine.threading_layer = threading_layer()
+    report.load_average_after = psutil.getloadavg()
     report.seconds = time.perf_counter() - started
     report.conclude()
     from velodrome.bench.cage2_render import show_cage2_report, write_cage2_plot
@@ -171,7 +149,7 @@ def check_parity(seed: int) -> str:
     return f"compiled and plain rule agree to the bit over {steps:,} steps against {', '.join(RED_AGENTS)}"
 
 
-def contenders(size: int, options: Cage2Options) -> list[Row]:
+def contenders(size: int, options: Cage2Options, peers: tuple[str, ...]) -> list[Row]:
     """Return who is measured at a size."""
     rng = np.random.default_rng((options.seed, size))
     actions = [rng.integers(0, ACTIONS, size) for _ in range(RING)]
@@ -190,9 +168,9 @@ def contenders(size: int, options: Cage2Options) -> list[Row]:
     if available > 1 and size >= 100:
         rows += [Row(f"velodrome, {red}", available, native(red, available)) for red in ("b_line", "meander")]
     rows.append(Row("velodrome, b_line, specialised", 1, native("b_line", 1, specialise=True)))
-    if options.peers and cyborg_missing() is None and size == 1:
+    if "cyborg" in peers and size == 1:
         rows.append(Row("CybORG, b_line", 1, lambda stack: cyborg_stepper(stack, actions)))
-    if options.peers and mini_cage_module() is not None and size <= LARGEST_MINI_CAGE:
+    if "mini_cage" in peers and size <= LARGEST_MINI_CAGE:
         rows.append(Row("mini-CAGE, b_line", 1, lambda stack: mini_cage_stepper(stack, actions, size)))
     return rows
 
@@ -214,9 +192,6 @@ def _measure(
                 places[index] = len(report.measurements)
                 report.measurements.append(row)
             tell(f"{size:,} × {row.label}")
-    load = psutil.getloadavg()[0]
-    if load > report.machine.cores + 0.5 and not report.notes:
-        report.notes.append(f"Other programs were busy while this ran (load {load:.1f}): speeds are low.")
 
 
 def _target(name: str, reached: float, wanted: float) -> Target:

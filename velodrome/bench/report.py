@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from velodrome.bench.machine import MachineStamp
+from velodrome.bench.benchmark import BenchmarkReport, Target
 from velodrome.bench.memory import ALONE, BLOCKS, WHOLE, MemoryUse
 from velodrome.bench.parity import ParityResult
 from velodrome.bench.startup import FirstStep
 
-SCHEMA = 1
 TARGET_SIZE = 1024  # environments
 
 
@@ -36,13 +34,6 @@ class Measurement(BaseModel):
     native_ratio: float | None = Field(None, description="how many times as fast the native environment is")
 
 
-class MissingPeer(BaseModel):
-    """A peer that was asked for and not measured."""
-
-    peer: str
-    reason: str
-
-
 class WindowRate(BaseModel):
     """How fast windows are written, in GB (1e9 bytes) of windows per second."""
 
@@ -55,40 +46,17 @@ class WindowRate(BaseModel):
     share: float = Field(description="windows_alone over memcpy_block, the machine's memcpy rate")
 
 
-class Target(BaseModel):
-    """What the product promises, and what this run reached."""
-
-    name: str
-    wanted: float
-    reached: float
-    met: bool
-
-
-class StepReport(BaseModel):
+class StepReport(BenchmarkReport):
     """Everything that a run of the step benchmark found out."""
 
-    schema_version: int = SCHEMA
     kind: str = "step"
-    machine: MachineStamp
-    options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
     parameters: dict[str, Any] = Field(description="of the trading environment, beside the defaults")
     observation_floats: int = Field(description="floats in an observation, the same for every contender")
     parity: ParityResult | None = None
-    measurements: list[Measurement] = []
-    missing: list[MissingPeer] = []
-    notes: list[str] = []
+    measurements: list[Measurement] = Field(default_factory=list)
     memory: MemoryUse | None = None
     first_step: FirstStep | None = None
-    interrupted: bool = Field(False, description="stopped by a person; holds what was measured until then")
-    load_average_after: tuple[float, float, float] | None = None
-    seconds: float = Field(0.0, description="duration of the run")
-    window_rates: list[WindowRate] = []
-    targets: list[Target] = []
-
-    def write(self, path: Path) -> None:
-        """Write everything as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2) + "\n")
+    window_rates: list[WindowRate] = Field(default_factory=list)
 
     def native_rate(self, group: str, num_envs: int) -> float | None:
         """Return the native environment's steps per second with windows, however it was fastest."""

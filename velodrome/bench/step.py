@@ -13,6 +13,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from velodrome.bench.benchmark import MissingPeer
 from velodrome.bench.contenders import Contender, missing_reason, same_rule_contenders
 from velodrome.bench.files import write_files
 from velodrome.bench.machine import machine_stamp, threading_layer
@@ -23,13 +24,12 @@ from velodrome.bench.plot import write_plot
 from velodrome.bench.problem import StepProblem, step_problem
 from velodrome.bench.process_peers import PeerFailedError, measure_process_peer
 from velodrome.bench.render import show_report
-from velodrome.bench.report import Measurement, MissingPeer, StepReport
+from velodrome.bench.report import Measurement, StepReport
 from velodrome.bench.startup import time_to_first_step
 from velodrome.bench.timing import Timing, take_turns
 from velodrome.bench.torchtrade_peer import torchtrade_contenders, torchtrade_sizes
 
 PROCESS_PEERS = ("async", "subproc")
-BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
 Advance = Callable[[str], None]  # says what was done; moves the progress bar by one
 
 
@@ -47,15 +47,8 @@ def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = 
         machine=machine_stamp(), options=options.model_dump(mode="json"), parameters=problem.parameters,
         observation_floats=int(problem.market.window_floats) + 8,
     )  # fmt: skip
-    report.missing = [
-        MissingPeer(peer=peer, reason=reason) for peer in options.peers if (reason := missing_reason(peer))
-    ]
-    busy = report.machine.load_average[0]
-    if busy > BUSY_SHARE * report.machine.cores:
-        report.notes.append(
-            f"The machine was busy when this began (load {busy:.1f} on {report.machine.cores} cores): speeds are low, "
-            f"those of several threads most of all. Measure again when it is idle."
-        )
+    report.note_missing((peer, missing_reason(peer)) for peer in options.peers)
+    report.note_load("those of several threads most of all")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("parity", total=count_turns(options, report))
@@ -76,15 +69,9 @@ def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = 
     return report
 
 
-def active_peers(options: StepBenchmarkOptions, report: StepReport) -> tuple[str, ...]:
-    """Return the peers that are asked for and can be measured."""
-    missing = {peer.peer for peer in report.missing}
-    return tuple(peer for peer in options.peers if peer not in missing)
-
-
 def count_turns(options: StepBenchmarkOptions, report: StepReport) -> int:
     """Return how often the progress bar will move, or nearly."""
-    peers = active_peers(options, report)
+    peers = report.active_peers(options)
     turns = 3  # parity, memory and the first step
     for size in options.sizes:
         in_process = sum(
@@ -102,7 +89,7 @@ def measure_all(options: StepBenchmarkOptions, problem: StepProblem, report: Ste
     for size in options.sizes:
         contenders = same_rule_contenders(options, problem, size) + memory_contenders(options, problem, size)
         measure_together(contenders, options, report, advance)
-    if "torchtrade" in active_peers(options, report):
+    if "torchtrade" in report.active_peers(options):
         for size in torchtrade_sizes(options):
             try:
                 measure_together(torchtrade_contenders(options, problem, size), options, report, advance)
@@ -110,7 +97,7 @@ def measure_all(options: StepBenchmarkOptions, problem: StepProblem, report: Ste
                 report.missing.append(MissingPeer(peer="torchtrade", reason=f"cannot be imported: {error}"))
                 break
     for peer in PROCESS_PEERS:
-        if peer in active_peers(options, report):
+        if peer in report.active_peers(options):
             measure_processes(peer, options, problem, report, advance)
     report.memory = memory_use(problem)
     advance("memory")

@@ -16,12 +16,11 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from velodrome.bench.benchmark import MissingPeer
 from velodrome.bench.files import write_files
 from velodrome.bench.machine import machine_stamp, threading_layer
 from velodrome.bench.parity import ParityError, check_parity
-from velodrome.bench.report import MissingPeer
 from velodrome.bench.sgemm import operations_per_step, perceptron, sgemm_rate
-from velodrome.bench.step import BUSY_SHARE
 from velodrome.bench.train_contenders import (
     PHASES,
     TrainContender,
@@ -55,7 +54,7 @@ def run_train_benchmark(options: TrainBenchmarkOptions, console: Console | None 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress, torch_threads(report.bound.threads):
         contenders = native_contenders(options, problem) + [
-            peer_contender(peer, options, problem) for peer in active_peers(options, report)
+            peer_contender(peer, options, problem) for peer in report.active_peers(options)
         ]
         rivals = any(contender.peer in YARDSTICKS for contender in contenders)
         races = options.race_seeds * (1 + rivals) if options.race_seconds else 0
@@ -90,23 +89,9 @@ def new_report(options: TrainBenchmarkOptions, problem: TrainProblem) -> TrainRe
         settings={**asdict(problem.settings), "hidden": list(options.hidden)},
         observation_floats=problem.floats, bound=bound,
     )  # fmt: skip
-    report.missing = [
-        MissingPeer(peer=peer, reason=reason) for peer in options.peers if (reason := missing_train_peer(peer))
-    ]
-    busy = report.machine.load_average[0]
-    if busy > BUSY_SHARE * report.machine.cores:
-        report.notes.append(
-            f"The machine was busy when this began (load {busy:.1f} on {report.machine.cores} cores): speeds are low, "
-            f"and those that share work among threads suffer most, which distorts the ratios. Measure again when it is "
-            f"idle."
-        )
+    report.note_missing((peer, missing_train_peer(peer)) for peer in options.peers)
+    report.note_load("and those that share work among threads suffer most, which distorts the ratios")
     return report
-
-
-def active_peers(options: TrainBenchmarkOptions, report: TrainReport) -> tuple[str, ...]:
-    """Return the peers that are asked for and can be measured."""
-    missing = {peer.peer for peer in report.missing}
-    return tuple(peer for peer in options.peers if peer not in missing)
 
 
 def measure_speed(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from velodrome.errors import did_you_mean
+from velodrome.bench.benchmark import BenchmarkOptions
 
 
 class TrainPeer(NamedTuple):
@@ -37,14 +36,12 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-class TrainBenchmarkOptions(BaseModel):
+class TrainBenchmarkOptions(BenchmarkOptions):
     """How the speed of training is measured."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    PEER_NAMES = tuple(TRAIN_PEERS)
+    QUICK = QUICK
 
-    against: tuple[str, ...] = Field(
-        ("all",), description=f"peers to measure: all, none, or of {', '.join(TRAIN_PEERS)}"
-    )
     sizes: tuple[int, ...] = Field(
         (256, 1024), description="numbers of environments of Velodrome's PPO; what is promised is about the first"
     )
@@ -65,19 +62,6 @@ class TrainBenchmarkOptions(BaseModel):
     evaluate_every: int = Field(2, ge=1, le=1000, description="iterations between two evaluations while learning")
     bars: int = Field(100_000, ge=10_000, le=10_000_000, description="bars of the market, 80 % of them to train on")
     episode_length: int = Field(1000, ge=1, le=2000, description="decisions in an episode")
-    seed: int = Field(0, ge=0, description="of the market, the first weights and the actions")
-    json_path: Path | None = Field(None, description="file for everything that was measured, as JSON")
-    plot_path: Path | None = Field(None, description="file for a plot, as PNG")
-    quick: bool = Field(False, description="a coarse run of under a minute; other options still win where given")
-
-    @field_validator("against")
-    @classmethod
-    def _peers_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        legal = ("all", "none", *TRAIN_PEERS)
-        for name in names:
-            if name not in legal:
-                raise ValueError(f"no peer {name!r}; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
-        return names
 
     @field_validator("hidden")
     @classmethod
@@ -93,20 +77,6 @@ class TrainBenchmarkOptions(BaseModel):
         if self.batch % self.minibatches:
             raise ValueError(f"{self.minibatches} minibatches do not divide the batch of {self.batch}")
         return self
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """Names of the peers that are asked for, in the order of TRAIN_PEERS."""
-        if "all" in self.against:
-            return tuple(TRAIN_PEERS)
-        return tuple(name for name in TRAIN_PEERS if name in self.against)
-
-    def resolved(self) -> TrainBenchmarkOptions:
-        """Return the options with those of a quick run in place of every default, if it is one."""
-        if not self.quick:
-            return self
-        coarse = {name: value for name, value in QUICK.items() if name not in self.model_fields_set}
-        return self.model_copy(update=coarse)
 
 
 def missing_train_peer(peer: str) -> str | None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from velodrome.bench.machine import MachineStamp
+from velodrome.bench.benchmark import BenchmarkReport, Target
 from velodrome.bench.parity import ParityResult
-from velodrome.bench.report import MissingPeer, Target
 from velodrome.bench.sgemm import Operations
 from velodrome.bench.train_contenders import NATIVE
 from velodrome.bench.train_options import YARDSTICKS
 
-SCHEMA = 1
 WANTED_RATIO = 10.0  # times the yardstick
 WANTED_SHARE = 0.5  # of what sgemm allows
 # What is promised is about this setting.
@@ -105,31 +102,17 @@ class Race(BaseModel):
     results: list[RaceResult] = []
 
 
-class TrainReport(BaseModel):
+class TrainReport(BenchmarkReport):
     """Everything that a run of the training benchmark found out."""
 
-    schema_version: int = SCHEMA
     kind: str = "train"
-    machine: MachineStamp
-    options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
     settings: dict[str, Any] = Field(description="PPO's settings, the same for every contender")
     observation_floats: int
     parameters: int | None = Field(None, description="trainable numbers of the networks, the same for every contender")
     parity: ParityResult | None = None
-    measurements: list[TrainMeasurement] = []
+    measurements: list[TrainMeasurement] = Field(default_factory=list)
     bound: Bound
     race: Race | None = None
-    missing: list[MissingPeer] = []
-    notes: list[str] = []
-    interrupted: bool = Field(False, description="stopped by a person; holds what was measured until then")
-    load_average_after: tuple[float, float, float] | None = None
-    seconds: float = Field(0.0, description="duration of the run")
-    targets: list[Target] = []
-
-    def write(self, path: Path) -> None:
-        """Write everything as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2) + "\n")
 
     def own(self) -> TrainMeasurement | None:
         """Return the measurement that the promises are about: Velodrome in the first layout."""

@@ -21,7 +21,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from velodrome.bench.files import write_files
 from velodrome.bench.machine import machine_stamp
 from velodrome.bench.process_peers import PeerFailedError
-from velodrome.bench.report import MissingPeer
 from velodrome.bench.timing import WARM_UP_SHARE, summary
 from velodrome.bench.vector_contenders import Contender, missing_reason, own_contender, peer_contender
 from velodrome.bench.vector_envs import STRAGGLER_FACTOR, prepare_environment
@@ -35,7 +34,6 @@ from velodrome.errors import ConfigError
 from velodrome.vector.autotune import worker_counts
 from velodrome.vector.cores import available_cores
 
-BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
 LARGEST_SWEEP = 64  # workers
 Advance = Callable[[str], None]  # says what was done; moves the progress bar by one
 
@@ -51,15 +49,8 @@ def run_vector_benchmark(options: VectorBenchmarkOptions, console: Console | Non
     check_policy(options.policy)
     started = time.perf_counter()
     report = VectorReport(machine=machine_stamp(), options=options.model_dump(mode="json"))
-    report.missing = [
-        MissingPeer(peer=peer, reason=reason) for peer in options.peers if (reason := missing_reason(peer))
-    ]
-    busy = report.machine.load_average[0]
-    if busy > BUSY_SHARE * report.machine.cores:
-        report.notes.append(
-            f"The machine was busy when this began (load {busy:.1f} on {report.machine.cores} cores): speeds are low, "
-            f"those of several processes most of all. Measure again when it is idle."
-        )
+    report.note_missing((peer, missing_reason(peer)) for peer in options.peers)
+    report.note_load("those of several processes most of all")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from velodrome.bench.machine import MachineStamp
-from velodrome.bench.report import MissingPeer, Target
+from velodrome.bench.benchmark import BenchmarkReport, Target
 from velodrome.bench.train_report import median_ratio
 from velodrome.bench.vector_options import CHEAP
 
-SCHEMA = 1
 # Steps of milliseconds leave nothing for a vectoriser to gain: two that are equal differ by noise of about this much.
 NOISE = 0.03
 WANTED_OF_CHEAP = {"subproc": 3.0, "async": 2.0}  # process over these, on environments of microseconds
@@ -115,26 +112,12 @@ class StragglerResult(BaseModel):
             self.ratio = median_ratio(rows["async"].rounds, rows["process"].rounds)
 
 
-class VectorReport(BaseModel):
+class VectorReport(BenchmarkReport):
     """Everything that a run of the vector benchmark found out."""
 
-    schema_version: int = SCHEMA
     kind: str = "vector"
-    machine: MachineStamp
-    options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
-    environments: list[EnvironmentResult] = []
-    stragglers: list[StragglerResult] = []
-    missing: list[MissingPeer] = []
-    notes: list[str] = []
-    interrupted: bool = Field(False, description="stopped by a person; holds what was measured until then")
-    load_average_after: tuple[float, float, float] | None = None
-    seconds: float = Field(0.0, description="duration of the run")
-    targets: list[Target] = []
-
-    def write(self, path: Path) -> None:
-        """Write everything as JSON."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2) + "\n")
+    environments: list[EnvironmentResult] = Field(default_factory=list)
+    stragglers: list[StragglerResult] = Field(default_factory=list)
 
     def conclude(self) -> None:
         """Fill in what follows from the measurements: ratios and targets."""

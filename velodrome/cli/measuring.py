@@ -35,7 +35,7 @@ def step(
     Parameters
     ----------
     env
-        trading, or cage2, which takes sizes, against (all or none), seconds, repeats, seed, json and plot.
+        trading, or cage2, which takes sizes, against (cyborg, mini_cage), seconds, repeats, seed, json, plot and quick.
     sizes
         Numbers of environments in a batch, such as 64 1024 16384.
     against
@@ -89,12 +89,7 @@ def step_other(env: str, given: dict[str, Any]) -> None:
         legal = ("trading", "cage2")
         raise ConfigError(f"--env {env}: it is {' or '.join(legal)}.{did_you_mean(env, legal)}")
     asked = {name: value for name, value in given.items() if value is not None}
-    if asked.pop("quick", False):
-        asked = {"seconds": 0.2, "repeats": 2, **asked}
-    against = asked.pop("against", ["all"])
-    if list(against) not in (["all"], ["none"]):
-        raise ConfigError(f"--against {' '.join(against)}: for cage2 it is all (that are installed) or none.")
-    run_cage2_benchmark(validated(Cage2Options, {**asked, "peers": list(against) == ["all"]}), console())
+    run_cage2_benchmark(validated(Cage2Options, asked), console())
 
 
 @bench.command(name="train")
