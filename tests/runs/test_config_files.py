@@ -315,7 +315,7 @@ def test_choosing_otherwise_later_leaves_the_earlier_settings_behind(write):
 
 
 def test_a_missing_file_is_told_with_what_is_near(write, tmp_path, monkeypatch):
-    assert "no such preset. Did you mean 'cartpole'? Presets: trading, cartpole" in refusal("cartpol")
+    assert "no such preset. Did you mean 'cartpole'? Presets: trading, cage2" in refusal("cartpol")
     assert "Did you mean 'cartpole'?" in refusal("cartpol.yaml")
     write("", "mine.yaml")
     monkeypatch.chdir(tmp_path)

@@ -93,6 +93,8 @@ def test_environments_grow_while_a_run_goes_on(tmp_path):
         ({"vector.max_concurrent_envs": 2}, "num_envs = 4 is more than max_concurrent_envs = 2"),
         ({"vector.autoscale": True, "vector.min_envs": 8}, "lies outside min_envs = 8"),
         ({"vector.env_typ": "serial"}, "Did you mean 'vector.env_type'"),
+        ({"vector.env_type": "serial", "vector.workers": 2}, "vector.workers is set and would have no effect"),
+        ({"vector.max_envs": 9}, "vector.max_envs is set and would have no effect: vector.autoscale is off"),
         ({"vector.num_envs": 4}, "num_envs and vector.num_envs are one setting"),
     ],
 )  # fmt: skip
@@ -129,6 +131,31 @@ def test_a_configuration_makes_environments():
     envs.close()
     rule = vd.VectorizedEnvConfig(num_envs=5).make("template", seed=0)
     assert rule.backend == "native"
+
+
+class Flaky(gymnasium.wrappers.TimeLimit):
+    """CartPole that raises now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1").unwrapped, 100)
+
+    def step(self, action):
+        if self.np_random.random() < 0.01:
+            raise RuntimeError("no answer from the cart")
+        return super().step(action)
+
+
+def test_faults_are_seen_to_in_training_and_in_evaluation(tmp_path):
+    gymnasium.register("Flaky-v0", entry_point=Flaky)
+    try:
+        run = foreign_run(
+            tmp_path, **{"env.id": "Flaky-v0", "vector.env_type": "serial", "vector.on_fault": "restart",
+                         "vector.max_restarts": 1000, "evaluation.every_steps": 256}
+        )  # fmt: skip
+        assert run.status == "finished"
+        assert "evaluation/episodes/return" in run.metrics["name"].to_list()
+    finally:
+        gymnasium.registry.pop("Flaky-v0")
 
 
 def test_a_rule_without_a_market_is_trained_and_evaluated(tmp_path):

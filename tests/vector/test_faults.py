@@ -276,9 +276,12 @@ def test_a_worker_whose_memory_grows_is_replaced(backend, monkeypatch):
     envs.close()
 
 
-def test_what_the_serial_backend_cannot_limit_is_refused():
-    with pytest.raises(ConfigError, match="memory_limit is of a worker process"):
-        vd.make_vec(GOOD, 2, backend="serial", memory_limit=1 << 30)
+@pytest.mark.parametrize(
+    "option", [{"memory_limit": 1 << 30}, {"workers": 2}, {"timeout": 1.0}, {"start_method": "spawn"}]
+)
+def test_options_of_workers_are_refused_where_there_are_none(option):
+    with pytest.raises(ConfigError, match=r"is of worker processes, and backend = 'serial' has none"):
+        vd.make_vec(GOOD, 2, backend="serial", **option)
 
 
 def test_recv_goes_on_without_an_environment_that_hangs():
@@ -319,6 +322,130 @@ def test_environments_lost_while_nobody_waits_for_them_say_so_at_their_next_step
     assert rewards[order].tolist() == [2, 0, 1, 0]
     assert infos["_fault"][order].tolist() == [False, True, False, True]
     envs.close()
+
+
+class Numbers(Counting):
+    """Says a number in every step; dies in a given one."""
+
+    def __init__(self, dies_at: int | None = None, **values) -> None:
+        super().__init__(**values)
+        self.dies_at = dies_at
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        if self.count == self.dies_at:
+            os._exit(3)
+        return observation, reward, terminated, truncated, {"count": float(self.count)}
+
+
+@pytest.mark.parametrize("backend", WORKERS)
+def test_numbers_of_a_worker_that_dies_do_not_outlive_it(backend):
+    makers = [partial(Numbers, length=9), partial(Numbers, 3, length=9)]
+    envs = vd.make_vec(makers, 2, backend=backend, workers=1, on_fault="restart", copy=True)
+    envs.reset()
+    steps(envs, 2)
+    _, _, _, truncated, infos = steps(envs, 1)[0]
+    assert truncated.all()
+    assert infos["_fault"].all()
+    *_, infos = steps(envs, 1)[0]
+    assert infos["count"].tolist() == [1.0, 1.0]
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", WORKERS)
+def test_a_row_dropped_with_its_worker_stands_still_and_survives_a_reset(backend):
+    envs = batch("kill", backend, on_fault="drop")
+    envs.reset()
+    steps(envs, 3)
+    _, rewards, terminated, truncated, infos = steps(envs, 1)[0]
+    assert (rewards[1], terminated[1], truncated[1]) == (0, False, False)
+    assert not infos.get("_final_obs", np.zeros(4, bool))[1]
+    envs.reset()
+    steps(envs, 2)
+    assert envs.alive.tolist() == [True, False, True, True]
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", WORKERS)
+def test_a_call_that_meets_a_dead_worker_leaves_the_others_in_order(backend):
+    envs = vd.make_vec(GOOD, 4, backend=backend, workers=2, on_fault="restart", copy=True)
+    envs.reset()
+    os.kill(envs.workers[1].process.pid, signal.SIGKILL)
+    envs.workers[1].process.join()
+    with pytest.raises(BackendError, match="worker 1"):
+        envs.get_attr("count")
+    *_, (_, _, _, truncated, _) = steps(envs, 1)
+    assert truncated.tolist() == [False, True, False, True]
+    assert envs.get_attr("count") == (1, 0, 1, 0)
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", WORKERS)
+def test_all_faults_of_one_step_are_told_at_once(backend):
+    bad = partial(Faulty, "raise", at=1, length=4)
+    envs = vd.make_vec([bad, bad, GOOD], 3, backend=backend, workers=1, copy=True)
+    envs.reset()
+    steps(envs, 1)
+    with pytest.raises(EnvironmentFaultError) as caught:
+        steps(envs, 1)
+    assert [fault.environment for fault in caught.value.faults] == [0, 1]
+    observations, _ = envs.reset()
+    np.testing.assert_array_equal(observations[:, 0], [0, 0, 0])
+    steps(envs, 1)
+    envs.close()
+
+
+def test_recv_that_raises_keeps_the_results_of_the_others():
+    envs = batch("raise", "async", at=0)
+    envs.reset()
+    envs.send(np.zeros(4, np.int64))
+    time.sleep(0.3)
+    with pytest.raises(EnvironmentFaultError, match="environment 1"):
+        envs.recv()
+    *_, ids = envs.recv()
+    assert sorted(ids.tolist()) == [0, 2, 3]
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_growth_that_fails_leaves_the_batch_as_it_was(backend, tmp_path):
+    maker = partial(Faulty, "raise", where="constructor", at=3, folder=str(tmp_path), length=9)
+    options = {} if backend == "serial" else {"workers": 2}
+    envs = vd.make_vec(maker, 3, backend=backend, copy=True, **options)
+    envs.reset()
+    steps(envs, 1)
+    with pytest.raises(EnvironmentFaultError, match="in make"):
+        envs.resize(5)
+    assert envs.num_envs == 3
+    np.testing.assert_array_equal(steps(envs, 1)[0][0][:, 0], [2, 2, 2])
+    assert len(envs.resize(5)) == 5
+    envs.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_that_are_reset_one_after_the_other_have_the_seeds_of_the_making(backend):
+    def seeds() -> tuple:
+        envs = vd.make_vec(GOOD, 2, backend=backend, seed=5)
+        envs.reset(options={"reset_mask": np.array([True, False])})
+        envs.reset(options={"reset_mask": np.array([False, True])})
+        found = envs.np_random_seed
+        envs.close()
+        return found
+
+    together = vd.make_vec(GOOD, 2, backend=backend, seed=5)
+    together.reset()
+    assert seeds() == seeds() == together.np_random_seed
+    together.close()
+
+
+def test_hung_workers_are_closed_together():
+    envs = vd.make_vec(partial(Faulty, "hang in C"), 3, backend="process", workers=3, timeout=None)
+    envs.reset()
+    envs.step_async(np.zeros(3, np.int64))
+    time.sleep(0.2)
+    started = time.monotonic()
+    envs.close()
+    assert time.monotonic() - started < 9
 
 
 # The parent

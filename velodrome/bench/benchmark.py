@@ -1,4 +1,4 @@
-"""What all benchmarks share: the options of every run, what every report holds, and the warning about a busy machine."""
+"""What all benchmarks share: options, what a report holds, and the warning about a busy machine."""
 
 from __future__ import annotations
 

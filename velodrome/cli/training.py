@@ -126,11 +126,19 @@ def evaluate(
     if episodes is not None and not official:
         raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
     if official:
+        others = {"--split": split is not None, "--walk-forward": walk_forward, "--no-report": no_report,
+                  "--allow-training-split": allow_training_split}  # fmt: skip
+        if any(others.values()):
+            raise ConfigError(f"--official plays episodes of its own; leave out {next(filter(others.get, others))}")
         from velodrome.runs.official import EPISODES, official_evaluation
 
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
             scores = official_evaluation(
-                run, root=runs_folder, checkpoint=checkpoint, episodes=episodes or EPISODES, progress=tell
+                run,
+                root=runs_folder,
+                checkpoint=checkpoint,
+                progress=tell,
+                episodes=EPISODES if episodes is None else episodes,
             )
         sys.stdout.write(scores.to_json() + "\n") if json else out.print(scores.table())
         return

@@ -60,7 +60,7 @@ class Cage2Config(EnvConfig):
     def _choices_exist(cls, value: Any, info: Any) -> Any:
         legal = CHOICES[info.field_name]
         if value not in legal:
-            raise ValueError(f"legal: {', '.join(legal)}.{did_you_mean(str(value), legal)}".rstrip("."))
+            raise ValueError(f"legal: {', '.join(legal)}.{did_you_mean(str(value), legal)}".removesuffix("."))
         return value
 
     @field_validator("mixture")

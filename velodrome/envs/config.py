@@ -76,7 +76,8 @@ class EnvConfig(BaseModel):
             problem = str(first["msg"]).removeprefix("Value error, ")
             received = f"{name} = {values[name]!r}: " if name in values else ""
             meaning = cls.model_fields[name].description if name in legal else None
-            raise ConfigError(received + problem + (f". {name}: {meaning}." if meaning else "")) from error
+            stop = "" if problem.endswith("?") else "."
+            raise ConfigError(received + problem + (f"{stop} {name}: {meaning}." if meaning else "")) from error
 
 
 def number_names(model: type[EnvConfig]) -> tuple[str, ...]:

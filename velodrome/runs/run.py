@@ -307,7 +307,7 @@ class _Session:
         if wanted is not None and wanted != before:
             try:
                 self.learner.resize(wanted)
-            except PoolBusyError as error:  # other trainings have the rest of the budget
+            except (PoolBusyError, ConfigError) as error:  # others have the rest of the budget; a replay has no room
                 log.info("not resized: %s", error)
                 return
             view.note(f"{wanted:,} environments, from {before:,}")

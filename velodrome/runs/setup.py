@@ -43,12 +43,14 @@ def environment_options(config: RunConfig, market: Market | None, num_envs: int,
 
 
 def make_few_environments(config: RunConfig, num_envs: int) -> Any:
-    """Return some environments that play on no market, in this process, to play a few episodes in."""
+    """Return some environments that play on no market, made as those of the training, to play a few episodes in."""
     from velodrome.vector.make import make_vec
 
     options = environment_options(config, None, num_envs, "cpu")
-    if not is_rule(config.env):
-        options = {"backend": "serial", "seed": config.seed, **config.params}
+    if config.vector.env_type == "auto" and not is_rule(config.env):
+        # A few episodes are not worth a measurement; faults are treated as in training.
+        fault_options = {name: options[name] for name in ("on_fault", "max_restarts")}
+        options = {"backend": "serial", "seed": config.seed, **fault_options, **config.params}
     return make_vec(config.env, num_envs, **options)
 
 
@@ -96,7 +98,10 @@ def make_autoscaler(config: RunConfig) -> Autoscaler | None:
 
     limit = None if vector.max_memory is None else vector.max_memory * MEBIBYTE
     most = min(vector.max_envs, vector.max_concurrent_envs or vector.max_envs)
-    return Autoscaler(vector.min_envs, most, memory_limit=limit)
+    least = vector.min_envs
+    if config.algorithm == "ppo" and config.network.kind == "gru":
+        least = max(least, config.ppo.minibatches)  # a minibatch is whole environments there
+    return Autoscaler(min(least, most), most, memory_limit=limit)
 
 
 def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:

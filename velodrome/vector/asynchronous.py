@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from velodrome.errors import BackendError, ConfigError
+from velodrome.vector.faults import Fault
 from velodrome.vector.infos import RowInfo, add_info, numbers_of
 from velodrome.vector.process import ProcessVectorEnv
 from velodrome.vector.space_arrays import take_rows
@@ -36,6 +38,8 @@ class AsyncVectorEnv(ProcessVectorEnv):
         self._cut: set[int] = set()  # lost while nobody waited for them: their next step only says so
         self._said: dict[int, RowInfo] = {}
         self._fault_lines: dict[int, str] = {}
+        self._new_faults: list[Fault] = []  # not yet told of
+        self._exhausted: list[Fault] = []  # whose environment could not be restarted any more
         self._completions: dict[int, int] = {}  # of each worker, seen so far
         self._watches: dict[int, Watch] = {}
         self._looked = time.monotonic()
@@ -46,8 +50,8 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
     def send(self, actions: Any, ids: Sequence[int] | NDArray | None = None) -> None:
         """Hand out actions to the environments `ids`, all if None, none of which may be stepping."""
-        self._check_ready()
         rows = list(range(self.num_envs)) if ids is None else self._rows(ids)
+        self._check_ready(rows)
         if len(set(rows)) != len(rows):
             raise ConfigError(f"ids = {rows} names an environment twice")
         busy = (self.outstanding | set(self.ready)) & set(rows)
@@ -102,6 +106,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
                 f"min_ready = {min_ready!r}: {waited} environments are stepping or ready, so 1 … {waited}"
             )
         self._wait_for(wanted)
+        self._tell_faults()
         ids = np.array([self.ready.popleft() for _ in range(min(wanted, len(self.ready)))], np.int64)
         return self._results_of(ids)
 
@@ -125,7 +130,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         for worker in self.workers:
             done = worker.words[worker.first + Line.COMPLETIONS]
             seen = self._completions.get(worker.index, 0)
-            if done == seen:
+            if done == seen and not worker.has_mail:
                 continue
             order_memory()
             ring = shared.completions[worker.index]
@@ -149,15 +154,24 @@ class AsyncVectorEnv(ProcessVectorEnv):
         for row, (count, has_environment) in restarts.items():
             self.restarts[row] = count
             if not has_environment and self.settings.policy == "restart":
-                self.faults += faults
-                self._check_limit(next(fault for fault in reversed(faults) if fault.environment == row))
-        if faults:
-            infos: dict[str, Any] = {}
-            self._take_faults(faults, infos)
-            self._note_faults(infos)
+                self._exhausted.append(next(fault for fault in reversed(faults) if fault.environment == row))
+        self._new_faults += faults
 
-    def _note_faults(self, infos: dict[str, Any]) -> None:
-        for row in np.flatnonzero(infos.get("_fault", ())):
+    def _tell_faults(self) -> None:
+        """Write down the faults that were met since the last time, all of them, and raise if that is asked for."""
+        if not self._new_faults:
+            return
+        faults, self._new_faults = self._new_faults, []
+        exhausted, self._exhausted = self._exhausted, []
+        infos: dict[str, Any] = {}
+        try:
+            self._take_faults(faults, infos)
+            if exhausted:
+                self._check_limit(exhausted[-1])
+        finally:
+            # A row that waits for reset() has no result.
+            self.ready = deque(row for row in self.ready if row not in self._broken)
+        for row in np.flatnonzero(infos["_fault"]):
             self._fault_lines[int(row)] = infos["fault"][row]
 
     def _look_at_workers(self) -> None:
@@ -177,12 +191,15 @@ class AsyncVectorEnv(ProcessVectorEnv):
         stepping = [row for row in worker.rows if row in self.outstanding]
         idle = [row for row in worker.rows if row not in self.outstanding and row not in self.ready and self.alive[row]]
         self.outstanding -= set(stepping)
-        infos = self._gather([], [(worker, error)])
-        self._note_faults(infos)
-        for row in stepping:
-            if self.alive[row]:
-                self.ready.append(row)
-        self._cut |= {row for row in idle if self.alive[row]}
+        faults = self._lose(worker, error, None, self._take, self._exhausted)
+        self._new_faults += faults
+        policy = self.settings.policy
+        if policy == "raise":
+            return
+        dropped = {fault.environment for fault in faults if fault.kind != "lost with its worker"}
+        gone = dropped if policy == "drop" else set()
+        self.ready.extend(row for row in stepping if row not in gone)
+        self._cut |= set(idle) - gone
 
     def _report_cut(self, row: int) -> None:
         rows = self.rows
@@ -191,6 +208,8 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
     def _results_of(self, ids: NDArray) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any], NDArray]:
         rows = self.rows
+        if self.mode is AutoresetMode.DISABLED:
+            self._needs_reset[ids] = rows.terminated[ids] | rows.truncated[ids]
         infos: dict[str, Any] = {}
         for at, row in enumerate(ids.tolist()):
             self._add_row(infos, at, row, len(ids))
@@ -237,6 +256,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         self._stepping = False
         ids = sorted(self.ready)
         self.ready.clear()
+        self._tell_faults()
         for dropped in np.flatnonzero(~self.alive):
             if int(dropped) not in self._fault_lines:
                 self.rows.truncated[dropped] = False
@@ -249,7 +269,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
     def _describe(self, *arguments: Any, **keywords: Any) -> None:
         super()._describe(*arguments, **keywords)
-        self._same_step = self.metadata["autoreset_mode"].name == "SAME_STEP"
+        self._same_step = self.mode is AutoresetMode.SAME_STEP
 
     def _move_to_new_block(self, num_envs: int) -> None:
         super()._move_to_new_block(num_envs)
@@ -297,3 +317,4 @@ class AsyncVectorEnv(ProcessVectorEnv):
         """Wait until nothing is stepping; results stay ready."""
         if self.outstanding:
             self._wait_for(len(self.outstanding) + len(self.ready))
+        self._collect()

@@ -73,12 +73,21 @@ class VectorizedEnvConfig(BaseModel):
                 f"num_envs = {self.num_envs:,} is more than max_concurrent_envs = {self.max_concurrent_envs:,} and "
                 "could never begin; make one smaller or the other larger."
             )
+        self._refuse_idle(self.env_type == "serial", ("workers", "start_method", "timeout", "worker_memory"),
+                          "vector.env_type is serial, which has no worker processes")  # fmt: skip
+        self._refuse_idle(not self.autoscale, ("min_envs", "max_envs", "max_memory"), "vector.autoscale is off")
         if self.autoscale and not self.min_envs <= self.num_envs <= self.max_envs:
             raise ConfigError(
                 f"num_envs = {self.num_envs:,} is where autoscale begins, and lies outside min_envs = "
                 f"{self.min_envs:,} … max_envs = {self.max_envs:,}."
             )
         return self
+
+    def _refuse_idle(self, idle: bool, names: tuple[str, ...], reason: str) -> None:
+        """Refuse settings that would have no effect."""
+        for name in names if idle else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(f"vector.{name} is set and would have no effect: {reason}. Leave it out.")
 
     def check(self, env: Any, foreign: bool) -> None:
         """Refuse a backend that cannot serve an environment, which is foreign if it is no rule of Velodrome."""
@@ -91,7 +100,7 @@ class VectorizedEnvConfig(BaseModel):
 
     def foreign_options(self) -> dict[str, Any]:
         """Return what `make_vec` takes for an environment of another library."""
-        memory = None if self.worker_memory is None or self.env_type == "serial" else self.worker_memory * MEBIBYTE
+        memory = None if self.worker_memory is None else self.worker_memory * MEBIBYTE
         return {
             "backend": self.env_type, "workers": self.workers, "start_method": self.start_method,
             "on_fault": self.on_fault, "max_restarts": self.max_restarts, "timeout": self.timeout,

@@ -59,7 +59,7 @@ class ForeignVectorEnv(VectorEnv):
         self._seed = None if seed is None else check_seed(seed)
         # Environments that replace others are seeded from this.
         self._spare_seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
-        self._seeded = False
+        self._seeded = np.zeros(self.num_envs, bool)
         self._counted_from: int | None = None  # the integer that reset was last given
         self._started = np.zeros(self.num_envs, bool)
         self._ready = False  # every environment has an episode
@@ -122,7 +122,7 @@ class ForeignVectorEnv(VectorEnv):
         options = dict(options) if options else None
         mask = options.pop("reset_mask", None) if options else None
         chosen = self._chosen(mask)
-        seeds = self._seeds(seed)
+        seeds = self._seeds(seed, chosen)
         rows = [int(row) for row in np.flatnonzero(chosen)]
         infos = self._reset_rows(rows, [seeds[row] for row in rows], options or None)
         self._started |= chosen
@@ -141,12 +141,14 @@ class ForeignVectorEnv(VectorEnv):
             )
         return mask
 
-    def _seeds(self, seed: Any) -> list[int | None]:
+    def _seeds(self, seed: Any, chosen: NDArray[np.bool_]) -> list[int | None]:
+        new = chosen & ~self._seeded
+        self._seeded |= chosen
         if seed is None:
-            first = not self._seeded and self._seed is not None
-            self._seeded = True
-            return list(spread_seeds(self._seed, self.num_envs)) if first else [None] * self.num_envs  # type: ignore[arg-type]
-        self._seeded = True
+            if self._seed is None or not new.any():
+                return [None] * self.num_envs
+            spread = spread_seeds(self._seed, self.num_envs)
+            return [own if is_new else None for own, is_new in zip(spread, new, strict=True)]
         if isinstance(seed, int | np.integer):
             self._counted_from = check_seed(seed)
             return [self._counted_from + row for row in range(self.num_envs)]
@@ -175,19 +177,23 @@ class ForeignVectorEnv(VectorEnv):
         if self.closed:
             raise gymnasium.error.ClosedEnvironmentError("these environments were closed; make new ones")
 
-    def _check_ready(self) -> None:
+    def _check_ready(self, rows: list[int] | None = None) -> None:
+        """Refuse to step environments, all if none are named, that are closed, broken, or have no episode."""
         if self.closed or not self._ready or self._broken:
             self._check_open()
-            if self._broken:
+            broken = sorted(self._broken if rows is None else self._broken & set(rows))
+            if broken:
                 raise BackendError(
-                    f"environments {sorted(self._broken)} are broken; call reset(), or reset them with "
-                    f"options={{'reset_mask': …}}"
+                    f"environments {broken} are broken; call reset(), or reset them with options={{'reset_mask': …}}"
                 )
-            raise gymnasium.error.ResetNeeded("call reset() before the first step(), for every environment")
+            if not self._ready:
+                raise gymnasium.error.ResetNeeded("call reset() before the first step(), for every environment")
         if self.mode is AutoresetMode.DISABLED and self._needs_reset.any():
-            rows = np.flatnonzero(self._needs_reset).tolist()
+            ended = [row for row in np.flatnonzero(self._needs_reset).tolist() if rows is None or row in rows]
+            if not ended:
+                return
             raise gymnasium.error.ResetNeeded(
-                f"the episodes of environments {rows} have ended and autoreset is off: call reset with "
+                f"the episodes of environments {ended} have ended and autoreset is off: call reset with "
                 f"options={{'reset_mask': …}} first"
             )
 
@@ -329,7 +335,9 @@ class ForeignVectorEnv(VectorEnv):
         self._resize_rows(num_envs)
         self.num_envs = num_envs
         self._batch_spaces()
-        self._started, self._needs_reset = _resized(self._started, num_envs), _resized(self._needs_reset, num_envs)
+        self._started, self._needs_reset, self._seeded = (
+            _resized(flags, num_envs) for flags in (self._started, self._needs_reset, self._seeded)
+        )
         self.restarts = _resized(self.restarts, num_envs)
         self.alive = _resized(self.alive, num_envs, fill=True)
         self._broken = {row for row in self._broken if row < num_envs}

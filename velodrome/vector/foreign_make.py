@@ -25,13 +25,15 @@ def make_foreign(
             f"backend = {backend!r} for an environment that is no rule of Velodrome; legal: "
             f"{', '.join(FOREIGN_BACKENDS)}.{did_you_mean(backend, FOREIGN_BACKENDS)}"
         )
+    chosen = backend
     makers = environment_makers(env, params or {})
     faults = FaultSettings(on_fault, max_restarts, timeout, memory_limit)
     if backend == "auto":
         from velodrome.vector.autotune import recommend_backend
 
         advice = recommend_backend(makers, num_envs)
-        backend, workers = advice.backend, workers or advice.workers
+        backend = advice.backend
+        workers = workers or advice.workers or None
         tell(f"{makers[0].name}: {advice.sentence()}")
     shared: dict[str, Any] = {"seed": seed, "copy": copy, "autoreset": autoreset}
     if backend != "serial":
@@ -45,12 +47,28 @@ def make_foreign(
                     f"backend = 'async' cannot serve: {error}. No other has send() and recv()."
                 ) from error
             tell(f"backend 'process' cannot serve: {error}. The environments run in this process instead ('serial').")
-    if memory_limit is not None:
-        raise ConfigError("memory_limit is of a worker process; the serial backend has none. Use backend='process'.")
+    own_method = None if start_method == "forkserver" else start_method
+    own_timeout = None if timeout == TIMEOUT else timeout
+    _refuse_worker_options(
+        chosen, workers=workers, memory_limit=memory_limit, start_method=own_method, timeout=own_timeout
+    )
     from velodrome.vector.serial import SerialVectorEnv
 
     # Nothing can interrupt an environment that runs in this very process.
     return SerialVectorEnv(makers, num_envs, faults=FaultSettings(on_fault, max_restarts, None, None), **shared)
+
+
+def _refuse_worker_options(backend: str, **given: Any) -> None:
+    """Refuse options of workers where there are none; what a measurement or an exception led to is told instead."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        if backend == "serial":
+            raise ConfigError(
+                f"{name} is of worker processes, and backend = 'serial' has none. Leave it out, or use "
+                "backend='process'."
+            )
+        tell(f"{name} = {value!r} has no effect: the environments run in this process, without workers")
 
 
 def _in_processes(backend: str) -> Any:

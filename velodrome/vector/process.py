@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -19,14 +19,22 @@ from velodrome.vector.faults import EnvironmentFaultError, Fault, FaultSettings
 from velodrome.vector.foreign import ForeignVectorEnv
 from velodrome.vector.infos import RowInfo, Schema, add_info, add_numbers, numbers_of
 from velodrome.vector.makers import EnvMaker
+from velodrome.vector.seeding import spread_seed
 from velodrome.vector.serial import copy_rows
 from velodrome.vector.shared_memory import SharedBlock, size_of
 from velodrome.vector.space_arrays import flat_leaves, nested_arrays
 from velodrome.vector.wakeups import spin_seconds
 from velodrome.vector.wire import MAILED, MOST_WORKERS, WORDS, Command, SharedRows, SharedView, WorkerSettings
-from velodrome.vector.worker_handle import StartMethod, WorkerHandle, WorkerLostError
+from velodrome.vector.worker_handle import LEAVE_SECONDS, StartMethod, WorkerHandle, WorkerLostError
 
 MEMORY_LOOKS = 1.0  # seconds between looks at the memory of workers, where it has a limit
+
+
+class Resetting(NamedTuple):
+    """A reset that is going on."""
+
+    rows: frozenset[int]
+    options: dict[str, Any] | None
 
 
 class ProcessVectorEnv(ForeignVectorEnv):
@@ -142,9 +150,14 @@ class ProcessVectorEnv(ForeignVectorEnv):
         """Have workers make environments, (row, restarts) each, all at the same time; raise if one cannot be made."""
         busy = [worker for worker in self.workers if rows.get(worker.index)]
         faults: list[Fault] = []
+        asked = []
         for worker in busy:
-            worker.ask("make", rows[worker.index], self.layout)
-        for worker in busy:
+            try:
+                worker.ask("make", rows[worker.index], self.layout)
+                asked.append(worker)
+            except WorkerLostError as lost:
+                faults.append(_start_fault(worker, lost))
+        for worker in asked:
             try:
                 faults += worker.answer()
             except WorkerLostError as lost:
@@ -180,7 +193,7 @@ class ProcessVectorEnv(ForeignVectorEnv):
                 error.moment = "reset"
                 lost.append((worker, error))
         self._broken -= set(rows)
-        return self._gather(mails, lost, reset=True)
+        return self._gather(mails, lost, Resetting(frozenset(rows), options))
 
     def _revive(self, rows: Iterable[int]) -> None:
         """Start workers again that were lost when faults were to be raised."""
@@ -252,7 +265,7 @@ class ProcessVectorEnv(ForeignVectorEnv):
 
     def _gather(
         self, mails: list[tuple[WorkerHandle, Any]], lost: list[tuple[WorkerHandle, WorkerLostError]],
-        reset: bool = False,
+        reset: Resetting | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Return the infos of a step, or of a reset, after seeing to what was lost."""
         said: dict[int, RowInfo] = {}
@@ -273,7 +286,7 @@ class ProcessVectorEnv(ForeignVectorEnv):
             take(worker, mail)
         for worker, error in lost:
             faults += self._lose(worker, error, reset, take, exhausted)
-        infos = self._assemble(said, reset)
+        infos = self._assemble(said, reset is not None)
         if faults:
             self._take_faults(faults, infos)
             if exhausted:
@@ -309,8 +322,8 @@ class ProcessVectorEnv(ForeignVectorEnv):
         return infos
 
     def _lose(
-        self, worker: WorkerHandle, error: WorkerLostError, reset: bool, take: Callable[[WorkerHandle, Any], None],
-        exhausted: list[Fault],
+        self, worker: WorkerHandle, error: WorkerLostError, reset: Resetting | None,
+        take: Callable[[WorkerHandle, Any], None], exhausted: list[Fault],
     ) -> list[Fault]:  # fmt: skip
         """See to a worker that is gone, and return a fault for each environment that went with it."""
         worker.lost = True
@@ -330,22 +343,26 @@ class ProcessVectorEnv(ForeignVectorEnv):
         if policy == "drop":
             restarts.pop(first, None)  # type: ignore[arg-type]
             if first is not None:
-                self._cut_off(first, reset)
+                self._cut_off(first, reset is not None)
         elif first is not None and self.restarts[first] >= self.settings.max_restarts:
             exhausted.append(faults[living.index(first)])
+            self._broken |= set(living)
             return faults
         self.restarts[list(restarts)] = list(restarts.values())
         self._replace_worker(worker, restarts)
         replacement = self.workers[worker.index]
-        rows = list(restarts)
+        # Rows that were being reset begin with a seed of their own; the others' episodes are cut off.
+        resetting = [row for row in restarts if reset is not None and row in reset.rows]
+        bystanders = [row for row in restarts if row not in resetting]
+        seeds = [spread_seed(self._spare_seed, row, restarts[row]) for row in resetting]
         try:
-            if reset:
-                replacement.ask("reset", rows, [None] * len(rows), None)
-            else:
-                replacement.ask("replaced", rows)
-            mail = replacement.answer()
-            if mail is not None:
-                take(replacement, mail)
+            for rows, question in ((bystanders, ("replaced", bystanders)),
+                                   (resetting, ("reset", resetting, seeds, reset and reset.options))):  # fmt: skip
+                if rows:
+                    replacement.ask(*question)
+                    mail = replacement.answer()
+                    if mail is not None:
+                        take(replacement, mail)
         except WorkerLostError as again:
             again.moment = "reset"
             return faults + self._lose(replacement, again, reset, take, exhausted)
@@ -362,12 +379,17 @@ class ProcessVectorEnv(ForeignVectorEnv):
         """Start a worker in place of one that is gone, with new environments for these rows: row -> restarts."""
         worker.close(0.0)
         self.worker_restarts += 1
+        assert self.shared is not None
+        self.shared.info_kind[worker.rows] = 0  # by schemas that went with the worker
         replacement = self._start_worker(worker.index)
         self._tell(replacement, WorkerHandle.answer)
         replacement.rows = list(worker.rows)
         self._tell(replacement, lambda new: new.attach(self.layout, self._block))
         if rows:
             self._make_rows({worker.index: list(rows.items())})
+        gone = [row for row in worker.rows if row not in rows]
+        if gone:
+            self._tell(replacement, lambda new: _asked(new, "drop", gone))
 
     # For people
 
@@ -376,13 +398,16 @@ class ProcessVectorEnv(ForeignVectorEnv):
         self._finish_step()
         wanted = set(rows)
         asked = []
+        problems: list[BackendError] = []
         for worker in self.workers:
             own = [row for row in worker.rows if row in wanted]
             if own:
-                self._tell(worker, lambda worker, own=own: question(worker, own))  # type: ignore[misc]
-                asked.append((worker, own))
+                try:
+                    self._tell(worker, lambda worker, own=own: question(worker, own))  # type: ignore[misc]
+                    asked.append((worker, own))
+                except BackendError as error:  # the others' answers are on their way and must be taken
+                    problems.append(error)
         found: dict[int, Any] = {}
-        problems = []
         for worker, own in asked:
             try:
                 found |= dict(zip(own, self._tell(worker, WorkerHandle.answer) or [None] * len(own), strict=True))
@@ -404,15 +429,7 @@ class ProcessVectorEnv(ForeignVectorEnv):
 
     def _resize_rows(self, num_envs: int) -> None:
         self._finish_step()
-        for worker in self.workers:
-            gone = [row for row in worker.rows if row >= num_envs]
-            if gone and not worker.lost:
-                self._tell(worker, lambda worker, gone=gone: (worker.ask("remove", gone), worker.answer()))  # type: ignore[misc]
-            worker.rows = [row for row in worker.rows if row < num_envs]
-        while len(self.workers) > 1 and not self.workers[-1].rows:
-            worker = self.workers.pop()
-            worker.leave()
-            worker.close()
+        self._close_rows(num_envs)
         started = [self._start_worker() for _ in range(len(self.workers), min(self.most_workers, num_envs))]
         for worker in started:
             self._tell(worker, WorkerHandle.answer)
@@ -422,7 +439,29 @@ class ProcessVectorEnv(ForeignVectorEnv):
             worker.rows.append(row)
             new.setdefault(worker.index, []).append((row, 0))
         self._move_to_new_block(num_envs)
-        self._make_rows(new)
+        try:
+            self._make_rows(new)
+        except EnvironmentFaultError:
+            self._forget_rows(self.num_envs)
+            raise
+
+    def _forget_rows(self, num_envs: int) -> None:
+        """Go back to the first rows after those behind them could not be made."""
+        self._broken = {row for row in self._broken if row < num_envs}
+        self._close_rows(num_envs)
+        self._move_to_new_block(num_envs)
+
+    def _close_rows(self, num_envs: int) -> None:
+        """Close the environments of all rows from a number on, and workers that have none left."""
+        for worker in self.workers:
+            gone = [row for row in worker.rows if row >= num_envs]
+            worker.rows = [row for row in worker.rows if row < num_envs]
+            if gone and not worker.lost:
+                self._tell(worker, lambda worker, gone=gone: _asked(worker, "remove", gone))  # type: ignore[misc]
+        while len(self.workers) > 1 and not self.workers[-1].rows:
+            worker = self.workers.pop()
+            worker.leave()
+            worker.close()
 
     def memory_of_workers(self) -> int:
         """Return the bytes of memory that all workers use."""
@@ -433,6 +472,12 @@ class ProcessVectorEnv(ForeignVectorEnv):
         if hasattr(self, "_finalizer"):
             self._finalizer()
             self._close_block()
+
+
+def _asked(worker: WorkerHandle, name: str, *arguments: Any) -> Any:
+    """Ask a worker something and return its answer."""
+    worker.ask(name, *arguments)
+    return worker.answer()
 
 
 def _start_fault(worker: WorkerHandle, error: Exception) -> Fault:
@@ -451,8 +496,9 @@ def _close_workers(workers: list[WorkerHandle], control: SharedBlock, owner: int
     for worker in workers:
         with contextlib.suppress(Exception):
             worker.leave()
+    deadline = time.monotonic() + LEAVE_SECONDS
     for worker in workers:
         with contextlib.suppress(Exception):
-            worker.close()
+            worker.close(max(0.0, deadline - time.monotonic()))
     workers.clear()
     control.close()

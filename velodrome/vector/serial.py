@@ -30,8 +30,12 @@ class SerialVectorEnv(ForeignVectorEnv):
         faults = faults or FaultSettings(timeout=None)
         super().__init__(makers, num_envs, seed=seed, copy=copy, autoreset=autoreset, faults=faults)
         self.slots = Slots(makers, self.mode, faults, self._spare_seed, None)
-        for row in range(self.num_envs):
-            self._make_row(row)
+        try:
+            for row in range(self.num_envs):
+                self._make_row(row)
+        except EnvironmentFaultError:
+            self.slots.close()
+            raise
         first = self.slots.envs[0]
         assert first is not None
         self._describe(
@@ -50,7 +54,6 @@ class SerialVectorEnv(ForeignVectorEnv):
         try:
             self.slots.make(row)
         except (Exception, SystemExit) as error:
-            self.slots.close()
             raise EnvironmentFaultError([fault_of(row, None, error, "make")], "It could not be made.") from error
 
     def _check_spaces(self, row: int) -> None:
@@ -124,9 +127,14 @@ class SerialVectorEnv(ForeignVectorEnv):
     def _resize_rows(self, num_envs: int) -> None:
         for row in range(num_envs, self.num_envs):
             self.slots.remove(row)
-        for row in range(self.num_envs, num_envs):
-            self._make_row(row)
-            self._check_spaces(row)
+        try:
+            for row in range(self.num_envs, num_envs):
+                self._make_row(row)
+                self._check_spaces(row)
+        except BackendError:
+            for row in [row for row in self.slots.envs if row >= self.num_envs]:
+                self.slots.remove(row)
+            raise
         rows = allocate_rows(self.single_observation_space, num_envs)
         copy_rows(self.rows, rows, min(self.num_envs, num_envs))
         self._attach(rows)

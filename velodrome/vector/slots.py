@@ -264,7 +264,11 @@ class Slots:
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """Set an attribute of an environment."""
-        self._living(row).set_wrapper_attr(name, value)
+        self.current[0] = row + 1
+        try:
+            self._living(row).set_wrapper_attr(name, value)
+        finally:
+            self.current[0] = 0
 
     def _living(self, row: int) -> gymnasium.Env:
         env = self.envs[row]

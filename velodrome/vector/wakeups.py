@@ -45,8 +45,8 @@ _number = SYSTEM_CALLS.get(platform.machine(), 0)
 
 def order_memory() -> None:
     """Let no later read or write overtake an earlier one: taking a lock is a full barrier."""
-    _barrier.acquire()
-    _barrier.release()
+    with _barrier:
+        pass
 
 
 def spin_seconds(processes: int) -> float:

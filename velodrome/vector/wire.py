@@ -27,8 +27,7 @@ MOST_WORKERS = 1024
 class Line(IntEnum):
     """Words of one worker. Each cache line has one writer, so that no two processes fight over it."""
 
-    BELL = 0  # parent: changed when there is something to do
-    COMMAND = 1  # parent: what
+    BELL = 0  # parent: changed when there is something to do; its two lowest bits are the command
     REQUESTS = 2  # parent: environments asked to step so far (asynchronous)
     ASLEEP = 16  # worker: sleeps on BELL
     DONE = 32  # worker: the last BELL that it has answered

@@ -98,7 +98,7 @@ class Worker:
                     return
                 continue
             rung = words[first + Line.BELL]
-            command = words[first + Line.COMMAND]
+            command = rung & 3
             mail = None
             if command == Command.STEP:
                 mail = self.step_all()
@@ -273,6 +273,13 @@ class Worker:
         for row in rows:
             slots.replaced(row)
         return self.write_infos()
+
+    def on_drop(self, rows: list[int]) -> None:
+        """Leave some rows as they are: their environments were dropped with the worker before this one."""
+        for row in rows:
+            self.slots.envs[row], self.slots.restarts[row] = None, 0
+            self.slots.dropped.add(row)
+        self.slots.envs = dict(sorted(self.slots.envs.items()))
 
     def on_remove(self, rows: list[int]) -> None:
         """Close the environments of some rows."""

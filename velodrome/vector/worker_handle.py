@@ -82,8 +82,8 @@ class WorkerHandle:
 
     def ring(self, command: Command) -> None:
         """Ask for something; `wait` returns when it is done."""
-        self.rung = (self.rung + 1) & WRAP
-        self.words[self.first + Line.COMMAND] = command
+        # The command is the bell's two lowest bits: in a word of its own it could be read with the ring before it.
+        self.rung = ((self.rung | 3) + 1) & WRAP | command
         self.bell.set(self.rung)
 
     def ask(self, name: str, *arguments: Any, block: SharedBlock | None = None) -> None:
@@ -183,9 +183,10 @@ class WorkerHandle:
         self.process.join(LEAVE_SECONDS)
 
     def memory(self) -> int:
-        """Return the bytes of memory that the process has of its own."""
+        """Return the bytes of memory that the process has of its own, what it shares with others not counted."""
         try:
-            return psutil.Process(self.process.pid).memory_info().rss
+            used = psutil.Process(self.process.pid).memory_info()
+            return used.rss - getattr(used, "shared", 0)
         except psutil.Error:
             return 0
 
