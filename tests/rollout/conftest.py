@@ -1,16 +1,10 @@
-"""One thread for torch: the tensors of these tests are tiny, and waking a second core costs more than it does."""
+"""These tests run torch on one thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread: None) -> None:
+    """Use it everywhere here."""

@@ -32,7 +32,7 @@ from velodrome.vector.autotune import (
     recommend,
     recommend_backend,
     seconds_of,
-    time_text,
+    seconds_text,
     worker_counts,
     worth_a_trial,
 )
@@ -158,7 +158,7 @@ def test_the_sentence_has_the_choice_and_the_numbers() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(45.6e-6, "45.6 µs"), (2e-3, "2 ms"), (0.9996, "1 s"), (1.25, "1.25 s")])
 def test_durations_are_in_three_digits(seconds: float, text: str) -> None:
-    assert time_text(seconds) == text
+    assert seconds_text(seconds) == text
 
 
 def test_sleeping_is_waiting_and_computing_is_not() -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from velodrome.bench.render import compact, last_lines, machine_lines, narrow_table
 from velodrome.bench.vector_report import EnvironmentResult, VectorMeasurement, VectorReport
-from velodrome.vector.autotune import time_text
+from velodrome.vector.step_times import seconds_text
 
 # Peer -> heading of the column that compares with it. All ratios are in the JSON; these fit 80 characters.
 COMPARED = {"dummy": "×Dummy", "subproc": "×Subp", "async": "×Async"}
@@ -68,7 +68,7 @@ def environment_lines(result: EnvironmentResult) -> Text:
     found = result.recommendation
     if found is not None:
         lines.append(f"* recommended: {found['sentence']}")
-        facts = [f"reset {time_text(found['reset_seconds'])}"] if found["reset_seconds"] is not None else []
+        facts = [f"reset {seconds_text(found['reset_seconds'])}"] if found["reset_seconds"] is not None else []
         if found["episode_length"] is not None:
             facts.append(f"episodes of {found['episode_length']:,.0f} steps")
         if found["bytes_per_worker"] is not None:

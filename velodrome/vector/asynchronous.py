@@ -17,8 +17,8 @@ from velodrome.vector.infos import RowInfo, add_info, numbers_of
 from velodrome.vector.process import ProcessVectorEnv
 from velodrome.vector.space_arrays import take_rows
 from velodrome.vector.wakeups import Word, order_memory
-from velodrome.vector.wire import DOORBELL, MAILED, Command, Line, control_words
-from velodrome.vector.worker_handle import LOOK_SECONDS, WRAP, Watch, WorkerHandle, WorkerLostError
+from velodrome.vector.wire import DOORBELL, MAILED, WRAP, Command, Line, control_words
+from velodrome.vector.worker_handle import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
 
 HEALTH_SECONDS = 0.5  # between looks at all workers while results keep coming
 

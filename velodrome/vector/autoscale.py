@@ -15,11 +15,12 @@ the measurements. Nothing here knows a backend: whoever trains tells what it mea
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from velodrome.errors import ConfigError
+from velodrome.vector.counts import checked_count
 
 # Deviation of a median from the truth, for normal noise: 1.2533 standard errors of a mean; and a standard deviation is
 # 1.4826 median absolute deviations.
@@ -56,7 +57,7 @@ class Autoscaler:
         rest: observations between two searches; other programs may have left cores free meanwhile, or taken them. After
             a search that finds nothing better the next rest is twice as long, up to 16 times.
         """
-        self.least, self.most = _whole("least", least), _whole("most", most)
+        self.least, self.most = checked_count("least", least), checked_count("most", most)
         if self.most < self.least:
             raise ConfigError(f"most = {most} is less than least = {least}")
         for name, value in (("memory_limit", memory_limit), ("environment_bytes", environment_bytes)):
@@ -65,7 +66,11 @@ class Autoscaler:
         if not 0.0 <= margin < 1.0:
             raise ConfigError(f"margin = {margin!r}: needs a fraction from 0 to less than 1")
         self.memory_limit, self.environment_bytes = memory_limit, environment_bytes
-        self.observations, self.margin, self.rest = _whole("observations", observations), margin, _whole("rest", rest)
+        self.observations, self.margin, self.rest = (
+            checked_count("observations", observations),
+            margin,
+            checked_count("rest", rest),
+        )
         self.tried: dict[int, Measurement] = {}
         self.best: int | None = None
         self.searching = True
@@ -85,7 +90,7 @@ class Autoscaler:
 
         steps: of all environments together. memory: bytes in use at its end, as `bytes_in_use` returns them.
         """
-        _whole("num_envs", num_envs)
+        checked_count("num_envs", num_envs)
         if not (steps > 0 and seconds > 0.0 and memory >= 0):
             raise ConfigError(
                 f"steps = {steps!r}, seconds = {seconds!r}, memory = {memory!r}: needs steps and seconds above 0 and "
@@ -224,9 +229,3 @@ def bytes_in_use() -> int:
         except psutil.NoSuchProcess:  # it ended since it was listed
             continue
     return total
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name} = {value!r}: needs a whole number of at least 1")
-    return int(value)

@@ -22,17 +22,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import psutil
 
-from velodrome.errors import ConfigError
+from velodrome.vector.backends import TIMEOUT
 from velodrome.vector.cores import available_cores
+from velodrome.vector.counts import check_num_envs
 from velodrome.vector.faults import EnvironmentFaultError, FaultSettings
 from velodrome.vector.foreign import ForeignVectorEnv
 from velodrome.vector.foreign_make import is_foreign
 from velodrome.vector.makers import EnvMaker, UnpicklableError, environment_makers
 from velodrome.vector.process import ProcessVectorEnv
 from velodrome.vector.serial import SerialVectorEnv
+from velodrome.vector.step_times import seconds_text
 from velodrome.vector.wire import MOST_WORKERS
 
 AUTO_SECONDS = 1.0  # of measuring in backend="auto"
@@ -45,7 +46,6 @@ MOST_TRIED = 3  # beside serial and one worker for each core
 HOPELESS = 0.6  # of the best prediction: below it a candidate is not tried
 TIE = 0.03  # a simpler candidate that is slower by no more than this is taken
 MEMORY_SHARE = 0.8  # of the free memory that workers may take
-TIMEOUT = 60.0  # seconds that one call may take in a worker
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def recommend(env: Any, num_envs: int = 64, *, seconds: float = 2.0, **params: A
     process, then batches of `num_envs` are tried, in processes too; all are closed again. seconds: about how long to
     measure; starting workers, and a step that takes longer, come on top.
     """
-    check_count(num_envs)
+    check_num_envs(num_envs)
     if is_foreign(env):
         return recommend_backend(environment_makers(env, params), num_envs, seconds)
     from velodrome.envs.catalog import world_factory
@@ -125,7 +125,7 @@ def recommend(env: Any, num_envs: int = 64, *, seconds: float = 2.0, **params: A
 
 def recommend_backend(makers: list[EnvMaker], num_envs: int, seconds: float = AUTO_SECONDS) -> Recommendation:
     """Return what `recommend` does, for what makes the environments."""
-    check_count(num_envs)
+    check_num_envs(num_envs)
     cores = available_cores()
     with named_faults(makers[0].name), ExitStack() as stack:
         cost = measure_row(makers[:1], ROW_SHARE * seconds)
@@ -165,12 +165,6 @@ def recommend_backend(makers: list[EnvMaker], num_envs: int, seconds: float = AU
                 known = replace(known, bytes_per_environment=max(0, grown // (num_envs - first)))
         rates = measured or {candidate_name(w): predicted[candidate_name(w)] for w in tried}
         return chosen(replace(known, measured=measured), rates, tried)
-
-
-def check_count(num_envs: int) -> None:
-    """Refuse what is no number of environments, before anything is measured."""
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-        raise ConfigError(f"num_envs = {num_envs!r}: needs a whole number of at least 1")
 
 
 @contextmanager
@@ -380,7 +374,7 @@ def chosen(known: Recommendation, rates: dict[str, float], tried: list[int]) -> 
     own = candidate_name(workers)
     assert known.step_seconds is not None
     assert known.step_cpu_seconds is not None
-    took = f"a step takes {time_text(known.step_seconds)}"
+    took = f"a step takes {seconds_text(known.step_seconds)}"
     if known.step_cpu_seconds < 0.7 * known.step_seconds:
         took += f" ({1.0 - known.step_cpu_seconds / known.step_seconds:.0%} of it waiting)"
     assert known.round_trip_seconds is not None
@@ -391,7 +385,7 @@ def chosen(known: Recommendation, rates: dict[str, float], tried: list[int]) -> 
     told = f"{rival} workers" if rival != candidate_name(0) else rival
     how = "" if rival in known.measured else " by the model"
     compared = f"{rate_text(rates[own])}; {told.replace(', ', ' with ')} {rest[rival]:,.0f}{how}"
-    reason = f"{took} and waking workers {time_text(known.round_trip_seconds)} ({compared})"
+    reason = f"{took} and waking workers {seconds_text(known.round_trip_seconds)} ({compared})"
     if not workers:
         return replace(known, reason=reason)
     per_worker = math.ceil(known.num_envs / workers)
@@ -402,15 +396,8 @@ def serial_alone(cost: RowCost, num_envs: int, cores: int) -> str:
     """Return why no number of workers could be faster."""
     rate = rate_text(predict(cost, 0.0, num_envs, 0, cores, 1))
     why = "there is one environment" if num_envs == 1 else f"it computes, and there is {cores} core"
-    return f"a step takes {time_text(cost.step)}, {why}: workers could not be faster ({rate})"
+    return f"a step takes {seconds_text(cost.step)}, {why}: workers could not be faster ({rate})"
 
 
 def rate_text(rate: float) -> str:
     return f"{rate:,.0f} steps/s"
-
-
-def time_text(seconds: float) -> str:
-    """Return a duration in three digits: 45.6 µs, 7.89 ms, 1.2 s."""
-    if seconds < 999e-6:
-        return f"{1e6 * seconds:.3g} µs"
-    return f"{1e3 * seconds:.3g} ms" if seconds < 0.999 else f"{seconds:.3g} s"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
+from velodrome.vector.backends import TIMEOUT
 
 Policy = Literal["raise", "restart", "drop"]
 POLICIES = ("raise", "restart", "drop")
@@ -54,7 +55,7 @@ class FaultSettings:
 
     policy: Policy = "raise"
     max_restarts: int = 10  # of one environment
-    timeout: float | None = 60.0  # seconds that one call of an environment may take; None: for ever
+    timeout: float | None = TIMEOUT  # seconds that one call of an environment may take; None: for ever
     memory_limit: int | None = None  # bytes of one worker
 
     def __post_init__(self) -> None:

@@ -14,10 +14,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from velodrome.errors import ActionError, BackendError, ConfigError
+from velodrome.vector.counts import check_num_envs
 from velodrome.vector.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault, FaultSettings
 from velodrome.vector.infos import add_info
 from velodrome.vector.makers import EnvMaker
-from velodrome.vector.rule_env import check_num_envs, check_seed
+from velodrome.vector.rule_env import check_seed
 from velodrome.vector.seeding import spread_seeds
 from velodrome.vector.slots import Rows
 from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, take_one

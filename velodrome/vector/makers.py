@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -78,6 +78,3 @@ def environment_makers(env: Any, params: dict[str, Any]) -> list[EnvMaker]:
             raise ConfigError("env is an empty list: give an id, a class or a callable, or one for each environment")
         return [EnvMaker(each, params) for each in env]
     return [env if isinstance(env, EnvMaker) else EnvMaker(env, params)]
-
-
-Maker = Callable[[], gymnasium.Env]

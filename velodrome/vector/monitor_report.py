@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.vector.step_times import quantile
+from velodrome.vector.step_times import quantile, seconds_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -111,13 +111,3 @@ def median_of(values: NDArray[np.float64]) -> float:
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:,.4g}"
-
-
-def seconds_text(seconds: float) -> str:
-    """Write a time for people, such as 12 µs."""
-    if math.isnan(seconds):
-        return "–"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

@@ -16,8 +16,9 @@ import numpy as np
 
 from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.autoscale import bytes_in_use
+from velodrome.vector.counts import checked_count
 from velodrome.vector.make import make_vec
-from velodrome.vector.pool_budget import Budget, Holding, PoolBusyError, PoolStatus, Ticket, checked_count
+from velodrome.vector.pool_budget import Budget, Holding, PoolBusyError, PoolStatus, Ticket
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.seeding import spread_seeds
 from velodrome.vector.specification import Specification, specification_of

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from velodrome.errors import BackendError, ConfigError
+from velodrome.vector.counts import checked_count
 from velodrome.vector.specification import Specification
 
 LOOK_AGAIN = 0.2  # seconds after which one who waits looks whether a lease was abandoned
@@ -322,10 +321,3 @@ class Budget:
 def charged(holdings: list[Holding]) -> int:
     """Return the environments that the budget is charged with."""
     return sum(holding.num_envs for holding in holdings)
-
-
-def checked_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 1, or refuse what was given for it."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name} = {value!r}: needs a whole number of at least 1")
-    return int(value)

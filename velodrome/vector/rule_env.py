@@ -16,6 +16,7 @@ from velodrome.envs.rng import seed_streams
 from velodrome.errors import ActionError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
 from velodrome.vector.buffers import Buffers
+from velodrome.vector.counts import check_num_envs
 
 ObservationKind = Literal["flat", "dict", "cursor"]
 
@@ -272,13 +273,6 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         return tuple(
             describe({name: values[..., row] for name, values in columns.items()}) for row in range(self.num_envs)
         )
-
-
-def check_num_envs(num_envs: Any) -> int:
-    """Return a number of environments as an int, or refuse it."""
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-        raise ConfigError(f"num_envs = {num_envs!r}: needs a whole number of at least 1")
-    return int(num_envs)
 
 
 def check_seed(seed: Any) -> int:

@@ -15,7 +15,7 @@ from velodrome.vector.foreign import ForeignVectorEnv
 from velodrome.vector.infos import add_info
 from velodrome.vector.makers import EnvMaker
 from velodrome.vector.slots import Rows, Slots, fault_of
-from velodrome.vector.space_arrays import leaves, nest, nested_arrays, reader
+from velodrome.vector.space_arrays import check_spaces, leaves, nest, nested_arrays, reader
 
 
 class SerialVectorEnv(ForeignVectorEnv):
@@ -57,17 +57,7 @@ class SerialVectorEnv(ForeignVectorEnv):
             raise EnvironmentFaultError([fault_of(row, None, error, "make")], "It could not be made.") from error
 
     def _check_spaces(self, row: int) -> None:
-        env = self.slots.envs[row]
-        assert env is not None
-        for name, mine, others in (
-            ("observation", env.observation_space, self.single_observation_space),
-            ("action", env.action_space, self.single_action_space),
-        ):
-            if mine != others:
-                raise BackendError(
-                    f"the {name} space of environment {row} is {mine} and that of environment 0 is {others}; "
-                    f"a batch needs environments of one kind"
-                )
+        check_spaces(row, self.slots.envs[row], self.single_observation_space, self.single_action_space)
 
     def _attach(self, rows: Rows) -> None:
         self.rows = rows

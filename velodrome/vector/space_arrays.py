@@ -166,3 +166,15 @@ def take_one(space: Space, batched: Any, row: int) -> Any:
 def take_rows(batched: Any, rows: Any) -> Any:
     """Return a copy of some rows of a batched value."""
     return map_nested(lambda array: array[rows], batched)
+
+
+def check_spaces(row: int, env: Any, observation_space: Space, action_space: Space) -> None:
+    """Refuse an environment whose spaces are not those of the batch."""
+    for name, mine, others in (
+        ("observation", env.observation_space, observation_space), ("action", env.action_space, action_space),
+    ):  # fmt: skip
+        if mine != others:
+            raise BackendError(
+                f"the {name} space of environment {row} is {mine} and that of environment 0 is {others}; a batch needs "
+                "environments of one kind"
+            )

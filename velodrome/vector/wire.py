@@ -22,6 +22,7 @@ from velodrome.vector.space_arrays import leaves, nest
 WORDS = 96  # int32 of each worker: six cache lines
 DOORBELL = 0  # word that every worker of an asynchronous batch rings; those of the workers follow
 MOST_WORKERS = 1024
+WRAP = 0x7FFFFFFF  # counters stay positive as int32
 
 
 class Line(IntEnum):

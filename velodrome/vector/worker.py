@@ -14,11 +14,12 @@ from typing import Any
 from velodrome.vector.infos import RowInfo, Schema, schema_of
 from velodrome.vector.shared_memory import SharedBlock
 from velodrome.vector.slots import Interruption, Slots, fault_of
-from velodrome.vector.space_arrays import reader
+from velodrome.vector.space_arrays import check_spaces, reader
 from velodrome.vector.wakeups import Word, order_memory
 from velodrome.vector.wire import (
     DOORBELL,
     MAILED,
+    WRAP,
     Command,
     Line,
     SharedRows,
@@ -190,7 +191,7 @@ class Worker:
         while taken != words[first + Line.REQUESTS]:
             order_memory()
             row = int(requests[taken % size])
-            taken = (taken + 1) & 0x7FFFFFFF
+            taken = (taken + 1) & WRAP
             words[first + Line.TAKEN] = taken
             try:
                 slots.step(row, self.read_action(row))
@@ -203,9 +204,9 @@ class Worker:
             completed = words[first + Line.COMPLETIONS]
             completions[completed % size] = row
             order_memory()
-            words[first + Line.COMPLETIONS] = (completed + 1) & 0x7FFFFFFF
+            words[first + Line.COMPLETIONS] = (completed + 1) & WRAP
             # Any change wakes who waits, whichever worker's is the last.
-            self.doorbell.set((self.doorbell.words[DOORBELL] + 1 + self.index) & 0x7FFFFFFF)
+            self.doorbell.set((self.doorbell.words[DOORBELL] + 1 + self.index) & WRAP)
             if mail is not None:
                 self.send(mail)
 
@@ -241,7 +242,7 @@ class Worker:
                 if self.slots.envs.get(row) is None:
                     self.slots.make(row, restarts)
                 env = self.slots.envs[row]
-                check_spaces(row, env, shared)
+                check_spaces(row, env, shared.observation_space, shared.action_space)
             except (Exception, SystemExit) as error:
                 self.current[0] = 0
                 self.slots.envs[row] = None
@@ -314,13 +315,3 @@ def sendable(info: dict[str, Any] | None) -> dict[str, Any] | None:
         except Exception as error:
             found[key] = f"cannot be sent to another process: {error}"
     return found
-
-
-def check_spaces(row: int, env: Any, shared: SharedRows) -> None:
-    """Refuse an environment whose spaces are not those of the batch."""
-    for name, mine, others in (
-        ("observation", env.observation_space, shared.observation_space),
-        ("action", env.action_space, shared.action_space),
-    ):
-        if mine != others:
-            raise ValueError(f"its {name} space is {mine} and that of environment 0 is {others}; a batch needs one")

@@ -19,7 +19,7 @@ import psutil
 from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.shared_memory import SharedBlock
 from velodrome.vector.wakeups import Word
-from velodrome.vector.wire import Command, Line, SharedRows, WorkerSettings, control_words, first_word, pack
+from velodrome.vector.wire import WRAP, Command, Line, SharedRows, WorkerSettings, control_words, first_word, pack
 from velodrome.vector.worker import run_worker
 
 StartMethod = Literal["forkserver", "spawn"]
@@ -28,7 +28,6 @@ START_METHODS = ("forkserver", "spawn")
 LOOK_SECONDS = 0.05  # between looks whether a worker that is waited for still lives
 GRACE_SECONDS = 1.0  # for an environment that was asked to end its call, before its worker is killed
 LEAVE_SECONDS = 5.0  # for environments to close
-WRAP = 0x7FFFFFFF
 
 _starting = threading.Lock()
 
