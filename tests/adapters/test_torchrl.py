@@ -301,6 +301,7 @@ def test_without_torchrl_the_extra_is_named(monkeypatch):
 # On a device
 
 
+@pytest.mark.slow
 def test_on_the_simulated_device_it_does_what_it_does_on_the_cpu():
     """In a process of its own: the simulator must be chosen before Numba is imported."""
     script = Path(__file__).with_name("device_cases.py")

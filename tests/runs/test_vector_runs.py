@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import gymnasium
 import pytest
@@ -71,6 +72,7 @@ def test_three_trainings_share_one_budget(tmp_path):
     most = 0
     while any(training.is_alive() for training in trainings):
         most = max(most, shared_pool().status().leased)
+        time.sleep(0.002)
     assert failures == []
     assert seen == ["finished"] * 3
     assert 4 <= most <= 8

@@ -4,265 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from hypothesis import Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 import velodrome as vd
 from tests.markets import small_market
 from tests.vector.foreign_envs import Counting, Faulty
+from tests.vector.pools import Dummies, DummyPool, Request, eventually, lease, trajectory
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector import pool as pool_module
 from velodrome.vector.monitor import VecMonitor
-from velodrome.vector.pool import EnvPool, Lease, PoolBusyError
+from velodrome.vector.pool import EnvPool, PoolBusyError
 from velodrome.vector.specification import specification_of
-
-
-class Census:
-    """How many environments exist, and the most that ever did."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.now = self.most = 0
-        self.made: list[Dummies] = []
-
-    def change(self, by: int) -> None:
-        with self.lock:
-            self.now += by
-            self.most = max(self.most, self.now)
-
-
-class Dummies(gymnasium.vector.VectorEnv):
-    """Environments that are only counted."""
-
-    def __init__(self, census: Census, kind: str, num_envs: int) -> None:
-        self.census, self.kind, self.num_envs = census, kind, num_envs
-        self.faults: list[str] = []
-        self.seeds: list[Any] = []
-        census.change(num_envs)
-        census.made.append(self)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        assert not self.closed
-        self.seeds.append(seed)
-        return None, {}
-
-    def resize(self, num_envs: int) -> str:
-        self.census.change(num_envs - self.num_envs)
-        self.num_envs = num_envs
-        return f"observations of {num_envs}"
-
-    def close_extras(self, **kwargs: Any) -> None:
-        self.census.change(-self.num_envs)
-
-
-class DummyPool(EnvPool):
-    """A pool of environments that are only counted; `bytes_each` is what one of a kind seems to weigh."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.census = Census()
-
-    def _make(self, env: Any, num_envs: int, options: dict[str, Any]) -> Any:
-        return Dummies(self.census, env, num_envs)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
-
-
-class Request:
-    """Asks for a lease in a thread of its own."""
-
-    def __init__(self, pool: EnvPool, kind: str, num_envs: int, timeout: float | None = None) -> None:
-        self.kind, self.num_envs = kind, num_envs
-        self.lease: Lease | None = None
-        self.error: Exception | None = None
-        self.thread = threading.Thread(target=self.ask, args=(pool, timeout), daemon=True)
-        self.thread.start()
-
-    def ask(self, pool: EnvPool, timeout: float | None) -> None:
-        try:
-            self.lease = pool.lease(self.kind, self.num_envs, timeout=timeout)
-        except Exception as error:
-            self.error = error
-
-    @property
-    def done(self) -> bool:
-        return not self.thread.is_alive()
-
-
-class PoolMachine(RuleBasedStateMachine):
-    """Any order of requests, returns, losses and changes of the budget, against a model of the queue."""
-
-    requests = Bundle("requests")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = DummyPool(6)
-        self.most = self.highest = 6
-        self.waiting: list[Request] = []
-        self.out: list[Request] = []
-        self.broken: list[Any] = []
-
-    def leased(self) -> int:
-        return sum(request.num_envs for request in self.out)
-
-    def settle(self) -> None:
-        """Grant in the model what fits, head first, and wait until the pool has done the same."""
-        for request in [request for request in self.waiting if request.num_envs > self.most]:
-            self.waiting.remove(request)
-            assert eventually(lambda request=request: request.done)
-            assert isinstance(request.error, ConfigError)
-        while self.waiting and self.leased() + self.waiting[0].num_envs <= self.most:
-            request = self.waiting.pop(0)
-            self.out.append(request)
-            assert eventually(lambda request=request: request.done)
-            assert request.lease is not None, request.error
-            assert request.lease.envs.kind == request.kind
-            assert request.lease.num_envs == request.num_envs
-            assert not request.lease.envs.closed
-            assert not self.is_broken(request)
-        assert eventually(lambda: self.pool.status().waiting == len(self.waiting))
-        assert all(not request.done for request in self.waiting)
-
-    @rule(target=requests, kind=st.sampled_from("ab"), num_envs=st.integers(1, 7))
-    def ask(self, kind: str, num_envs: int) -> Request:
-        request = Request(self.pool, kind, num_envs)
-        self.waiting.append(request)
-        # The order of asking has to be that of the model.
-        assert eventually(lambda: request.done or self.pool.status().waiting == len(self.waiting))
-        self.settle()
-        return request
-
-    @rule(kind=st.sampled_from("ab"), num_envs=st.integers(1, 6))
-    def ask_without_patience(self, kind: str, num_envs: int) -> None:
-        fits = not self.waiting and self.leased() + num_envs <= self.most
-        try:
-            self.pool.lease(kind, num_envs, timeout=0).release()
-            assert fits
-        except PoolBusyError:
-            assert not fits
-        except ConfigError:
-            assert num_envs > self.most
-
-    @rule(request=consumes(requests))
-    def give_back(self, request: Request) -> None:
-        if request in self.out:
-            assert request.lease is not None
-            self.out.remove(request)
-            request.lease.release()
-            request.lease.release()
-            self.settle()
-
-    @rule(request=consumes(requests))
-    def forget(self, request: Request) -> None:
-        if request in self.out:
-            self.out.remove(request)
-            assert request.lease is not None
-            request.lease.envs.close()  # what dies with a real environment
-            for keeper in (self.pool.census.made, self.broken):
-                keeper[:] = [envs for envs in keeper if envs is not request.lease.envs]
-            request.lease = None
-            self.settle()
-
-    @rule(request=requests, closed=st.booleans())
-    def fail(self, request: Request, closed: bool) -> None:
-        if request in self.out:
-            assert request.lease is not None
-            envs = request.lease.envs
-            envs.close() if closed else envs.faults.append("it broke")
-            if not self.is_broken(request):
-                self.broken.append(envs)
-
-    def is_broken(self, request: Request) -> bool:
-        return request.lease is not None and any(request.lease._envs is broken for broken in self.broken)
-
-    @rule(request=requests, num_envs=st.integers(1, 7), through_envs=st.booleans())
-    def resize_lease(self, request: Request, num_envs: int, through_envs: bool) -> None:
-        if request not in self.out or self.is_broken(request):
-            return
-        assert request.lease is not None
-        change = num_envs - request.num_envs
-        fits = change <= 0 or (not self.waiting and self.leased() + change <= self.most)
-        assert (request.lease.most_envs >= num_envs) == fits or change <= 0
-        try:
-            resize = request.lease.envs.resize if through_envs else request.lease.resize
-            assert resize(num_envs) == f"observations of {num_envs}"
-            assert fits
-            request.num_envs = num_envs
-        except (PoolBusyError, ConfigError):
-            assert not fits
-        assert request.lease.num_envs == request.num_envs
-        self.settle()
-
-    @rule(most=st.integers(1, 8))
-    def change_the_budget(self, most: int) -> None:
-        self.most, self.highest = most, max(self.highest, most)
-        self.pool.resize(most)
-        self.settle()
-
-    @invariant()
-    def the_budget_is_kept(self) -> None:
-        status = self.pool.status()
-        assert status.leased == self.leased() == sum(lease.num_envs for lease in status.leases)
-        assert status.leased + status.idle <= max(self.most, status.leased)
-        assert self.pool.census.most <= self.highest
-        broken = sum(envs.num_envs for envs in self.broken if envs.closed and self.is_out(envs))
-        assert self.pool.census.now == status.leased + status.idle - broken
-
-    def is_out(self, envs: Any) -> bool:
-        return any(request.lease is not None and request.lease._envs is envs for request in self.out)
-
-    def teardown(self) -> None:
-        self.pool.close()
-        for request in (*self.waiting, *self.out):
-            assert eventually(lambda request=request: request.done)
-        assert all(isinstance(request.error, BackendError) for request in self.waiting)
-        assert self.pool.census.now == 0
-
-
-TestPoolMachine = PoolMachine.TestCase
-# Not made smaller: every try of a failing order waits for what never comes.
-TestPoolMachine.settings = settings(max_examples=40, stateful_step_count=25, phases=[Phase.generate])
-
-
-# The real thing
 
 
 @pytest.fixture
 def pool() -> Iterator[EnvPool]:
     with EnvPool(8) as made:
         yield made
-
-
-def lease(pool: EnvPool, num_envs: int, **options: Any) -> Lease:
-    return pool.lease("template", num_envs, **{"threads": 1, "timeout": 5.0, **options})
-
-
-def trajectory(envs: Any, steps: int = 30) -> np.ndarray:
-    """Return observations of some steps after a reset that goes on with the seed that they have."""
-    envs.reset()
-    return np.stack([np.array(envs.step(np.arange(envs.num_envs) % 2)[0]) for _ in range(steps)])
 
 
 def test_environments_serve_again_as_if_they_were_new(pool):
@@ -478,7 +245,7 @@ def test_waiting_ends_with_the_timeout(pool):
     started = time.monotonic()
     with pytest.raises(PoolBusyError, match=r"no room for 3 environments of template: 6 of 8 are leased") as raised:
         lease(pool, 3, timeout=0.2)
-    assert 0.2 <= time.monotonic() - started < 2
+    assert 0.2 <= time.monotonic() - started < 30  # late on a busy machine, but not never
     assert isinstance(raised.value, TimeoutError)
     assert pool.status().waiting == 0
     assert lease_of_all.most_envs == 8
@@ -659,109 +426,6 @@ def test_a_failure_to_close_does_not_hit_those_who_need_the_room():
     first.release()
     with pytest.warns(UserWarning, match="closing environments of a failed: stuck"):
         pool.lease("b", 2)
-
-
-# Memory
-
-
-@pytest.fixture
-def weighed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DummyPool]:
-    """Return what makes pools in whose process environments of kind 'heavy' take 100 bytes, others 10."""
-
-    def make(**options: Any) -> DummyPool:
-        made = DummyPool(100, **options)
-        monkeypatch.setattr(
-            pool_module, "bytes_in_use",
-            lambda: 5000 + sum(
-                (0 if envs.closed else envs.num_envs) * (100 if envs.kind == "heavy" else 10)
-                for envs in made.census.made
-            ),
-        )  # fmt: skip
-        return made
-
-    return make
-
-
-def test_memory_is_measured_and_limits_what_is_lent(weighed):
-    pool = weighed(memory_limit=1000)
-    first = pool.lease("heavy", 6)
-    assert pool.status().bytes == 600
-    assert pool.status().leases[0].bytes == 600
-    with pytest.raises(PoolBusyError, match="600 of 1,000 bytes"):
-        pool.lease("heavy", 5, timeout=0.1)
-    assert first.most_envs == 10
-    light = pool.lease("light", 40, timeout=1)
-    assert pool.status().bytes == 1000
-    with pytest.raises(PoolBusyError):
-        first.resize(7)
-    light.release()
-    first.resize(7)  # what lies idle makes room
-    assert pool.status().bytes == 700
-    assert pool.status().idle == 0
-    with pytest.raises(ConfigError, match=r"takes 100 bytes.*at most 10 fit"):
-        pool.lease("heavy", 11)
-
-
-def test_what_turns_out_to_be_too_heavy_waits_for_room(weighed):
-    pool = weighed(memory_limit=1000)
-    first = pool.lease("light", 50)
-    request = Request(pool, "heavy", 8)  # how heavy they are is not known before
-    assert eventually(lambda: pool._budget.sizes and pool.status().waiting == 1 and pool.census.now == 50)
-    assert not request.done
-    first.release()
-    assert eventually(lambda: request.done)
-    assert request.lease is not None
-    assert (pool.status().bytes, pool.census.now) == (800, 8)
-
-
-def test_what_turns_out_to_be_too_heavy_for_all_of_it_is_refused(weighed):
-    pool = weighed(memory_limit=1000)
-    with pytest.raises(ConfigError, match=r"at most 10 fit into memory_limit = 1,000"):
-        pool.lease("heavy", 20)
-    assert pool.census.now == pool.status().leased == 0
-
-
-MEASURING = """
-import numpy as np
-from tests.vector.foreign_envs import Counting
-from velodrome.vector.pool import EnvPool
-
-class Heavy(Counting):
-    def __init__(self):
-        super().__init__()
-        self.ballast = np.ones(1 << 20)  # 8 MiB
-
-with EnvPool(20, memory_limit=1 << 30) as pool:
-    held = pool.lease(Heavy, 6, backend="serial")
-    print(pool.status().bytes, held.most_envs)
-"""
-
-
-def test_real_memory_is_measured():
-    # In a process of its own: here other tests' memory and workers come and go.
-    answer = subprocess.run(
-        [sys.executable, "-c", MEASURING], capture_output=True, text=True, timeout=120, check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
-    measured, most = map(int, answer.stdout.split())
-    # Without the limit's warm-up the code that a first environment brings would count as well.
-    assert 6 * 8e6 < measured < 6 * 12e6
-    assert most == 20
-
-
-def test_measurements_do_not_keep_a_market_alive(pool):
-    import weakref
-
-    market = small_market()
-    with pool.lease("trading", 2, market=market, threads=1):
-        pass
-    assert len(pool._budget.sizes) == 1
-    gone = weakref.ref(market)
-    del market
-    with lease(pool, 8):
-        pass
-    gc.collect()
-    assert gone() is None
 
 
 # One for the process
