@@ -534,6 +534,19 @@ def test_a_script_needs_no_guard_and_its_own_classes_are_sent(backend, tmp_path)
     assert done.stderr == ""
 
 
+def test_what_somebody_preloads_into_the_fork_server_is_kept():
+    code = (
+        "import multiprocessing as m, multiprocessing.forkserver as f\n"
+        "from velodrome.vector.worker_handle import process_context\n"
+        "m.get_context('forkserver').set_forkserver_preload(['json'])\n"
+        "process_context('forkserver')\n"
+        "print(f._forkserver._preload_modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "['json']"
+
+
 def test_an_environment_that_cannot_travel_is_told_and_runs_here(capsys):
     lock = threading.Lock()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
@@ -244,9 +245,15 @@ def process_context(method: StartMethod) -> Any:
             f"offered: it copies locks that its threads hold."
         )
     context = multiprocessing.get_context(method)
-    if method == "forkserver":
+    if method == "forkserver" and nothing_preloaded():
         context.set_forkserver_preload(["velodrome.vector.worker"])
     return context
+
+
+def nothing_preloaded() -> bool:
+    """Return whether nobody has said what the process's one fork server is to load; what somebody said is kept."""
+    server = getattr(multiprocessing.forkserver, "_forkserver", None)
+    return getattr(server, "_preload_modules", ["__main__"]) == ["__main__"]
 
 
 @contextlib.contextmanager
