@@ -14,10 +14,12 @@ _HOMES = {
     "synthetic_bars": "velodrome.bars",
     "Bars": "velodrome.bars",
     "build_market": "velodrome.tables",
+    "build_basket": "velodrome.tables",
     "walk_forward": "velodrome.tables",
     "check_leaks": "velodrome.tables",
     "describe_features": "velodrome.tables",
     "Market": "velodrome.tables",
+    "Basket": "velodrome.tables",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
     "recommend": "velodrome.vector.autotune",
@@ -34,12 +36,14 @@ _HOMES = {
 }
 __all__ = [
     "Bars",
+    "Basket",
     "EnvPool",
     "Market",
     "Run",
     "VecMonitor",
     "VectorizedEnvConfig",
     "__version__",
+    "build_basket",
     "build_market",
     "check_bars",
     "check_leaks",
@@ -63,7 +67,15 @@ if TYPE_CHECKING:
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
     from velodrome.runs.evaluating import evaluate
     from velodrome.runs.run import Run, resume, train
-    from velodrome.tables import Market, build_market, check_leaks, describe_features, walk_forward
+    from velodrome.tables import (
+        Basket,
+        Market,
+        build_basket,
+        build_market,
+        check_leaks,
+        describe_features,
+        walk_forward,
+    )
     from velodrome.vector.autotune import recommend
     from velodrome.vector.config import VectorizedEnvConfig
     from velodrome.vector.make import make, make_vec

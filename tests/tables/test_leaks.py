@@ -147,7 +147,7 @@ def test_a_coarse_bar_that_is_shown_before_it_closed_is_caught(bars, monkeypatch
 def test_an_unfinished_coarse_bar_is_caught(bars, monkeypatch):
     honest = recipe.make_timeline
 
-    def hasty(source, choices, timeframe):
+    def hasty(source, choices, timeframe, until=None):
         """Keep the last bar although its bin has not ended, and call it closed with its last source bar."""
         if timeframe == choices.source:
             return honest(source, choices, timeframe)

@@ -81,8 +81,8 @@ def _assemble(draft: Draft, session: str, name: str | None) -> Market:
         "begin": draft.begin,
         "end": draft.end,
     }
-    arrays = {key: _frozen(array) for key, array in arrays.items()}
-    columns = {key: _frozen(np.concatenate([series.extra[key] for series in every])) for key in recipe.columns}
+    arrays = {key: frozen(array) for key, array in arrays.items()}
+    columns = {key: frozen(np.concatenate([series.extra[key] for series in every])) for key in recipe.columns}
     tables = _stack(draft)
     choices = {
         "symbols": bars.symbols,
@@ -116,7 +116,7 @@ def _assemble(draft: Draft, session: str, name: str | None) -> Market:
     )
 
 
-def _frozen(array: NDArray) -> NDArray:
+def frozen(array: NDArray) -> NDArray:
     """Write-protect an array that was made here."""
     array.flags.writeable = False
     return read_only(array)

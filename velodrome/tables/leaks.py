@@ -100,7 +100,7 @@ def check_leaks(
     )
 
 
-class _Check:
+class Check:
     """Findings as they come, the first of each feature, timeframe and instrument."""
 
     def __init__(self) -> None:
@@ -112,32 +112,46 @@ class _Check:
     def add(self, leak: Leak) -> None:
         self.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
 
+    def report(self, recipe: Recipe) -> LeakReport:
+        """Say what was found, functions that could not be checked at all included."""
+        for place, feature in own_functions(recipe):
+            if feature.name not in self.checked:
+                timeframe = recipe.windows[place].timeframe.text
+                detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
+                self.add(Leak("unchecked", feature.name, timeframe, "all", 0, 0, "", detail))
+        return LeakReport(tuple(self.found.values()), self.comparisons, tuple(self.skipped))
+
 
 def find_leaks(draft: Draft) -> LeakReport:
     """Run all three comparisons on a draft of a market."""
-    check = _Check()
+    check = Check()
     recipe = draft.recipe
-    functions = [
+    for index, (symbol, instrument) in enumerate(zip(draft.bars, draft.instruments, strict=True)):
+        _check_closed(check, instrument, recipe, symbol)
+        if index < DENSE_INSTRUMENTS:
+            check_functions(check, instrument, recipe, symbol)
+        for cut in source_cuts(draft.bars[symbol], instrument):
+            _compare_prefix(check, draft.bars[symbol], cut, instrument, recipe, symbol)
+    if TRAIN in draft.splits:
+        _check_training(check, draft)
+    return check.report(recipe)
+
+
+def own_functions(recipe: Recipe) -> list[tuple[int, Feature]]:
+    """Return the features that are a user's functions, each with the number of its window."""
+    return [
         (place, feature)
         for place, choice in enumerate(recipe.windows)
         for feature in choice.features
         if feature.function is not None
     ]
-    for index, (symbol, instrument) in enumerate(zip(draft.bars, draft.instruments, strict=True)):
-        _check_closed(check, instrument, recipe, symbol)
-        for place, feature in functions if index < DENSE_INSTRUMENTS else []:
-            timeframe = recipe.windows[place].timeframe.text
-            _check_stretches(check, feature, instrument.windows[place].timeline, symbol, timeframe, recipe.timezone)
-        for cut in source_cuts(draft.bars[symbol], instrument):
-            _compare_prefix(check, draft.bars[symbol], cut, instrument, recipe, symbol)
-    if TRAIN in draft.splits:
-        _check_training(check, draft)
-    for place, feature in functions:
-        if feature.name not in check.checked:
-            timeframe = recipe.windows[place].timeframe.text
-            detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
-            check.add(Leak("unchecked", feature.name, timeframe, "all", 0, 0, "", detail))
-    return LeakReport(tuple(check.found.values()), check.comparisons, tuple(check.skipped))
+
+
+def check_functions(check: Check, instrument: Instrument, recipe: Recipe, symbol: str) -> None:
+    """Cut short stretches of one instrument's bars after every bar, for each of the user's functions."""
+    for place, feature in own_functions(recipe):
+        timeframe = recipe.windows[place].timeframe.text
+        check_stretches(check, feature, instrument.windows[place].timeline, symbol, timeframe, recipe.timezone)
 
 
 def source_cuts(source: Series, instrument: Instrument) -> list[int]:
@@ -163,7 +177,7 @@ def source_cuts(source: Series, instrument: Instrument) -> list[int]:
     return cuts
 
 
-def _check_closed(check: _Check, instrument: Instrument, recipe: Recipe, symbol: str) -> None:
+def _check_closed(check: Check, instrument: Instrument, recipe: Recipe, symbol: str) -> None:
     """Require of every window of every execution bar that its last row had closed, by time and by source bar."""
     execution = instrument.execution
     for choice, table in zip(recipe.windows, instrument.windows, strict=True):
@@ -183,7 +197,7 @@ def _window_leak(timeframe: str, symbol: str, cut: int, bar: int, execution: Tim
     return Leak("window", f"window {timeframe}", timeframe, symbol, cut, bar, time, detail)
 
 
-def _compare_prefix(check: _Check, source: Series, cut: int, full: Instrument, recipe: Recipe, symbol: str) -> None:
+def _compare_prefix(check: Check, source: Series, cut: int, full: Instrument, recipe: Recipe, symbol: str) -> None:
     """Make an instrument's tables again from the first `cut` source bars and compare."""
     functions = [feature.name for choice in recipe.windows for feature in choice.features if feature.function]
     try:
@@ -198,7 +212,7 @@ def _compare_prefix(check: _Check, source: Series, cut: int, full: Instrument, r
     _compare_tables(check, cut, full, again, recipe, symbol)
 
 
-def _compare_tables(check: _Check, cut: int, full: Instrument, again: Instrument, recipe: Recipe, symbol: str) -> None:
+def _compare_tables(check: Check, cut: int, full: Instrument, again: Instrument, recipe: Recipe, symbol: str) -> None:
     """Compare everything that was known after `cut` source bars; `again` was made without the others."""
     bars = int(np.searchsorted(full.execution.last_source, cut))
     bars = min(bars, len(again.execution.series))
@@ -216,27 +230,27 @@ def _compare_tables(check: _Check, cut: int, full: Instrument, again: Instrument
             continue
         # Rows that had closed by then: in a prefix, all that it has.
         rows = min(int(np.searchsorted(mine.timeline.last_source, cut)), len(theirs.values))
-        for column in _different_columns(mine.values[:rows], theirs.values[:rows]):
+        for column in different_columns(mine.values[:rows], theirs.values[:rows]):
             pair = mine.values[:rows, column], theirs.values[:rows, column]
-            check.add(_feature_leak(mine.names[column], timeframe, symbol, cut, mine.timeline.series, *pair))
+            check.add(feature_leak(mine.names[column], timeframe, symbol, cut, mine.timeline.series, *pair))
 
 
-def _different_columns(full: NDArray[np.float64], part: NDArray[np.float64]) -> list[int]:
+def different_columns(full: NDArray[np.float64], part: NDArray[np.float64]) -> list[int]:
     """Return the columns that differ in any bit; one NaN is as good as another."""
     if np.array_equal(full.view(np.int64), part.view(np.int64)):
         return []
-    return [column for column in range(full.shape[1]) if _different(full[:, column], part[:, column]).any()]
+    return [column for column in range(full.shape[1]) if different(full[:, column], part[:, column]).any()]
 
 
-def _different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
+def different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
     bits = np.ascontiguousarray(full).view(np.int64) != np.ascontiguousarray(part).view(np.int64)
     return bits & ~(np.isnan(full) & np.isnan(part))
 
 
-def _feature_leak(
+def feature_leak(
     name: str, timeframe: str, symbol: str, cut: int, series: Series, full: NDArray, part: NDArray, first: int = 0
 ) -> Leak:
-    rows = np.flatnonzero(_different(full, part))
+    rows = np.flatnonzero(different(full, part))
     row = int(rows[0])
     distance = np.abs(full[rows] - part[rows])
     rounding = bool(np.all(distance <= ROUNDING * np.maximum(np.abs(full[rows]), np.abs(part[rows]))))
@@ -264,15 +278,13 @@ def stretches(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
         yield begin, begin + length, max(1, round(DENSE_CUTS / allowed))
 
 
-def _check_stretches(
-    check: _Check, feature: Feature, line: Timeline, symbol: str, timeframe: str, timezone: str
-) -> None:
+def check_stretches(check: Check, feature: Feature, line: Timeline, symbol: str, timeframe: str, timezone: str) -> None:
     """Cut short stretches of bars after every bar: a function must be causal on any bars, wherever they begin."""
     series = line.series
     where = f"{symbol} {timeframe}"
     whole = compute_feature(series, feature, timezone, where)
     repeated = compute_feature(series, feature, timezone, where)
-    if _different_columns(whole, repeated):
+    if different_columns(whole, repeated):
         detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
         check.add(
             Leak("random", feature.name, timeframe, symbol, len(series), 0, describe_time(series.time[0]), detail)
@@ -302,9 +314,9 @@ def _check_stretches(
             if part is None:
                 continue
             check.checked.add(feature.name)
-            for column in _different_columns(full[: cut - begin], part):
+            for column in different_columns(full[: cut - begin], part):
                 pair = full[: cut - begin, column], part[:, column]
-                check.add(_feature_leak(names[column], timeframe, symbol, cut, series, *pair, first=begin))
+                check.add(feature_leak(names[column], timeframe, symbol, cut, series, *pair, first=begin))
                 return
 
 
@@ -319,7 +331,7 @@ def altered_after(source: Series, keep: int) -> Series:
     return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
 
 
-def _check_training(check: _Check, draft: Draft) -> None:
+def _check_training(check: Check, draft: Draft) -> None:
     """Alter all that came after the training split: tables until then, and the scalers' fit, must stay."""
     train = draft.splits[TRAIN]
     altered = []
@@ -338,9 +350,7 @@ def _check_training(check: _Check, draft: Draft) -> None:
             scaler.kind, scaler.timeframe, scaler.features, draft.bars.symbols, rows, scaler.clip, draft.per_instrument
         )
         for column, name in enumerate(scaler.features):
-            same = np.array_equal(fitted.centre[:, column], scaler.centre[:, column]) and np.array_equal(
-                fitted.scale[:, column], scaler.scale[:, column]
-            )
+            same = scaling.same_column(fitted, scaler, column)
             leaks_itself = any(key[:2] == (name, scaler.timeframe) for key in check.found)
             if not same and not leaks_itself:
                 detail = "is fitted to other numbers when the bars after the training split are altered"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,35 +13,36 @@ from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.scaling import Scaler
 from velodrome.tables.windows import WindowTables
 
+AnyMarket = TypeVar("AnyMarket", bound="WindowedRows")
 
-@dataclass(frozen=True)
-class Market:
-    """Execution bars of all instruments one after another, and the windows that an observation shows of them.
 
-    T counts execution bars of all instruments together, K counts instruments. Row numbers are within the T rows.
+@dataclass(frozen=True, kw_only=True)
+class WindowedRows:
+    """Rows on which decisions are taken, in stretches, with the windows that an observation shows at each.
+
+    T counts rows, S counts stretches: the instruments of a `Market` one after another, the one grid of a `Basket`.
     """
 
     symbols: tuple[str, ...]
     timeframe: str  # of the execution bars
     timezone: str
     time: NDArray[np.int64]  # [T] open time, nanoseconds UTC
-    ohlc: NDArray[np.float64]  # [T, 4] open, high, low, close: what fills and marks use
-    volume: NDArray[np.float64]  # [T]
-    atr: NDArray[np.float64]  # [T] average true range over 14 bars, in price units, known when the bar closed
-    session_last: NDArray[np.uint8]  # [T] 1 on the last bar of its session
-    columns: Mapping[str, NDArray[np.float64]]  # further columns of the data by name, [T] each (funding rates …)
-    begin: NDArray[np.int64]  # [K] first row on which a decision may be taken: every window is complete
-    end: NDArray[np.int64]  # [K] one past the last row that may be traded
+    begin: NDArray[np.int64]  # [S] first row on which a decision may be taken: every window is complete
+    end: NDArray[np.int64]  # [S] one past the last row that may be traded
     windows: WindowTables
     window_names: tuple[str, ...]  # [w] the timeframe of each window
     feature_names: tuple[tuple[str, ...], ...]  # [w] the features in each row of each window
-    splits: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # by name: begin, end by instrument
+    splits: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # by name: begin, end by stretch
     content_hash: str = ""  # of every array and every choice that made them
-    optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
     name: str = "market"
     scalers: tuple[Scaler, ...] = ()  # [w] how the features of each window were scaled
 
-    def split(self, name: str) -> Market:
+    @property
+    def stretches(self) -> tuple[str, ...]:
+        """What each stretch of rows is called: the instruments, here."""
+        return self.symbols
+
+    def split(self: AnyMarket, name: str) -> AnyMarket:
         """Return the same market restricted to one split; windows may still look back before its first bar."""
         if name not in self.splits:
             legal = tuple(self.splits)
@@ -59,3 +61,18 @@ class Market:
 
     def __len__(self) -> int:
         return len(self.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Market(WindowedRows):
+    """Execution bars of all instruments one after another, and the windows that an observation shows of them.
+
+    T counts execution bars of all instruments together, S = K counts instruments. Row numbers are within the T rows.
+    """
+
+    ohlc: NDArray[np.float64]  # [T, 4] open, high, low, close: what fills and marks use
+    volume: NDArray[np.float64]  # [T]
+    atr: NDArray[np.float64]  # [T] average true range over 14 bars, in price units, known when the bar closed
+    session_last: NDArray[np.uint8]  # [T] 1 on the last bar of its session
+    columns: Mapping[str, NDArray[np.float64]]  # further columns of the data by name, [T] each (funding rates …)
+    optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known

@@ -117,13 +117,18 @@ def source_close_time(time: NDArray[np.int64], timeframe: Timeframe, timezone: s
     return np.where(time == start, end, after)
 
 
-def make_timeline(source: Series, recipe: Recipe, timeframe: Timeframe) -> Timeline:
-    """Return the bars of a timeframe; one whose bin had not ended when the data did is left out, as it could change."""
+def make_timeline(source: Series, recipe: Recipe, timeframe: Timeframe, until: int | None = None) -> Timeline:
+    """Return the bars of a timeframe; one whose bin had not ended when the data did is left out, as it could change.
+
+    The data ends with its last bar or, where other instruments go on, at the moment `until`.
+    """
     source_close = source_close_time(source.time, recipe.source, recipe.timezone)
     if timeframe == recipe.source:
         return Timeline(source, source_close, np.arange(len(source)))
     series, close_time = resample(source, timeframe, recipe.timezone)
-    complete = int(np.searchsorted(close_time, source_close[-1], side="right")) if len(source) else 0
+    complete = 0
+    if len(source):
+        complete = int(np.searchsorted(close_time, source_close[-1] if until is None else until, side="right"))
     close_time = close_time[:complete]
     return Timeline(series.slice(0, complete), close_time, np.searchsorted(source.time, close_time) - 1)
 
@@ -139,13 +144,15 @@ def last_closed_rows(window: Timeline, execution: Timeline) -> NDArray[np.int64]
     return np.minimum(by_time, by_source)
 
 
-def make_instrument(source: Series, recipe: Recipe, symbol: str) -> Instrument:
+def make_instrument(source: Series, recipe: Recipe, symbol: str, until: int | None = None) -> Instrument:
     """Compute one instrument's execution bars and the rows of its windows."""
-    execution = make_timeline(source, recipe, recipe.execution)
+    execution = make_timeline(source, recipe, recipe.execution, until)
     tables = []
     for choice in recipe.windows:
         timeline = (
-            execution if choice.timeframe == recipe.execution else make_timeline(source, recipe, choice.timeframe)
+            execution
+            if choice.timeframe == recipe.execution
+            else make_timeline(source, recipe, choice.timeframe, until)
         )
         where = f"{symbol} {choice.timeframe}"
         values, names = compute_features(timeline.series, choice.features, recipe.timezone, where)
@@ -208,6 +215,12 @@ def make_instruments(bars: Bars, recipe: Recipe) -> tuple[tuple[Instrument, ...]
         instrument = make_instrument(bars[symbol], recipe, symbol)
         instruments.append(instrument)
         begins.append(first_decision(instrument, recipe, symbol))
+    check_same_columns(bars, instruments)
+    return tuple(instruments), begins
+
+
+def check_same_columns(bars: Bars, instruments: Sequence[Instrument]) -> None:
+    """Refuse feature functions that give some instruments other columns than others."""
     names: list[Any] = [[table.names for table in instrument.windows] for instrument in instruments]
     for symbol, theirs in zip(bars, names, strict=True):
         if theirs != names[0]:
@@ -215,4 +228,3 @@ def make_instruments(bars: Bars, recipe: Recipe) -> tuple[tuple[Instrument, ...]
                 f"a feature function gives other columns for {symbol} ({theirs}) than for {bars.symbols[0]} "
                 f"({names[0]}); it must return the same number of columns for every instrument."
             )
-    return tuple(instruments), begins

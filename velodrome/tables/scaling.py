@@ -80,6 +80,13 @@ class Scaler:
         )
 
 
+def same_column(one: Scaler, other: Scaler, column: int) -> bool:
+    """Return whether two scalers treat a feature alike, to the bit."""
+    return np.array_equal(one.centre[:, column], other.centre[:, column]) and np.array_equal(
+        one.scale[:, column], other.scale[:, column]
+    )
+
+
 def check_kind(kind: str, clip: float | None) -> None:
     """Refuse a scaler that does not exist, or a clip that is not positive."""
     if kind not in SCALER_KINDS:
