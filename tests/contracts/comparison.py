@@ -15,6 +15,8 @@ def random_actions(space: gymnasium.Space, num_envs: int, steps: int, seed: int)
     rng = np.random.default_rng(seed)
     if isinstance(space, gymnasium.spaces.Discrete):
         return list(rng.integers(0, space.n, (steps, num_envs)))
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return list(rng.integers(0, space.nvec, (steps, num_envs, *space.shape)))
     return list(rng.uniform(space.low, space.high, (steps, num_envs, *space.shape)).astype(np.float32))
 
 

@@ -176,18 +176,17 @@ class EnvironmentContract:
         envs = self.envs(3)
         envs.reset(seed=1)
         cursors = envs.column("cursor")
-        discrete = isinstance(envs.single_action_space, gymnasium.spaces.Discrete)
-        bad = [np.array([0, int(1e6), 0]), np.array([0, -1, 0])] if discrete else []
-        if not discrete:
-            fine = np.zeros((3, *envs.single_action_space.shape), np.float32)
-            for value in (9.0, np.nan):
-                fine[1] = value
-                bad.append(fine.copy())
+        discrete = np.issubdtype(envs.single_action_space.dtype, np.integer)
+        bad = []
+        fine = np.zeros((3, *envs.single_action_space.shape), np.int64 if discrete else np.float32)
+        for value in (int(1e6), -1) if discrete else (1e6, np.nan):
+            fine[1] = value
+            bad.append(fine.copy())
         for actions in bad:
             with pytest.raises(ActionError, match=r"action of environment 1 is .* outside .*Nothing was stepped"):
                 envs.step(actions)
         with pytest.raises(ActionError, match="expected one for each of 3 environments"):
-            envs.step(np.zeros(2, np.int64 if discrete else np.float32))
+            envs.step(fine[:2])
         np.testing.assert_array_equal(envs.column("cursor"), cursors)
 
     def test_a_step_before_the_first_reset_is_refused(self):

@@ -238,7 +238,7 @@ def test_illegal_and_contradictory_values_are_refused(values, message):
 def test_an_unknown_name_suggests_the_nearest(name, meant):
     message = refusal(**{name: 1})
     assert f"unknown parameter {name!r}. Did you mean {meant!r}?" in message
-    assert "Legal parameters: initial_cash, fee, " in message
+    assert "Legal parameters: episode_length, start, initial_cash, fee, " in message
 
 
 def test_an_unknown_preset_suggests_the_nearest():

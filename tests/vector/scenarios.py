@@ -101,14 +101,15 @@ def whether_overwritten(returned: list[tuple[Any, dict[str, np.ndarray]]]) -> di
 def illegal_actions(envs: Any) -> list[np.ndarray]:
     """Return batches in which only the last environment's action is illegal, and one of the wrong shape."""
     n = envs.num_envs
-    if isinstance(envs.single_action_space, gymnasium.spaces.Discrete):
-        batches = [np.zeros(n, np.int64) for _ in range(2)]
-        batches[0][-1], batches[1][-1] = -1, envs.single_action_space.n
-        return [*batches, np.zeros(n, np.float32), np.zeros(n + 1, np.int64)]
-    batches = [np.zeros((n, 1), np.float32) for _ in range(3)]
-    for batch, value in zip(batches, (1.5, -1.5, np.nan), strict=True):
+    space = envs.single_action_space
+    if np.issubdtype(space.dtype, np.integer):
+        batches = [np.zeros((n, *space.shape), np.int64) for _ in range(2)]
+        batches[0][-1], batches[1][-1] = -1, space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+        return [*batches, np.zeros((n, *space.shape), np.float32), np.zeros((n + 1, *space.shape), np.int64)]
+    batches = [np.zeros((n, *space.shape), np.float32) for _ in range(3)]
+    for batch, value in zip(batches, (space.high + 0.5, space.low - 0.5, np.nan), strict=True):
         batch[-1] = value
-    return [*batches, np.zeros((n + 1, 1), np.float32)]
+    return [*batches, np.zeros((n + 1, *space.shape), np.float32)]
 
 
 def refused(envs: Any, actions: np.ndarray) -> str:

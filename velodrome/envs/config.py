@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
 
@@ -78,6 +79,48 @@ class EnvConfig(BaseModel):
             meaning = cls.model_fields[name].description if name in legal else None
             stop = "" if problem.endswith("?") else "."
             raise ConfigError(received + problem + (f"{stop} {name}: {meaning}." if meaning else "")) from error
+
+
+class EpisodeConfig(EnvConfig):
+    """Base of the parameters of an environment on a market: how long episodes are and where they begin."""
+
+    episode_length: int | tuple[int, int] | None = Field(
+        None, description="decisions in an episode, or a range drawn per episode; None: until the data ends"
+    )
+    start: Literal["random", "sequential", "first"] = Field("random", description="where episodes begin")
+
+    @field_validator("episode_length")
+    @classmethod
+    def _length_is_legal(cls, length: int | tuple[int, int] | None) -> int | tuple[int, int] | None:
+        ends = length if isinstance(length, tuple) else (length, length)
+        if length is not None and not (1 <= ends[0] <= ends[1]):  # type: ignore[operator]
+            raise ValueError("needs at least 1 decision; a range is written (low, high) with low ≤ high")
+        return length
+
+    @model_validator(mode="after")
+    def _start_suits_the_length(self) -> EpisodeConfig:
+        if self.start == "sequential" and isinstance(self.episode_length, tuple):
+            raise ValueError("start='sequential' needs one episode_length, not a range")
+        return self
+
+    @property
+    def episode_lengths(self) -> tuple[int, int]:
+        """(low, high) of the episode length; (0, 0) when episodes run until the data ends."""
+        if self.episode_length is None:
+            return (0, 0)
+        return self.episode_length if isinstance(self.episode_length, tuple) else (self.episode_length,) * 2
+
+
+def with_preset(
+    model: type[EnvConfig], presets: Mapping[str, Mapping[str, Any]], preset: str | None, values: Mapping[str, Any]
+) -> Any:
+    """Return the parameters of a preset (or the defaults) with some values replaced."""
+    if preset is None:
+        return model.create(**values)
+    if preset not in presets:
+        legal = tuple(presets)
+        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(legal)}.{did_you_mean(preset, legal)}")
+    return model.create(**{**presets[preset], **values})
 
 
 def number_names(model: type[EnvConfig]) -> tuple[str, ...]:

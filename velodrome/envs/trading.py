@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.config import number_names, params_type
 from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64, increment
+from velodrome.envs.episodes import begin_episode, fill_cost, log_return, sharpe_ratio
 from velodrome.envs.margin_account import (
     CLOSE,
     CLOSED_POSITION,
@@ -45,13 +46,11 @@ from velodrome.envs.margin_account import (
     with_cash,
 )
 from velodrome.envs.ranges import draw_numbers, number
-from velodrome.envs.rng import stream_index, uniform
+from velodrome.envs.rng import uniform
 from velodrome.envs.trading_config import TradingConfig
-from velodrome.tables.logarithm import logarithm_of_growth
 
 LEVELS, CONTINUOUS, BRACKETS = 0, 1, 2  # action kinds
 LOG_RETURN, RETURN, DIFFERENTIAL_SHARPE, DRAWDOWN, CUSTOM = 0, 1, 2, 3, 4  # rewards
-RANDOM, SEQUENTIAL, FIRST = 0, 1, 2  # starts
 OPEN_PRICE, HIGH_PRICE, LOW_PRICE, CLOSE_PRICE = 0, 1, 2, 3  # columns of Tables.ohlc
 
 NUMBERS = number_names(TradingConfig)  # their positions in State.numbers, by name:
@@ -222,12 +221,6 @@ def differential_sharpe(i: int, gain: float, decay: float, state: State) -> floa
     return ratio
 
 
-def log_return(growth: float, before: float) -> float:
-    if before <= 0.0:
-        return 0.0
-    return logarithm_of_growth(growth) if growth > 0.0 else -10.0
-
-
 def built_in_reward(
     i: int, exhausted: bool, growth: float, before: float, drawdown: float, state: State, params: Any
 ) -> float:
@@ -247,53 +240,6 @@ def built_in_reward(
 
 
 # The rule
-
-
-def begin_episode(i: int, state: State, tables: Tables, params: Any) -> None:
-    """Choose the start and the last bar of environment i's next episode."""
-    length = params.episode_length_low
-    if params.episode_length_high > length:
-        length += int(uniform(i, state) * (params.episode_length_high - length + 1))
-    index = stream_index(i, state)
-    instruments = tables.begin.size
-    shortest = max(1, length)
-    start, last = tables.begin[index % instruments], tables.end[index % instruments] - 1
-    if params.start != FIRST:
-        blocks = params.start == SEQUENTIAL
-        total = 0
-        for k in range(instruments):
-            free = tables.end[k] - shortest - tables.begin[k]
-            if free > 0:
-                total += ((free - 1) // length + 1 if length > 0 else 1) if blocks else free
-        chosen = (index + state.episode[i]) % total if blocks else int(uniform(i, state) * total)
-        for k in range(instruments):
-            free = tables.end[k] - shortest - tables.begin[k]
-            count = 0
-            if free > 0:
-                count = ((free - 1) // length + 1 if length > 0 else 1) if blocks else free
-            if chosen < count:
-                start = tables.begin[k] + (chosen * length if blocks else chosen)
-                last = tables.end[k] - 1
-                break
-            chosen -= count
-    if length > 0:
-        last = min(last, start + length)
-    if state.next_start[i] >= 0:
-        start = state.next_start[i]
-        for k in range(instruments):
-            if start < tables.end[k]:
-                last = tables.end[k] - 1
-                break
-        if length > 0:
-            last = min(last, start + length)
-    if state.next_last[i] >= 0:
-        last = state.next_last[i]
-    state.next_start[i] = -1
-    state.next_last[i] = -1
-    state.episode[i] += 1
-    state.start[i] = start
-    state.cursor[i] = start
-    state.last[i] = last
 
 
 def reset(i: int, state: State, tables: Tables, params: Any) -> None:
@@ -339,12 +285,11 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
 
 def trading_cost(i: int, price: float, draw: float, state: State, tables: Tables, params: Any) -> float:
     """Return how much worse than `price` a fill is, as a fraction: spread, slippage, and slippage by ATR."""
-    cost = number(i, HALF_SPREAD, params.half_spread, state, params)
-    cost += number(i, SLIPPAGE, params.slippage, state, params) * draw
+    half_spread = number(i, HALF_SPREAD, params.half_spread, state, params)
+    slippage = number(i, SLIPPAGE, params.slippage, state, params)
     by_range = number(i, SLIPPAGE_ATR, params.slippage_atr, state, params)
-    if by_range > 0.0:
-        cost += by_range * tables.atr[state.cursor[i]] / price
-    return min(cost, 0.99)
+    further = by_range * tables.atr[state.cursor[i]] / price if by_range > 0.0 else 0.0
+    return fill_cost(half_spread, slippage, draw, further)
 
 
 def funding_paid(
@@ -538,8 +483,6 @@ def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.fl
     """Write the statistics of the episode, in the order of STATISTICS."""
     length = state.cursor[i] - state.start[i]
     bars = max(1, length)
-    mean = state.return_sum[i] / bars
-    variance = state.return_square_sum[i] / bars - mean * mean
     out[0] = state.reward_sum[i]
     out[1] = state.equity[i] / state.initial[i] - 1.0
     out[2] = length
@@ -548,8 +491,7 @@ def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.fl
     closed = state.events[i] // CLOSED_POSITION & COUNT_MASK
     out[5] = state.events[i] & COUNT_MASK
     out[6] = state.events[i] // WON_POSITION / max(1, closed)
-    # Rounding leaves a constant series a variance of the order of 1e-17 times its square.
-    out[7] = mean / math.sqrt(variance) if variance > 1e-14 * mean * mean else 0.0
+    out[7] = sharpe_ratio(state.return_sum[i], state.return_square_sum[i], bars)
     out[8] = state.worst_drawdown[i]
     out[9] = state.code_counts[LIQUIDATED, i]
     out[10] = state.funding[i]

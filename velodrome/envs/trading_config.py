@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from velodrome.envs.config import EnvConfig, Number, number
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.envs.config import EpisodeConfig, Number, number, with_preset
 
 RewardName = Literal["log_return", "return", "differential_sharpe", "drawdown"]
 
 
-class TradingConfig(EnvConfig):
+class TradingConfig(EpisodeConfig):
     """One instrument, one account, one decision per execution bar."""
 
     # Numeric parameters: each may be a range (low, high), drawn anew for every episode in this order.
@@ -90,10 +89,6 @@ class TradingConfig(EnvConfig):
     reward: RewardName | Callable = Field(
         "log_return", description="a named reward, or your own function of (old account, new account)"
     )
-    episode_length: int | tuple[int, int] | None = Field(
-        None, description="decisions in an episode, or a range drawn per episode; None: until the data ends"
-    )
-    start: Literal["random", "sequential", "first"] = Field("random", description="where episodes begin")
     account_values: Literal["full", "torchtrade"] = Field(
         "full", description="which account values are observed: all, or the six of TorchTrade"
     )
@@ -119,35 +114,18 @@ class TradingConfig(EnvConfig):
             raise ValueError("a stop of a long must lie above a price of zero: distances below 1")
         return distances
 
-    @field_validator("episode_length")
-    @classmethod
-    def _length_is_legal(cls, length: int | tuple[int, int] | None) -> int | tuple[int, int] | None:
-        ends = length if isinstance(length, tuple) else (length, length)
-        if length is not None and not (1 <= ends[0] <= ends[1]):  # type: ignore[operator]
-            raise ValueError("needs at least 1 decision; a range is written (low, high) with low ≤ high")
-        return length
-
     @model_validator(mode="after")
     def _parameters_agree(self) -> TradingConfig:
         if self.funding_column is not None and self.funding != 0.0:
             raise ValueError("give either funding or funding_column, not both")
         if self.action == "levels" and not self.allow_short and all(level <= 0.0 for level in self.levels):
             raise ValueError("with allow_short=False at least one level must be above 0, or nothing can be traded")
-        if self.start == "sequential" and isinstance(self.episode_length, tuple):
-            raise ValueError("start='sequential' needs one episode_length, not a range")
         return self
 
     @property
     def holds_on_same_action(self) -> bool:
         """Whether an unchanged action holds, with the default of the action kind filled in."""
         return self.action == "levels" if self.hold_on_same_action is None else self.hold_on_same_action
-
-    @property
-    def episode_lengths(self) -> tuple[int, int]:
-        """(low, high) of the episode length; (0, 0) when episodes run until the data ends."""
-        if self.episode_length is None:
-            return (0, 0)
-        return self.episode_length if isinstance(self.episode_length, tuple) else (self.episode_length,) * 2
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -174,9 +152,4 @@ INTRADAY_FEATURES = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20"
 
 def trading_config(preset: str | None = None, **values: Any) -> TradingConfig:
     """Return the parameters of a preset (or the defaults) with some values replaced."""
-    if preset is None:
-        return TradingConfig.create(**values)
-    if preset not in PRESETS:
-        legal = tuple(PRESETS)
-        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(legal)}.{did_you_mean(preset, legal)}")
-    return TradingConfig.create(**{**PRESETS[preset], **values})
+    return with_preset(TradingConfig, PRESETS, preset, values)

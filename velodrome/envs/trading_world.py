@@ -13,13 +13,19 @@ from velodrome.envs import margin_account as account
 from velodrome.envs import trading
 from velodrome.envs.config import low_ends, number_ranges
 from velodrome.envs.contract import World
+from velodrome.envs.episodes import (
+    RESET_OPTIONS,
+    STARTS,
+    check_reset_options,
+    check_that_an_episode_fits,
+    shortest_truncation,
+)
 from velodrome.envs.trading_config import TradingConfig, trading_config
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.market import Market
 
 ACTION_KINDS = {"levels": trading.LEVELS, "continuous": trading.CONTINUOUS, "brackets": trading.BRACKETS}
 TRADE_MODES = {"fractional": account.FRACTIONAL, "notional": account.NOTIONAL, "quantity": account.QUANTITY}
-STARTS = {"random": trading.RANDOM, "sequential": trading.SEQUENTIAL, "first": trading.FIRST}
 REWARDS = {
     "log_return": trading.LOG_RETURN,
     "return": trading.RETURN,
@@ -123,37 +129,6 @@ def _funding(market: Market, config: TradingConfig) -> np.ndarray:
     return market.columns[name]
 
 
-def _check_that_an_episode_fits(market: Market, config: TradingConfig) -> None:
-    longest = max(1, config.episode_lengths[1])
-    bars = market.end - 1 - market.begin
-    if config.start == "first" and (bars < 1).any():
-        empty = market.symbols[int(np.argmin(bars))]
-        raise ConfigError(
-            f"start = 'first': {empty} has no bar to play in {market.name}; leave it out, or start at random"
-        )
-    if (bars < longest).all():
-        raise ConfigError(
-            f"no episode fits: episode_length = {config.episode_length!r} needs {longest} bars after the first with "
-            f"complete windows, and {market.name} has at most {int(max(bars.max(), 0))}. "
-            f"Use a shorter episode_length, shorter windows, or more data."
-        )
-
-
-def _check_options(options: Mapping[str, np.ndarray], market: Market) -> None:
-    """Refuse a start without complete windows, and a last bar outside the start's instrument."""
-    if "cursor" not in options:
-        raise ConfigError("the reset option 'last' needs 'cursor' beside it")
-    cursors = options["cursor"].astype(np.int64)
-    instrument = np.minimum(np.searchsorted(market.end, cursors, side="right"), len(market.end) - 1)
-    legal = (cursors >= market.begin[instrument]) & (cursors < market.end[instrument])
-    if not legal.all():
-        spans = ", ".join(f"{begin} … {end - 1}" for begin, end in zip(market.begin, market.end, strict=True))
-        raise ConfigError(f"cursor = {int(cursors[~legal][0])} is not a bar with complete windows; legal: {spans}")
-    last = options.get("last", cursors)
-    if not ((last >= cursors) & (last < market.end[instrument])).all():
-        raise ConfigError("last must not lie before cursor or beyond the end of its instrument's bars")
-
-
 def trading_world(
     market: Market | None = None, *, preset: str | None = None, split: str | None = None, **values: Any
 ) -> World:
@@ -165,7 +140,7 @@ def trading_world(
     config = trading_config(preset, **values)
     if split is not None:
         market = market.split(split)
-    _check_that_an_episode_fits(market, config)
+    check_that_an_episode_fits(market, config)
     discrete = len(config.levels) if config.action == "levels" else len(bracket_actions(config))
     continuous = config.action == "continuous"
     params = trading_params(config)
@@ -184,12 +159,11 @@ def trading_world(
         windows=market.windows,
         window_names=market.window_names,
         cursors=tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
-        # From the first bar on, an episode may find fewer bars than it is long.
-        shortest_truncation=1 if config.start == "first" else max(1, config.episode_lengths[0]),
+        shortest_truncation=shortest_truncation(config),
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
-        reset_options={"cursor": "next_start", "last": "next_last"},
-        check_options=lambda options: _check_options(options, market),
+        reset_options=RESET_OPTIONS,
+        check_options=lambda options: check_reset_options(options, market),
         describe_state=lambda columns: describe_account(columns, market),
     )
 

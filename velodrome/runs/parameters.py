@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # The parameters of an environment that is not listed are checked when it is made.
 MODELS = {
     "trading": "velodrome.envs.trading_config:TradingConfig",
+    "portfolio": "velodrome.envs.portfolio_config:PortfolioConfig",
     "cage2": "velodrome.envs.cage2_config:Cage2Config",
     "template": "velodrome.envs._template:TemplateConfig",
 }

@@ -77,9 +77,9 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self._seeded = np.zeros(self.num_envs, bool)
         self._started = np.zeros(self.num_envs, bool)
         self._ready = False  # every environment has an episode
-        discrete = isinstance(world.action_space, gymnasium.spaces.Discrete)
-        self._action_dtype = np.dtype(np.int64 if discrete else np.float32)
-        self._scalar_action = discrete or world.action_space.shape == (1,)
+        whole = isinstance(world.action_space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
+        self._action_dtype = np.dtype(np.int64 if whole else np.float32)
+        self._scalar_action = world.action_space.shape in ((), (1,))
         self._action_low, self._action_high = action_bounds(world.action_space)
 
     # What a backend supplies.
@@ -288,4 +288,6 @@ def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
         return 0, int(space.n) - 1
     if isinstance(space, gymnasium.spaces.Box):
         return (space.low.item(), space.high.item()) if space.shape == (1,) else (space.low, space.high)
-    raise ConfigError(f"a rule's action space must be Discrete or Box, received {space}")
+    if isinstance(space, gymnasium.spaces.MultiDiscrete) and not space.start.any():
+        return np.zeros_like(space.nvec), space.nvec - 1
+    raise ConfigError(f"a rule's action space must be Discrete, MultiDiscrete (from 0) or Box, received {space}")

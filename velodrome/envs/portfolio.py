@@ -1,0 +1,406 @@
+"""The portfolio environment: K instruments on one grid, one account, one decision per bar.
+
+`docs/portfolio.md` states the rule in words, in the same order as `step` below. Money is float64.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.envs.config import params_type
+from velodrome.envs.contract import Column, Float64, Int32, Rule, UInt64
+from velodrome.envs.episodes import begin_episode, fill_cost, sharpe_ratio
+from velodrome.envs.portfolio_config import PortfolioConfig
+from velodrome.envs.portfolio_numbers import (
+    BANKRUPT_AT,
+    BUY_FEE,
+    BUY_SAFETY,
+    BUYS,
+    CASH_RESERVE,
+    CASH_UNIT,
+    COUNT_NAMES,
+    COUNTS,
+    CUSTOM,
+    DECAY,
+    DISCRETE,
+    FINAL_DISCOUNT,
+    FUNDING,
+    HALF_SPREAD,
+    HOLDING_UNIT,
+    INITIAL_CASH,
+    MAX_GROSS,
+    MAX_HOLDING,
+    MAX_WEIGHT,
+    NUMBERS,
+    ORDER_SCALE,
+    ORDERS,
+    POSITION_FLOOR,
+    SELL_FEE,
+    SELLS,
+    SLIPPAGE,
+    TRADE_FRACTION,
+    TRAILING_STOP,
+    WEIGHTS,
+)
+from velodrome.envs.portfolio_orders import Book, Terms, decay_positions, quote_of, stop_positions, take_orders
+from velodrome.envs.portfolio_rewards import PortfolioAccount, custom_reward, named_reward
+from velodrome.envs.portfolio_sizing import size_orders, size_steps, size_weights
+from velodrome.envs.ranges import draw_numbers, number
+from velodrome.envs.rng import uniform
+
+STATISTICS = (
+    "reward", "return", "length", "fees", "turnover", "trades", "sharpe", "max_drawdown", "funding", "benchmark_return",
+    *COUNT_NAMES,
+)  # fmt: skip
+
+Params = params_type(
+    __name__,
+    PortfolioConfig,
+    (
+        "action", "weighting", "reward", "start", "fill", "allow_short", "first_bar_reference", "buys_restart_holding",
+        "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "randomised", "episode_length_low",
+        "episode_length_high",
+    ),
+)  # fmt: skip
+
+
+class Tables(NamedTuple):
+    """Read-only arrays; T rows of the grid, K instruments, N numeric parameters."""
+
+    open: NDArray[np.float64]  # [T, K]
+    close: NDArray[np.float64]  # [T, K]
+    tradable: NDArray[np.uint8]  # [T, K]
+    first: NDArray[np.float64]  # [K] close of the first row
+    begin: NDArray[np.int64]  # [1] first row of a decision
+    end: NDArray[np.int64]  # [1] one past the last row
+    min_quantity: NDArray[np.float64]  # [K] units
+    lot: NDArray[np.float64]  # [K] units
+    tier_volume: NDArray[np.float64]  # [tiers] from which each rate holds
+    tier_rate: NDArray[np.float64]  # [tiers]
+    number_low: NDArray[np.float64]  # [N] range of each numeric parameter
+    number_high: NDArray[np.float64]  # [N]
+    number_whole: NDArray[np.uint8]  # [N]
+
+
+class State:
+    """One column per value, one entry per environment; `state_type` adds the columns whose size depends on K."""
+
+    rng_key: UInt64
+    rng_counter: UInt64
+    cursor: Int32  # the row that was observed last
+    start: Int32  # the episode's first row
+    last: Int32  # the episode's last row
+    next_start: Int32  # start and last row that reset() was asked for; −1: none
+    next_last: Int32
+    episode: Int32  # episodes begun since seeding
+    per_bar: Float64  # 1 / rows of the episode
+    cash: Float64
+    equity: Float64  # at the close of the cursor's row
+    initial: Float64
+    peak: Float64
+    drawdown: Float64  # from the peak
+    gross: Float64  # Σ |weights|
+    largest: Float64  # |weight|
+    positions: Float64  # weights above `position_floor`
+    benchmark: Float64  # equity of the equal-weight account
+    benchmark_start: Float64
+    benchmark_cash: Float64  # of instruments that could not be bought at the start
+    volume: Float64  # traded notional
+    reward_sum: Float64
+    running_reward: Float64  # discounted by `final_discount`
+    return_sum: Float64
+    return_square_sum: Float64
+    fees: Float64
+    funding: Float64
+    turnover: Float64
+    worst_drawdown: Float64
+    counts: Annotated[NDArray[np.int32], Column(np.int32, rows=COUNTS)]
+    # By instrument, [K, lanes]:
+    units: Float64
+    entry: Float64  # mean price of the position
+    extreme: Float64  # best price since it was opened
+    holding: Int32  # bars since it was opened or traded
+    wanted: Float64  # within a step: target weights, then units to buy or sell
+    benchmark_units: Float64
+    numbers: Float64  # drawn parameters, if any is a range
+
+
+def state_type(instruments: int, has_benchmark: bool, randomised: bool) -> type:
+    """Return the State of a basket of so many instruments."""
+    rows = dict.fromkeys(("units", "entry", "extreme", "holding", "wanted"), instruments)
+    rows["benchmark_units"] = instruments if has_benchmark else 1
+    rows["numbers"] = len(NUMBERS) if randomised else 1
+    sized = {
+        name: Annotated[NDArray, Column(np.int32 if name == "holding" else np.float64, rows=count)]
+        for name, count in rows.items()
+    }
+    return type("State", (State,), {"__annotations__": sized, "__module__": __name__, "__doc__": State.__doc__})
+
+
+def fee_of(i: int, index: int, value: float, state: Any, tables: Tables, params: Any) -> float:
+    """Return the rate of a fee: the parameter, or what the episode's volume so far has reached in the schedule."""
+    tiers = tables.tier_volume.size
+    if tiers == 0:
+        return number(i, index, value, state, params)
+    rate = tables.tier_rate[0]
+    for tier in range(1, tiers):
+        if state.volume[i] >= tables.tier_volume[tier]:
+            rate = tables.tier_rate[tier]
+    return rate
+
+
+def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
+    """Draw what is drawn per episode, choose the start, and open an account of cash only."""
+    if params.randomised:
+        draw_numbers(i, state, tables)
+    begin_episode(i, state, tables, params)
+    cash = number(i, INITIAL_CASH, params.initial_cash, state, params)
+    state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
+    state.cash[i] = cash
+    state.equity[i] = cash
+    state.initial[i] = cash
+    state.peak[i] = cash
+    state.drawdown[i] = 0.0
+    state.gross[i] = 0.0
+    state.largest[i] = 0.0
+    state.positions[i] = 0.0
+    state.volume[i] = 0.0
+    state.reward_sum[i] = 0.0
+    state.running_reward[i] = 0.0
+    state.return_sum[i] = 0.0
+    state.return_square_sum[i] = 0.0
+    state.fees[i] = 0.0
+    state.funding[i] = 0.0
+    state.turnover[i] = 0.0
+    state.worst_drawdown[i] = 0.0
+    for k in range(COUNTS):
+        state.counts[k, i] = 0
+    for k in range(tables.lot.size):
+        state.units[k, i] = 0.0
+        state.entry[k, i] = 0.0
+        state.extreme[k, i] = 0.0
+        state.holding[k, i] = 0
+        state.wanted[k, i] = 0.0
+    state.benchmark_cash[i] = cash
+    state.benchmark[i] = cash
+    if params.has_benchmark:
+        begin_benchmark(i, cash, state, tables, params)
+    state.benchmark_start[i] = state.benchmark[i]
+
+
+def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any) -> None:
+    """Buy the same money's worth of every instrument that has a price, and pay the fee for it."""
+    fee = fee_of(i, BUY_FEE, params.buy_fee, state, tables, params)
+    share = cash / tables.lot.size
+    left, worth = 0.0, 0.0
+    for k in range(tables.lot.size):
+        close = tables.close[state.start[i], k]
+        price = tables.first[k] if params.first_bar_reference else close
+        units = share / (price * (1.0 + fee)) if price > 0.0 else 0.0
+        state.benchmark_units[k, i] = units
+        worth += units * close
+        if price <= 0.0:
+            left += share
+    state.benchmark_cash[i] = left
+    state.benchmark[i] = left + worth
+
+
+def terms_of(i: int, draw: float, state: Any, tables: Tables, params: Any) -> Terms:
+    half_spread = number(i, HALF_SPREAD, params.half_spread, state, params)
+    slippage = number(i, SLIPPAGE, params.slippage, state, params)
+    safety = 1.0 if params.action == WEIGHTS else number(i, BUY_SAFETY, params.buy_safety, state, params)
+    return Terms(
+        fee_of(i, BUY_FEE, params.buy_fee, state, tables, params),
+        fee_of(i, SELL_FEE, params.sell_fee, state, tables, params),
+        fill_cost(half_spread, slippage, draw, 0.0),
+        number(i, CASH_RESERVE, params.cash_reserve, state, params) * state.initial[i],
+        number(i, MAX_WEIGHT, params.max_weight, state, params),
+        number(i, MAX_GROSS, params.max_gross, state, params),
+        safety,
+    )
+
+
+def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, params: Any) -> tuple[float, float]:
+    """Return the cash after the holding cost of one bar, and that cost; what cash cannot pay, longs pay in units."""
+    rate = number(i, FUNDING, params.funding, state, params)
+    if rate <= 0.0:
+        return cash, 0.0
+    longs, shorts = 0.0, 0.0
+    for k in range(tables.lot.size):
+        worth = state.units[k, i] * tables.close[bar, k]
+        longs += max(worth, 0.0)
+        shorts += max(-worth, 0.0)
+    due = rate * (longs + shorts)
+    if due <= cash:
+        return cash - due, due
+    part = min(1.0, (due - cash) / longs) if longs > 0.0 else 0.0
+    for k in range(tables.lot.size):
+        if state.units[k, i] > 0.0:
+            state.units[k, i] *= 1.0 - part
+    return 0.0, cash + part * longs
+
+
+def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[float, bool, bool]:
+    """Take the orders, let the bar pass, mark the account at its close."""
+    cursor, last = state.cursor[i], state.last[i]
+    if cursor >= last:
+        return 0.0, False, True
+    bar = cursor + 1
+    before = state.equity[i]
+    instruments = tables.lot.size
+
+    # The account at the quotes of this step's orders.
+    draw = uniform(i, state) if number(i, SLIPPAGE, params.slippage, state, params) > 0.0 else 0.0
+    terms = terms_of(i, draw, state, tables, params)
+    worth, gross = 0.0, 0.0
+    for k in range(instruments):
+        units = state.units[k, i]
+        if units != 0.0:
+            value = units * quote_of(k, cursor, bar, tables, params)
+            worth += value
+            gross += abs(value)
+            state.holding[k, i] += 1
+    book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
+
+    # Stops, sales, decay, purchases.
+    book = stop_positions(
+        i, number(i, TRAILING_STOP, params.trailing_stop, state, params), cursor, bar, terms, book, state, tables,
+        params,
+    )  # fmt: skip
+    if book.equity > 0.0:
+        if params.action == ORDERS:
+            scale = number(i, ORDER_SCALE, params.order_scale, state, params)
+            size_orders(i, action, scale, state.initial[i], cursor, bar, state, tables, params)
+        elif params.action == DISCRETE:
+            fraction = number(i, TRADE_FRACTION, params.trade_fraction, state, params)
+            size_steps(i, action, fraction, book.equity, cursor, bar, state, tables, params)
+        else:
+            size_weights(i, action, cursor, bar, terms, book, state, tables, params)
+        book = take_orders(i, False, cursor, bar, terms, book, state, tables, params)
+    longest = number(i, MAX_HOLDING, params.max_holding, state, params)
+    if longest > 0.0:
+        share = number(i, DECAY, params.decay, state, params)
+        book = decay_positions(i, longest, share, cursor, bar, terms, book, state, tables, params)
+    if book.equity > 0.0:
+        book = take_orders(i, True, cursor, bar, terms, book, state, tables, params)
+
+    # The bar, and the mark at its close.
+    cash, paid = pay_funding(i, bar, book.cash, state, tables, params)
+    worth, gross, largest = 0.0, 0.0, 0.0
+    for k in range(instruments):
+        units = state.units[k, i]
+        if units != 0.0:
+            close = tables.close[bar, k]
+            worth += units * close
+            gross += abs(units * close)
+            largest = max(largest, abs(units * close))
+            best = state.extreme[k, i]
+            state.extreme[k, i] = max(best, close) if units > 0.0 else min(best, close)
+    after = cash + worth
+    positions = 0.0
+    if after > 0.0:
+        floor = number(i, POSITION_FLOOR, params.position_floor, state, params)
+        for k in range(instruments):
+            if abs(state.units[k, i]) * tables.close[bar, k] / after > floor:
+                positions += 1.0
+    benchmark = state.benchmark[i]
+    if params.has_benchmark:
+        benchmark = state.benchmark_cash[i]
+        for k in range(instruments):
+            benchmark += state.benchmark_units[k, i] * tables.close[bar, k]
+    turnover = book.traded / before if before > 0.0 else 0.0
+    peak = max(state.peak[i], after)
+    drawdown = 1.0 - after / peak if after < peak else 0.0
+
+    # The reward and the end.
+    initial = state.initial[i]
+    old = PortfolioAccount(
+        before, state.cash[i], state.gross[i], state.largest[i], state.positions[i], state.benchmark[i], state.peak[i],
+        initial, 0.0, 0.0,
+    )  # fmt: skip
+    new = PortfolioAccount(
+        after, cash, gross / after if after > 0.0 else 0.0, largest / after if after > 0.0 else 0.0, positions,
+        benchmark, peak, initial, turnover, book.fees,
+    )  # fmt: skip
+    if params.reward == CUSTOM:
+        reward = custom_reward(old, new)
+    else:
+        left = min(max(1.0 - (bar - state.start[i]) * state.per_bar[i], 0.0), 1.0)
+        reward = named_reward(i, old, new, left, max(0.0, terms.reserve - cash), bar, state, tables, params)
+    terminated = after < number(i, BANKRUPT_AT, params.bankrupt_at, state, params) * initial
+    truncated = bar >= last
+    discount = number(i, FINAL_DISCOUNT, params.final_discount, state, params)
+    if discount > 0.0:
+        running = discount * state.running_reward[i] + reward
+        state.running_reward[i] = running
+        if terminated or truncated:
+            reward = running
+
+    # The books.
+    gain = after / before - 1.0 if before > 0.0 else 0.0
+    state.cursor[i] = bar
+    state.volume[i] += book.traded
+    state.fees[i] += book.fees
+    state.funding[i] += paid
+    state.turnover[i] += turnover
+    state.reward_sum[i] += reward
+    state.return_sum[i] += gain
+    state.return_square_sum[i] += gain * gain
+    state.worst_drawdown[i] = max(state.worst_drawdown[i], drawdown)
+    state.benchmark[i] = benchmark
+    state.peak[i] = peak
+    state.gross[i] = new.gross
+    state.largest[i] = new.largest
+    state.positions[i] = positions
+    state.cash[i] = cash
+    state.equity[i] = after
+    state.drawdown[i] = drawdown
+    return reward, terminated, truncated
+
+
+def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
+    """Write the account at the close of the cursor's row."""
+    instruments = tables.lot.size
+    cursor, cash, equity = state.cursor[i], state.cash[i], state.equity[i]
+    if params.raw_account:
+        out[0] = cash * number(i, CASH_UNIT, params.cash_unit, state, params)
+        for k in range(instruments):
+            out[1 + k] = state.units[k, i] * number(i, HOLDING_UNIT, params.holding_unit, state, params)
+        return
+    out[0] = cash / equity if equity > 0.0 else 0.0
+    for k in range(instruments):
+        units = state.units[k, i]
+        weight, gain = 0.0, 0.0
+        if units != 0.0:
+            close, entry = tables.close[cursor, k], state.entry[k, i]
+            weight = units * close / equity if equity > 0.0 else 0.0
+            if entry > 0.0:
+                gain = (close - entry) / entry if units > 0.0 else (entry - close) / entry
+        out[1 + k] = weight
+        out[1 + instruments + k] = gain
+        out[1 + 2 * instruments + k] = state.holding[k, i]
+    out[1 + 3 * instruments] = state.drawdown[i]
+    out[2 + 3 * instruments] = (state.last[i] - cursor) * state.per_bar[i]
+
+
+def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
+    """Write the statistics of the episode, in the order of STATISTICS."""
+    length = state.cursor[i] - state.start[i]
+    out[0] = state.reward_sum[i]
+    out[1] = state.equity[i] / state.initial[i] - 1.0
+    out[2] = length
+    out[3] = state.fees[i]
+    out[4] = state.turnover[i]
+    out[5] = state.counts[BUYS, i] + state.counts[SELLS, i]
+    out[6] = sharpe_ratio(state.return_sum[i], state.return_square_sum[i], max(1, length))
+    out[7] = state.worst_drawdown[i]
+    out[8] = state.funding[i]
+    out[9] = state.benchmark[i] / state.benchmark_start[i] - 1.0
+    for k in range(COUNTS):
+        out[10 + k] = state.counts[k, i]
+
+
+RULE = Rule(reset, step, observe, finish)

@@ -1,0 +1,27 @@
+"""Positions of the portfolio's numeric parameters in its state, and the names of what is counted."""
+
+from __future__ import annotations
+
+from velodrome.envs.config import number_names
+from velodrome.envs.portfolio_config import PortfolioConfig
+
+NUMBERS = number_names(PortfolioConfig)
+(
+    INITIAL_CASH, BUY_FEE, SELL_FEE, HALF_SPREAD, SLIPPAGE, FUNDING, CASH_RESERVE, MAX_WEIGHT, MAX_GROSS, TRAILING_STOP,
+    MAX_HOLDING, DECAY, ORDER_SCALE, TRADE_FRACTION, BUY_SAFETY, BANKRUPT_AT, TURNOVER_PENALTY, CONCENTRATION_PENALTY,
+    CONCENTRATION_LIMIT, FEW_POSITIONS_PENALTY, MIN_POSITIONS, POSITION_FLOOR, EVENNESS_BONUS, EVENNESS_LIMIT,
+    SHORTFALL_PENALTY, EXCESS_WEIGHT, RETURN_WEIGHT, CASH_WEIGHT, CASH_FLOOR, TIME_DECAY_FLOOR, FINAL_DISCOUNT,
+    CASH_UNIT, HOLDING_UNIT,
+) = range(len(NUMBERS))  # fmt: skip
+
+# What became of orders, counted per episode. A purchase or a sale counts once, whatever made it.
+COUNT_NAMES = (
+    "buys", "sells", "refused_untradable", "dropped_minimum", "cut_cash", "cut_limit", "stopped", "decayed",
+)  # fmt: skip
+BUYS, SELLS, REFUSED_UNTRADABLE, DROPPED_MINIMUM, CUT_CASH, CUT_LIMIT, STOPPED, DECAYED = range(len(COUNT_NAMES))
+COUNTS = len(COUNT_NAMES)
+
+WEIGHTS, ORDERS, DISCRETE = 0, 1, 2  # action kinds
+SOFTMAX, SIMPLEX, SIGNED = 0, 1, 2  # weightings
+NEXT_OPEN, CLOSE, NEXT_CLOSE = 0, 1, 2  # fills
+LOG_RETURN, EXCESS, BLEND, CUSTOM = 0, 1, 2, 3  # rewards

@@ -1,0 +1,148 @@
+"""From an action to the quantities that a portfolio wants to buy (above 0) or sell (below), in State.wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from velodrome.envs.exponential import exponential
+from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX
+from velodrome.envs.portfolio_orders import STOPPED_NOW, Book, Terms, buy_rate, is_tradable, quote_of, sell_rate
+
+CONVERGED = 1e-12  # of the equity factor
+MOST_ITERATIONS = 500
+SMALLEST_FACTOR = 1e-3
+DUST = 1e-12  # of equity: a difference of weights this small is rounding and not traded
+
+
+def size_orders(
+    i: int, action: Any, scale: float, initial: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
+) -> None:
+    """Turn money, in parts of the initial cash, into units."""
+    for k in range(tables.lot.size):
+        price = tables.first[k] if params.first_bar_reference else quote_of(k, cursor, bar, tables, params)
+        wanted = 0.0
+        if price > 0.0:
+            units = initial / (price * scale)
+            if params.single_precision:
+                wanted = float(np.float32(action[k]) * np.float32(units))
+            else:
+                wanted = float(action[k]) * units
+        elif action[k] != 0.0:
+            # It cannot be traded; what counts is that somebody wanted to.
+            wanted = np.inf if action[k] > 0.0 else -np.inf
+        state.wanted[k, i] = wanted
+
+
+def size_steps(
+    i: int, action: Any, fraction: float, equity: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
+) -> None:
+    """Turn sell (0), hold (1) and buy (2) into a fraction of equity each."""
+    for k in range(tables.lot.size):
+        price = quote_of(k, cursor, bar, tables, params)
+        side = float(action[k]) - 1.0
+        wanted = 0.0
+        if side != 0.0:
+            wanted = side * fraction * equity / price if price > 0.0 else side * np.inf
+        state.wanted[k, i] = wanted
+
+
+def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, params: Any) -> None:
+    """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
+    instruments = tables.lot.size
+    largest, total, threshold = 0.0, 0.0, 0.0
+    if params.weighting == SOFTMAX:
+        largest = float(action[instruments])
+        for k in range(instruments):
+            largest = max(largest, float(action[k]))
+        total = exponential(float(action[instruments]) - largest)
+        for k in range(instruments):
+            total += exponential(float(action[k]) - largest)
+    elif params.weighting == SIMPLEX:
+        threshold = simplex_threshold(action, instruments + 1)
+    else:
+        for k in range(instruments):
+            total += abs(float(action[k]))
+    for k in range(instruments):
+        number = float(action[k])
+        if params.weighting == SOFTMAX:
+            weight = exponential(number - largest) / total
+        elif params.weighting == SIMPLEX:
+            weight = max(0.0, number - threshold)
+        else:
+            weight = terms.max_gross * number / max(1.0, total)
+        if state.wanted[k, i] == STOPPED_NOW:
+            weight = 0.0
+        state.wanted[k, i] = min(max(weight, -terms.max_weight), terms.max_weight)
+
+
+def simplex_threshold(action: Any, count: int) -> float:
+    """Return what to take off each number so that those above it add up to 1: the nearest point of the simplex."""
+    threshold = -np.inf
+    above = 0
+    while True:
+        total, now = 0.0, 0
+        for k in range(count):
+            if float(action[k]) > threshold:
+                total += float(action[k])
+                now += 1
+        if now == above:
+            return threshold
+        above = now
+        threshold = (total - 1.0) / now
+
+
+def size_weights(
+    i: int, action: Any, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any
+) -> None:
+    """Turn target weights into the trades that reach them with all costs paid.
+
+    The equity after the trades is μ times that before, and μ = 1 − Σ rate · |target · μ − weight|. Where an instrument
+    cannot be traded it keeps its units, and the others share what room that leaves.
+    """
+    write_weights(i, action, terms, state, tables, params)
+    instruments = tables.lot.size
+    equity = book.equity
+    locked_gross, locked_net, longs, shorts = 0.0, 0.0, 0.0, 0.0
+    for k in range(instruments):
+        if is_tradable(k, cursor, bar, tables, params):
+            target = state.wanted[k, i]
+            longs += max(target, 0.0)
+            shorts += max(-target, 0.0)
+        else:
+            weight = state.units[k, i] * quote_of(k, cursor, bar, tables, params) / equity
+            locked_gross += abs(weight)
+            locked_net += weight
+    buying, selling = buy_rate(terms), sell_rate(terms)
+    factor, long_part, short_part = 1.0, 1.0, 1.0
+    for _ in range(MOST_ITERATIONS):
+        room = max(0.0, terms.max_gross - locked_gross / factor)
+        short_part = min(1.0, room / (longs + shorts)) if longs + shorts > 0.0 else 1.0
+        # Longs are paid for with equity and with what shorts bring in: cash is not borrowed.
+        room = max(0.0, 1.0 - locked_net / factor + short_part * shorts)
+        long_part = min(short_part, room / longs) if longs > 0.0 else 1.0
+        cost = 0.0
+        for k in range(instruments):
+            if is_tradable(k, cursor, bar, tables, params):
+                target = state.wanted[k, i]
+                target *= long_part if target > 0.0 else short_part
+                weight = state.units[k, i] * quote_of(k, cursor, bar, tables, params) / equity
+                change = target * factor - weight
+                cost += buying * change if change > 0.0 else -selling * change
+        before = factor
+        factor = max(SMALLEST_FACTOR, 1.0 - cost)
+        if abs(factor - before) <= CONVERGED:
+            break
+    for k in range(instruments):
+        quote = quote_of(k, cursor, bar, tables, params)
+        target = state.wanted[k, i]
+        if is_tradable(k, cursor, bar, tables, params):
+            target *= long_part if target > 0.0 else short_part
+        change = target * factor * equity - state.units[k, i] * quote
+        wanted = 0.0
+        if abs(change) > DUST * equity:
+            wanted = change / quote if quote > 0.0 else change * np.inf
+        if (target == 0.0) & (wanted != 0.0):
+            wanted = -state.units[k, i]
+        state.wanted[k, i] = wanted
