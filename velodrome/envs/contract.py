@@ -94,6 +94,12 @@ def increment(counts: NDArray[np.int32], row: int, i: int) -> None:
     counts[row, i] += 1
 
 
+def check_name(owner: str, name: str) -> None:
+    """Refuse names that NumPy's records have for something else: uncompiled code would read that."""
+    if hasattr(np.recarray, name) or hasattr(np.record, name):
+        raise ConfigError(f"{owner}.{name}: NumPy's records have an attribute of that name; choose another")
+
+
 def state_columns(state_type: type) -> dict[str, Column]:
     """Return the columns of a State type by field name, checking that it has what the engine needs."""
     columns: dict[str, Column] = {}
@@ -104,6 +110,7 @@ def state_columns(state_type: type) -> dict[str, Column]:
                 f"{state_type.__name__}.{name} has no column type; annotate with Float64, Int64, Int32, Int8, UInt64 "
                 f"or Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
             )
+        check_name(state_type.__name__, name)
         columns[name] = found[0]
     for name, dtype in REQUIRED_COLUMNS.items():
         if name not in columns or columns[name].dtype is not dtype:
@@ -123,6 +130,8 @@ def state_dtype(state_type: type) -> np.dtype:
 def params_record(params: Any) -> NDArray:
     """Return a rule's scalars as an array of one record, in which compiled code reads `params.name`."""
     fields = [(name, np.float64 if isinstance(value, float) else np.int64) for name, value in params._asdict().items()]
+    for name, _ in fields:
+        check_name(type(params).__name__, name)
     # Aligned: of a packed record a GPU would read every field byte by byte.
     record = np.array([tuple(params)], dtype=np.dtype(fields, align=True)).view(np.recarray)
     record.flags.writeable = False

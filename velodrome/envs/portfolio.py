@@ -45,7 +45,17 @@ from velodrome.envs.portfolio_numbers import (
     TRAILING_STOP,
     WEIGHTS,
 )
-from velodrome.envs.portfolio_orders import Book, Terms, decay_positions, quote_of, stop_positions, take_orders
+from velodrome.envs.portfolio_orders import (
+    DECAYS,
+    PHASES,
+    SALES,
+    STOPS,
+    Book,
+    Forced,
+    Terms,
+    quote_of,
+    take_orders,
+)
 from velodrome.envs.portfolio_rewards import PortfolioAccount, custom_reward, named_reward
 from velodrome.envs.portfolio_sizing import size_orders, size_steps, size_weights
 from velodrome.envs.ranges import draw_numbers, number
@@ -60,9 +70,9 @@ Params = params_type(
     __name__,
     PortfolioConfig,
     (
-        "action", "weighting", "reward", "start", "fill", "allow_short", "first_bar_reference", "buys_restart_holding",
-        "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "randomised", "episode_length_low",
-        "episode_length_high",
+        "action", "weighting", "reward", "start", "fill_at", "allow_short", "first_bar_reference",
+        "buys_restart_holding", "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "randomised",
+        "episode_length_low", "episode_length_high",
     ),
 )  # fmt: skip
 
@@ -128,10 +138,9 @@ class State:
     numbers: Float64  # drawn parameters, if any is a range
 
 
-def state_type(instruments: int, has_benchmark: bool, randomised: bool) -> type:
+def state_type(instruments: int, randomised: bool) -> type:
     """Return the State of a basket of so many instruments."""
-    rows = dict.fromkeys(("units", "entry", "extreme", "holding", "wanted"), instruments)
-    rows["benchmark_units"] = instruments if has_benchmark else 1
+    rows = dict.fromkeys(("units", "entry", "extreme", "holding", "wanted", "benchmark_units"), instruments)
     rows["numbers"] = len(NUMBERS) if randomised else 1
     sized = {
         name: Annotated[NDArray, Column(np.int32 if name == "holding" else np.float64, rows=count)]
@@ -243,6 +252,20 @@ def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, param
     return 0.0, cash + part * longs
 
 
+def size(
+    i: int, action: Any, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Tables, params: Any
+) -> None:
+    """Turn an action into quantities."""
+    if params.action == ORDERS:
+        scale = number(i, ORDER_SCALE, params.order_scale, state, params)
+        size_orders(i, action, scale, state.initial[i], cursor, bar, state, tables, params)
+    elif params.action == DISCRETE:
+        fraction = number(i, TRADE_FRACTION, params.trade_fraction, state, params)
+        size_steps(i, action, fraction, book.equity, cursor, bar, state, tables, params)
+    else:
+        size_weights(i, action, cursor, bar, terms, book, state, tables, params)
+
+
 def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[float, bool, bool]:
     """Take the orders, let the bar pass, mark the account at its close."""
     cursor, last = state.cursor[i], state.last[i]
@@ -265,27 +288,17 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
             state.holding[k, i] += 1
     book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
 
-    # Stops, sales, decay, purchases.
-    book = stop_positions(
-        i, number(i, TRAILING_STOP, params.trailing_stop, state, params), cursor, bar, terms, book, state, tables,
-        params,
-    )  # fmt: skip
-    if book.equity > 0.0:
-        if params.action == ORDERS:
-            scale = number(i, ORDER_SCALE, params.order_scale, state, params)
-            size_orders(i, action, scale, state.initial[i], cursor, bar, state, tables, params)
-        elif params.action == DISCRETE:
-            fraction = number(i, TRADE_FRACTION, params.trade_fraction, state, params)
-            size_steps(i, action, fraction, book.equity, cursor, bar, state, tables, params)
-        else:
-            size_weights(i, action, cursor, bar, terms, book, state, tables, params)
-        book = take_orders(i, False, cursor, bar, terms, book, state, tables, params)
-    longest = number(i, MAX_HOLDING, params.max_holding, state, params)
-    if longest > 0.0:
-        share = number(i, DECAY, params.decay, state, params)
-        book = decay_positions(i, longest, share, cursor, bar, terms, book, state, tables, params)
-    if book.equity > 0.0:
-        book = take_orders(i, True, cursor, bar, terms, book, state, tables, params)
+    # Stops, sales, decay, purchases: one loop, so that compiled code has one copy of them.
+    forced = Forced(
+        number(i, TRAILING_STOP, params.trailing_stop, state, params),
+        number(i, MAX_HOLDING, params.max_holding, state, params),
+        number(i, DECAY, params.decay, state, params),
+    )
+    for phase in range(PHASES):
+        if (phase == SALES) & (book.equity > 0.0):
+            size(i, action, cursor, bar, terms, book, state, tables, params)
+        if (phase == STOPS) | (phase == DECAYS) | (book.equity > 0.0):
+            book = take_orders(i, phase, cursor, bar, forced, terms, book, state, tables, params)
 
     # The bar, and the mark at its close.
     cash, paid = pay_funding(i, bar, book.cash, state, tables, params)

@@ -38,6 +38,7 @@ class PortfolioConfig(EpisodeConfig):
         0, 0, 1e6, "bars without a trade after which `decay` of a position is sold; 0: never", unit="bars", whole=True
     )
     decay: Number = number(0.05, 0.0, 1.0, "what is sold after `max_holding` bars", unit="fraction of the position")
+    softmax_scale: Number = number(5.0, 1e-3, 20.0, "softmax: factor of the actions in the exponent", unit="logits")
     order_scale: Number = number(
         10.0, 1e-6, 1e9, "orders: an action of 1 is initial cash over this", unit="parts of initial cash"
     )
@@ -94,9 +95,7 @@ class PortfolioConfig(EpisodeConfig):
     weighting: Literal["softmax", "simplex", "signed"] = Field(
         "softmax", description="weights: how numbers become weights; signed ones are weights, with no place for cash"
     )
-    action_limit: float | None = Field(
-        None, gt=0.0, le=1e6, description="largest action; None: 10 for softmax, else 1. Not for discrete"
-    )
+    action_limit: float = Field(1.0, gt=0.0, le=1e6, description="orders: largest action")
     allow_short: bool = Field(False, description="whether positions below zero may be taken")
     fill: Literal["next_open", "close", "next_close"] = Field(
         "next_open",

@@ -26,6 +26,10 @@ from velodrome.envs.portfolio_numbers import (
 )
 
 STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this position in this step
+STOPS, SALES, DECAYS, PURCHASES = range(4)  # the phases of a step
+PHASES = 4
+DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
+NOTICED = 1.0 - 1e-9  # an order that keeps more than this was not cut but rounded: targets lie on their limits
 LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is that number
 
 
@@ -41,6 +45,14 @@ class Terms(NamedTuple):
     safety: float  # part of the cash that one purchase may take
 
 
+class Forced(NamedTuple):
+    """What is sold whatever the action says."""
+
+    stop: float  # distance of the trailing stop; 0: none
+    longest: float  # bars without a trade after which positions decay; 0: never
+    share: float  # by how much
+
+
 class Book(NamedTuple):
     """The account within a step, valued at the quotes of its orders."""
 
@@ -53,13 +65,13 @@ class Book(NamedTuple):
 
 def quote_of(k: int, cursor: int, bar: int, tables: Any, params: Any) -> float:
     """Return the price of instrument k at which orders fill, before costs."""
-    if params.fill == NEXT_OPEN:
+    if params.fill_at == NEXT_OPEN:
         return tables.open[bar, k]
-    return tables.close[cursor, k] if params.fill == CLOSE else tables.close[bar, k]
+    return tables.close[cursor, k] if params.fill_at == CLOSE else tables.close[bar, k]
 
 
 def is_tradable(k: int, cursor: int, bar: int, tables: Any, params: Any) -> bool:
-    return tables.tradable[cursor if params.fill == CLOSE else bar, k] == 1
+    return tables.tradable[cursor if params.fill_at == CLOSE else bar, k] == 1
 
 
 def buy_rate(terms: Terms) -> float:
@@ -74,6 +86,11 @@ def sell_rate(terms: Terms) -> float:
 def kept(units: float, params: Any) -> float:
     """Return a quantity as the account keeps it."""
     return float(np.float32(units)) if params.single_precision else units
+
+
+def share_of(units: float, share: float, params: Any) -> float:
+    """Return a share of a quantity, multiplied in the precision that it is kept in."""
+    return float(np.float32(units) * np.float32(share)) if params.single_precision else units * share
 
 
 def trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book, state: Any, params: Any) -> Book:
@@ -117,100 +134,120 @@ def affordable(quote: float, terms: Terms, book: Book) -> float:
     return terms.safety * max(0.0, book.cash - terms.reserve) / ((1.0 + terms.buy_fee) * price)
 
 
-def take_order(
-    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any, params: Any
-) -> Book:
-    """Reduce the position that is on the other side, then enlarge it on this side as far as cash and limits allow."""
-    buys = wanted > 0.0
-    size, lot = abs(wanted), tables.lot[k]
+def closing_part(
+    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any
+) -> float:
+    """Return the part of an order that reduces a position on the other side, as far as cash allows; signed."""
     held = state.units[k, i]
-    if (held < 0.0) if buys else (held > 0.0):
-        part = min(size, abs(held))
-        if buys:
-            part = min(part, affordable(quote, terms, book))
-            if part < min(size, abs(held)):
-                increment(state.counts, CUT_CASH, i)
-        if part < abs(held):
-            part = whole_lots(part, lot)
-        if part > 0.0:
-            book = trade(i, k, part if buys else -part, quote, terms, book, state, params)
-        if part < abs(held):
-            return book
-        size -= part
-    if (size <= 0.0) | ((not buys) & (not params.allow_short)):
-        return book
-    rate = buy_rate(terms) if buys else sell_rate(terms)
-    # What is paid for the trade makes the equity smaller, and with it the limits.
-    by_weight = (terms.max_weight * book.equity - abs(state.units[k, i]) * quote) / (1.0 + terms.max_weight * rate)
-    by_gross = (terms.max_gross * book.equity - book.gross) / (1.0 + terms.max_gross * rate)
-    limit = max(0.0, min(by_weight, by_gross)) / quote
-    if limit < size:
-        size = limit
-        increment(state.counts, CUT_LIMIT, i)
+    buys = wanted > 0.0
+    if (held >= 0.0) if buys else (held <= 0.0):
+        return 0.0
+    part = min(abs(wanted), abs(held))
     if buys:
         payable = affordable(quote, terms, book)
-        if payable < size:
-            size = payable
+        if payable < part * NOTICED:
             increment(state.counts, CUT_CASH, i)
-    size = whole_lots(size, lot)
-    if (size <= 0.0) | (size < tables.min_quantity[k]):
+        part = min(part, payable)
+    if part < abs(held):
+        part = whole_lots(part, tables.lot[k])
+        if buys & (part * quote <= DUST * book.equity):
+            return 0.0
+    return part if buys else -part
+
+
+def opening_part(
+    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any, params: Any
+) -> float:
+    """Return the part of an order that opens or enlarges a position, as far as limits and cash allow; signed."""
+    buys = wanted > 0.0
+    held = state.units[k, i]
+    size = abs(wanted)
+    on_other_side = (held < 0.0) if buys else (held > 0.0)
+    if on_other_side | (size <= 0.0) | ((not buys) & (not params.allow_short)):
+        return 0.0
+    rate = buy_rate(terms) if buys else sell_rate(terms)
+    # What is paid for the trade makes the equity smaller, and with it the limits.
+    by_weight = (terms.max_weight * book.equity - abs(held) * quote) / (1.0 + terms.max_weight * rate)
+    by_gross = (terms.max_gross * book.equity - book.gross) / (1.0 + terms.max_gross * rate)
+    limit = max(0.0, min(by_weight, by_gross)) / quote
+    if limit < size * NOTICED:
+        increment(state.counts, CUT_LIMIT, i)
+    size = min(size, limit)
+    if buys:
+        payable = affordable(quote, terms, book)
+        if (payable < size * NOTICED) & (size * quote > DUST * book.equity):
+            increment(state.counts, CUT_CASH, i)
+        size = min(size, payable)
+    size = whole_lots(size, tables.lot[k])
+    if (size * quote <= DUST * book.equity) | (size < tables.min_quantity[k]):
         increment(state.counts, DROPPED_MINIMUM, i)
-        return book
-    return trade(i, k, size if buys else -size, quote, terms, book, state, params)
+        return 0.0
+    return size if buys else -size
 
 
-def stop_positions(
-    i: int, distance: float, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any
-) -> Book:
-    """Close positions whose quote is too far from the best price since they were opened; mark them in `wanted`."""
-    for k in range(tables.lot.size):
-        state.wanted[k, i] = 0.0
-        units = state.units[k, i]
-        if (distance > 0.0) & (units != 0.0):
-            quote = quote_of(k, cursor, bar, tables, params)
-            best = state.extreme[k, i]
-            if is_tradable(k, cursor, bar, tables, params):
-                best = max(best, quote) if units > 0.0 else min(best, quote)
-                state.extreme[k, i] = best
-                if (quote < best * (1.0 - distance)) if units > 0.0 else (quote > best * (1.0 + distance)):
-                    book = trade(i, k, -units, quote, terms, book, state, params)
-                    state.wanted[k, i] = STOPPED_NOW
-                    increment(state.counts, STOPPED, i)
-    return book
+def stop_order(i: int, k: int, quote: float, distance: float, state: Any) -> float:
+    """Return the order that closes a position whose quote is too far from its best price so far, else 0."""
+    units = state.units[k, i]
+    if (distance <= 0.0) | (units == 0.0):
+        return 0.0
+    best = max(state.extreme[k, i], quote) if units > 0.0 else min(state.extreme[k, i], quote)
+    state.extreme[k, i] = best
+    if (quote < best * (1.0 - distance)) if units > 0.0 else (quote > best * (1.0 + distance)):
+        increment(state.counts, STOPPED, i)
+        return -units
+    return 0.0
+
+
+def decay_order(i: int, k: int, longest: float, share: float, state: Any, params: Any) -> float:
+    """Return the order that sells a share of a position that was not traded for too long, else 0."""
+    units = state.units[k, i]
+    if (longest <= 0.0) | (units == 0.0) | (state.holding[k, i] < longest):
+        return 0.0
+    increment(state.counts, DECAYED, i)
+    state.holding[k, i] = 0
+    part = share_of(abs(units), share, params)
+    return -part if units > 0.0 else part
+
+
+def order_of(
+    i: int, k: int, phase: int, quote: float, tradable: bool, forced: Forced, state: Any, tables: Any, params: Any
+) -> float:
+    """Return what is to be bought (above 0) or sold of instrument k in a phase of the step; refusals are counted."""
+    if phase == STOPS:
+        wanted = stop_order(i, k, quote, forced.stop, state) if tradable else 0.0
+        state.wanted[k, i] = STOPPED_NOW if wanted != 0.0 else 0.0
+        return wanted
+    if phase == DECAYS:
+        allowed = tradable or params.decay_when_halted
+        return decay_order(i, k, forced.longest, forced.share, state, params) if allowed else 0.0
+    wanted = state.wanted[k, i]
+    least = tables.min_quantity[k]
+    if (wanted <= least) if phase == PURCHASES else (wanted >= -least):
+        return 0.0
+    if not tradable:
+        increment(state.counts, REFUSED_UNTRADABLE, i)
+        return 0.0
+    return wanted
 
 
 def take_orders(
-    i: int, buys: bool, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any
-) -> Book:
-    """Carry out the sales or the purchases in `wanted`, in the order of the instruments."""
-    for k in range(tables.lot.size):
-        wanted = state.wanted[k, i]
-        if (wanted > tables.min_quantity[k]) if buys else (wanted < -tables.min_quantity[k]):
-            if is_tradable(k, cursor, bar, tables, params):
-                quote = quote_of(k, cursor, bar, tables, params)
-                book = take_order(i, k, wanted, quote, terms, book, state, tables, params)
-            else:
-                increment(state.counts, REFUSED_UNTRADABLE, i)
-    return book
-
-
-def decay_positions(
-    i: int, longest: float, share: float, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any,
+    i: int, phase: int, cursor: int, bar: int, forced: Forced, terms: Terms, book: Book, state: Any, tables: Any,
     params: Any,
 ) -> Book:  # fmt: skip
-    """Sell a share of every position that was not traded for too long."""
+    """Carry out the orders of one phase, in the order of the instruments."""
     for k in range(tables.lot.size):
-        units = state.units[k, i]
-        is_old = (units != 0.0) & (state.holding[k, i] >= longest)
-        if is_old and (params.decay_when_halted or is_tradable(k, cursor, bar, tables, params)):
-            quote = quote_of(k, cursor, bar, tables, params)
-            part = kept(abs(units) * share, params)
-            if units < 0.0:
-                part = min(part, affordable(quote, terms, book))
-            if part < abs(units):
-                part = whole_lots(part, tables.lot[k])
-            if part > 0.0:
-                book = trade(i, k, -part if units > 0.0 else part, quote, terms, book, state, params)
-                state.holding[k, i] = 0
-                increment(state.counts, DECAYED, i)
+        quote = quote_of(k, cursor, bar, tables, params)
+        tradable = is_tradable(k, cursor, bar, tables, params)
+        wanted = order_of(i, k, phase, quote, tradable, forced, state, tables, params)
+        # First what closes, then what opens: an order may do both.
+        opens = (phase == SALES) | (phase == PURCHASES)
+        for part in range(2):
+            change = 0.0
+            if (wanted != 0.0) & (part == 0):
+                change = closing_part(i, k, wanted, quote, terms, book, state, tables)
+                wanted = wanted - change if opens else 0.0
+            elif wanted != 0.0:
+                change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
+            if change != 0.0:
+                book = trade(i, k, change, quote, terms, book, state, params)
     return book

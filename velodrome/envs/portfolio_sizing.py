@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.exponential import exponential
-from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX
-from velodrome.envs.portfolio_orders import STOPPED_NOW, Book, Terms, buy_rate, is_tradable, quote_of, sell_rate
+from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX, SOFTMAX_SCALE
+from velodrome.envs.portfolio_orders import DUST, STOPPED_NOW, Book, Terms, buy_rate, is_tradable, quote_of, sell_rate
+from velodrome.envs.ranges import number
 
 CONVERGED = 1e-12  # of the equity factor
 MOST_ITERATIONS = 500
 SMALLEST_FACTOR = 1e-3
-DUST = 1e-12  # of equity: a difference of weights this small is rounding and not traded
 
 
 def size_orders(
@@ -28,7 +28,7 @@ def size_orders(
             if params.single_precision:
                 wanted = float(np.float32(action[k]) * np.float32(units))
             else:
-                wanted = float(action[k]) * units
+                wanted = np.float64(action[k]) * units
         elif action[k] != 0.0:
             # It cannot be traded; what counts is that somebody wanted to.
             wanted = np.inf if action[k] > 0.0 else -np.inf
@@ -41,7 +41,7 @@ def size_steps(
     """Turn sell (0), hold (1) and buy (2) into a fraction of equity each."""
     for k in range(tables.lot.size):
         price = quote_of(k, cursor, bar, tables, params)
-        side = float(action[k]) - 1.0
+        side = np.float64(action[k]) - 1.0
         wanted = 0.0
         if side != 0.0:
             wanted = side * fraction * equity / price if price > 0.0 else side * np.inf
@@ -51,27 +51,29 @@ def size_steps(
 def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, params: Any) -> None:
     """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
     instruments = tables.lot.size
+    scale = number(i, SOFTMAX_SCALE, params.softmax_scale, state, params)
+    # float() of a float32 is a float32 in compiled code.
     largest, total, threshold = 0.0, 0.0, 0.0
     if params.weighting == SOFTMAX:
-        largest = float(action[instruments])
+        largest = np.float64(action[instruments])
         for k in range(instruments):
-            largest = max(largest, float(action[k]))
-        total = exponential(float(action[instruments]) - largest)
+            largest = max(largest, np.float64(action[k]))
+        total = exponential(scale * (np.float64(action[instruments]) - largest))
         for k in range(instruments):
-            total += exponential(float(action[k]) - largest)
+            total += exponential(scale * (np.float64(action[k]) - largest))
     elif params.weighting == SIMPLEX:
         threshold = simplex_threshold(action, instruments + 1)
     else:
         for k in range(instruments):
-            total += abs(float(action[k]))
+            total += abs(np.float64(action[k]))
     for k in range(instruments):
-        number = float(action[k])
+        value = np.float64(action[k])
         if params.weighting == SOFTMAX:
-            weight = exponential(number - largest) / total
+            weight = exponential(scale * (value - largest)) / total
         elif params.weighting == SIMPLEX:
-            weight = max(0.0, number - threshold)
+            weight = max(0.0, value - threshold)
         else:
-            weight = terms.max_gross * number / max(1.0, total)
+            weight = terms.max_gross * value / max(1.0, total)
         if state.wanted[k, i] == STOPPED_NOW:
             weight = 0.0
         state.wanted[k, i] = min(max(weight, -terms.max_weight), terms.max_weight)
@@ -84,8 +86,8 @@ def simplex_threshold(action: Any, count: int) -> float:
     while True:
         total, now = 0.0, 0
         for k in range(count):
-            if float(action[k]) > threshold:
-                total += float(action[k])
+            if np.float64(action[k]) > threshold:
+                total += np.float64(action[k])
                 now += 1
         if now == above:
             return threshold

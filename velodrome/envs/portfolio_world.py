@@ -28,7 +28,6 @@ ACTION_KINDS = {"weights": codes.WEIGHTS, "orders": codes.ORDERS, "discrete": co
 WEIGHTINGS = {"softmax": codes.SOFTMAX, "simplex": codes.SIMPLEX, "signed": codes.SIGNED}
 FILLS = {"next_open": codes.NEXT_OPEN, "close": codes.CLOSE, "next_close": codes.NEXT_CLOSE}
 REWARDS = {"log_return": codes.LOG_RETURN, "excess": codes.EXCESS, "blend": codes.BLEND}
-SOFTMAX_LIMIT = 10.0
 CHOICES = 3  # of a discrete action: sell, hold, buy
 
 # What a user's reward is tried on before it is compiled with the rule.
@@ -44,7 +43,7 @@ def portfolio_params(config: PortfolioConfig) -> Any:
         weighting=WEIGHTINGS[config.weighting],
         reward=codes.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         start=STARTS[config.start],
-        fill=FILLS[config.fill],
+        fill_at=FILLS[config.fill],
         allow_short=config.allow_short,
         first_bar_reference=config.reference == "first_bar",
         buys_restart_holding=config.buys_restart_holding,
@@ -67,11 +66,11 @@ def action_space(config: PortfolioConfig, instruments: int) -> gymnasium.Space:
     """Return a number for each instrument, and one for cash where weights are made of them."""
     if config.action == "discrete":
         return gymnasium.spaces.MultiDiscrete(np.full(instruments, CHOICES))
-    makes_weights = config.action == "weights" and config.weighting != "signed"
-    softmax = makes_weights and config.weighting == "softmax"
-    limit = config.action_limit or (SOFTMAX_LIMIT if softmax else 1.0)
-    from_zero = config.action == "weights" and not softmax and not config.allow_short
-    return gymnasium.spaces.Box(0.0 if from_zero else -limit, limit, (instruments + makes_weights,), np.float32)
+    if config.action == "orders":
+        return gymnasium.spaces.Box(-config.action_limit, config.action_limit, (instruments,), np.float32)
+    from_zero = config.weighting == "simplex" or (config.weighting == "signed" and not config.allow_short)
+    with_cash = config.weighting != "signed"
+    return gymnasium.spaces.Box(0.0 if from_zero else -1.0, 1.0, (instruments + with_cash,), np.float32)
 
 
 def observed_values(config: PortfolioConfig, symbols: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,7 +124,7 @@ def portfolio_world(
     return World(
         name="portfolio",
         rule=portfolio.RULE,
-        state_type=portfolio.state_type(instruments, params.has_benchmark, params.randomised),
+        state_type=portfolio.state_type(instruments, params.randomised),
         params=params,
         tables=portfolio_tables(basket, config),
         action_space=action_space(config, instruments),

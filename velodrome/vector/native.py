@@ -63,11 +63,12 @@ def _compile_inner(function: FunctionType) -> Any:
     """Compile a function that a loop calls, inlined.
 
     Rules allocate nothing, so counting references to tables and outputs would be pure cost (measured: 180 ns a step
-    with calls and counts, 43 ns without); only the making of arrays in `unpack`, once a block, needs them.
+    with calls and counts, 43 ns without); only the making of arrays in `unpack`, once a block, needs them. Nobody calls
+    these from Python or C, and without the wrappers for that they compile in two thirds of the time.
     """
     needs_counts = function.__module__.startswith("velodrome.vector.") and function.__name__ in MAKE_ARRAYS
     counts = {} if needs_counts else {"_nrt": False}
-    return njit(forceinline=True, **counts, **OPTIONS)(function)
+    return njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **counts, **OPTIONS)(function)
 
 
 def compiled_functions() -> list[Any]:
