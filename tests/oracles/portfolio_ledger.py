@@ -1,7 +1,7 @@
 """A slow ledger of the portfolio rule, written from docs/portfolio.md alone; it shares no code with the environment.
 
 Positions are objects, the costs of every order are added up and audited after the step, and the equity factor is found
-by bisection. `near_tie` says that a decision of the step hung by less than two correct programs may round apart.
+by a root finder. `near_tie` says that a decision of the step hung by less than two correct programs may round apart.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from scipy.optimize import brentq
 
 NEAR = 1e-10  # relative distance of a near tie
 DUST = 1e-12
@@ -267,11 +269,7 @@ class PortfolioLedger:
                 cost += buying * change if change > 0.0 else -selling * change
             return 1.0 - cost - factor
 
-        low, high = 1e-3, 1.0
-        for _ in range(70):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if surplus(middle) > 0.0 else (low, middle)
-        factor = 0.5 * (low + high)
+        factor = 1.0 if surplus(1.0) >= 0.0 else brentq(surplus, 1e-3, 1.0, xtol=1e-15, rtol=1e-15)
         goal = scaled(factor)
         wanted = []
         for k, position in enumerate(self.positions):

@@ -30,6 +30,7 @@ STOPS, SALES, DECAYS, PURCHASES = range(4)  # the phases of a step
 PHASES = 4
 DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
 NOTICED = 1.0 - 1e-9  # an order that keeps more than this was not cut but rounded: targets lie on their limits
+MOST_LOTS = 1e15
 LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is that number
 
 
@@ -125,7 +126,10 @@ def trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book,
 
 
 def whole_lots(quantity: float, lot: float) -> float:
-    return quantity if lot <= 0.0 else math.floor(quantity / lot + LOT_ROUNDING) * lot
+    """Return a quantity rounded down to whole lots; so many that a float64 cannot count them are left as they are."""
+    if (lot <= 0.0) | (quantity >= MOST_LOTS * lot):
+        return quantity
+    return math.floor(quantity / lot + LOT_ROUNDING) * lot
 
 
 def affordable(quote: float, terms: Terms, book: Book) -> float:

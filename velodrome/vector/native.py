@@ -64,7 +64,7 @@ def _compile_inner(function: FunctionType) -> Any:
 
     Rules allocate nothing, so counting references to tables and outputs would be pure cost (measured: 180 ns a step
     with calls and counts, 43 ns without); only the making of arrays in `unpack`, once a block, needs them. Nobody calls
-    these from Python or C, and without the wrappers for that they compile in two thirds of the time.
+    these from Python or C; compiling wrappers for that would take as long as compiling the functions.
     """
     needs_counts = function.__module__.startswith("velodrome.vector.") and function.__name__ in MAKE_ARRAYS
     counts = {} if needs_counts else {"_nrt": False}

@@ -1,0 +1,39 @@
+"""What the contract refuses before anything is compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+
+from velodrome.envs._template import State as TemplateState
+from velodrome.envs.contract import Float64, params_record, state_columns
+from velodrome.errors import ConfigError
+from velodrome.vector.rule_env import action_bounds
+
+
+class Filled(NamedTuple):
+    fill: int
+
+
+class Averaged(TemplateState):
+    mean: Float64
+
+
+def test_names_that_records_have_already_are_refused():
+    with pytest.raises(ConfigError, match=r"Filled\.fill: NumPy's records have an attribute of that name"):
+        params_record(Filled(1))
+    with pytest.raises(ConfigError, match=r"Averaged\.mean: NumPy's records"):
+        state_columns(Averaged)
+
+
+def test_several_discrete_actions_have_a_bound_each():
+    low, high = action_bounds(gymnasium.spaces.MultiDiscrete([3, 2]))
+    np.testing.assert_array_equal(low, [0, 0])
+    np.testing.assert_array_equal(high, [2, 1])
+    with pytest.raises(ConfigError, match="must be Discrete, MultiDiscrete"):
+        action_bounds(gymnasium.spaces.MultiDiscrete([3, 2], start=[1, 0]))
+    with pytest.raises(ConfigError, match="must be Discrete, MultiDiscrete"):
+        action_bounds(gymnasium.spaces.MultiBinary(2))

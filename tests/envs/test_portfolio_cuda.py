@@ -1,0 +1,120 @@
+"""The portfolio on the CUDA backend, in Numba's simulator or on a GPU, is the portfolio on the CPU, to the bit.
+
+Run as `python test_portfolio_cuda.py FILE` with NUMBA_ENABLE_CUDASIM=1, it plays the scenarios and pickles the records:
+the variable must be set before Numba is imported, hence a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.baskets import small_basket
+from tests.vector.scenarios import Scenario, assert_identical, record
+from velodrome.envs.portfolio_world import portfolio_world
+
+
+def on_a_small_basket(**values: Any) -> Any:
+    return lambda: portfolio_world(small_basket(bars=60, jump=0.2), **values)
+
+
+def reward_against_the_benchmark(old, new):
+    """Look like the reward of test_portfolio_contract.py, so that both find one another's compiled loops."""
+    return (new.equity - old.equity) / new.peak - (new.benchmark - old.benchmark) / new.initial - 0.1 * new.turnover
+
+
+SCENARIOS = {
+    "softmax": Scenario(on_a_small_basket(buy_fee=1e-3, sell_fee=2e-3, episode_length=6), steps=10, illegal=3),
+    "simplex, several blocks": Scenario(
+        on_a_small_basket(weighting="simplex", half_spread=1e-3, max_weight=0.5, episode_length=4), num_envs=70, steps=6
+    ),
+    "signed, ranges, cursor": Scenario(
+        on_a_small_basket(
+            weighting="signed", allow_short=True, max_gross=(0.5, 2.0), buy_fee=(0.0, 0.01), slippage=1e-3,
+            initial_cash=(100.0, 1e5), funding=1e-3, reward="blend", episode_length=(3, 8), trailing_stop=0.05,
+            evenness_bonus=0.1, concentration_penalty=0.1, time_decay_floor=0.2,
+        ),
+        steps=14,
+        options={"observation": "cursor"},
+    ),
+    "orders": Scenario(
+        on_a_small_basket(
+            preset="crypto", min_quantity=(0.01, 0.1, 1.0), lot={"S0": 0.0, "S1": 0.5, "S2": 1.0}, cash_reserve=0.1,
+            max_weight=0.4, max_holding=3, episode_length=8, order_scale=3.0, single_precision=True,
+        ),
+        steps=14,
+        illegal=2,
+    ),
+    "discrete, own reward, no autoreset": Scenario(
+        on_a_small_basket(
+            action="discrete", reward=reward_against_the_benchmark, fill="close", trade_fraction=0.3,
+            fee_tiers=((0.0, 0.003), (20_000.0, 0.001)), episode_length=5, allow_short=True, final_discount=0.9,
+        ),
+        steps=12,
+        options={"autoreset": False, "observation": "dict"},
+        reset_ended_after=7,
+        illegal=1,
+    ),
+}  # fmt: skip
+
+
+def records_on_cuda() -> dict[str, Any]:
+    """Play every scenario on the CUDA backend; a traceback where one fails."""
+    records: dict[str, Any] = {}
+    for name, scenario in SCENARIOS.items():
+        try:
+            records[name] = record(scenario.make("cuda"), scenario)
+        except Exception:
+            records[name] = traceback.format_exc()
+    return records
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    target = tmp_path_factory.mktemp("cuda") / "records.pickle"
+    answer = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", __file__, str(target)],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    return pickle.loads(target.read_bytes())
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_simulated_device_agrees_to_the_bit(name, simulated):
+    assert isinstance(simulated[name], list), simulated[name]
+    assert_identical(record(SCENARIOS[name].make("native"), SCENARIOS[name]), simulated[name])
+
+
+def test_the_scenarios_reach_what_they_are_for(simulated):
+    for name in SCENARIOS:
+        steps = simulated[name]
+        assert any("_final_obs" in step for step in steps)
+        counts = sum(step["counts"].sum(axis=1) for step in steps if "counts" in step)
+        assert (counts[:3] > 0).all(), name
+    assert sum(step["counts"][6].sum() for step in simulated["signed, ranges, cursor"] if "counts" in step) > 0
+    assert sum(step["counts"][7].sum() for step in simulated["orders"] if "counts" in step) > 0
+
+
+@pytest.mark.gpu
+def test_a_gpu_agrees_to_the_bit():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    for name, found in records_on_cuda().items():
+        assert isinstance(found, list), found
+        assert_identical(record(SCENARIOS[name].make("native"), SCENARIOS[name]), found)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(pickle.dumps(records_on_cuda()))
