@@ -317,8 +317,7 @@ def test_presets_are_legal_and_give_way(preset):
 
 
 def test_an_account_is_described_for_people():
-    env = vd.make("portfolio", market=flat_basket(2), weighting="simplex", render_mode="ansi", start="first", seed=0)
-    env.reset()
+    env = one(flat_basket(2), weighting="simplex", render_mode="ansi")
     assert env.render().endswith("equity 10000.00 cash 10000.00 nothing held")
     env.step(np.array([0.25, 0.5, 0.25], np.float32))
     assert env.render().endswith("cash 2500.00 S1 50.0%, S0 25.0%")

@@ -309,11 +309,12 @@ class PortfolioLedger:
             self.near_tie = True
         return abs(money) <= DUST * equity
 
-    def _cut(self, name: str, limit: float, size: float) -> None:
-        """Count a cut of more than a billionth."""
-        noticed = size * (1.0 - 1e-9)
-        self._tie(limit, noticed)
-        if limit < noticed:
+    def _cut(self, name: str, lost: float) -> None:
+        """Count a cut of an order by more than a billionth of equity."""
+        noticed = 1e-9 * self._equity_now()
+        if abs(lost - noticed) <= 0.1 * abs(noticed):
+            self.near_tie = True
+        if lost > noticed:
             self.counts[name] += 1
 
     def _whole(self, quantity: float, lot: float) -> float:
@@ -331,10 +332,11 @@ class PortfolioLedger:
         part = min(abs(wanted), abs(held))
         if wanted > 0.0:
             payable = self._payable(self.quotes[k])
-            self._cut("cut_cash", payable, part)
+            self._cut("cut_cash", (part - payable) * self.quotes[k])
             part = min(payable, part)
-        self._tie(part, abs(held))
-        if part < abs(held):
+        if self._is_dust((abs(held) - part) * self.quotes[k], self._equity_now()):
+            part = abs(held)
+        else:
             part = self._whole(part, self.lot[k])
             if wanted > 0.0 and self._is_dust(part * self.quotes[k], self._equity_now()):
                 part = 0.0
@@ -354,12 +356,11 @@ class PortfolioLedger:
             (self.max_gross * equity - self._gross()) / (1.0 + self.max_gross * rate),
         ]
         limit = max(0.0, min(limits)) / quote
-        self._cut("cut_limit", limit, size)
+        self._cut("cut_limit", (size - limit) * quote)
         size = min(limit, size)
         if side > 0:
             payable = self._payable(quote)
-            if not self._is_dust(size * quote, equity):
-                self._cut("cut_cash", payable, size)
+            self._cut("cut_cash", (size - payable) * quote)
             size = min(payable, size)
         size = self._whole(size, self.lot[k])
         self._tie(size, self.min_quantity[k])

@@ -47,6 +47,7 @@ from velodrome.envs.portfolio_numbers import (
 )
 from velodrome.envs.portfolio_orders import (
     DECAYS,
+    DUST,
     PHASES,
     SALES,
     STOPS,
@@ -229,6 +230,8 @@ def terms_of(i: int, draw: float, state: Any, tables: Tables, params: Any) -> Te
         number(i, MAX_WEIGHT, params.max_weight, state, params),
         number(i, MAX_GROSS, params.max_gross, state, params),
         safety,
+        # An original that keeps units in float32 keeps what rounding leaves of them, too.
+        0.0 if params.single_precision else DUST,
     )
 
 

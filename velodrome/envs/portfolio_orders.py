@@ -29,7 +29,7 @@ STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this positio
 STOPS, SALES, DECAYS, PURCHASES = range(4)  # the phases of a step
 PHASES = 4
 DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
-NOTICED = 1.0 - 1e-9  # an order that keeps more than this was not cut but rounded: targets lie on their limits
+NOTICED = 1e-9  # of equity: an order that loses less was not cut but rounded, as target weights lie on their limits
 MOST_LOTS = 1e15
 LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is that number
 
@@ -44,6 +44,7 @@ class Terms(NamedTuple):
     max_weight: float
     max_gross: float
     safety: float  # part of the cash that one purchase may take
+    dust: float  # of equity: what is worth no more is neither bought nor left over
 
 
 class Forced(NamedTuple):
@@ -149,12 +150,16 @@ def closing_part(
     part = min(abs(wanted), abs(held))
     if buys:
         payable = affordable(quote, terms, book)
-        if payable < part * NOTICED:
+        if (part - payable) * quote > NOTICED * book.equity:
             increment(state.counts, CUT_CASH, i)
         part = min(part, payable)
-    if part < abs(held):
+    left = abs(held) - part
+    # A halted instrument may be quoted at 0, where everything is worth nothing.
+    if (left <= 0.0) | ((quote > 0.0) & (left * quote <= terms.dust * book.equity)):
+        part = abs(held)
+    else:
         part = whole_lots(part, tables.lot[k])
-        if buys & (part * quote <= DUST * book.equity):
+        if buys & (part * quote <= terms.dust * book.equity):
             return 0.0
     return part if buys else -part
 
@@ -174,16 +179,16 @@ def opening_part(
     by_weight = (terms.max_weight * book.equity - abs(held) * quote) / (1.0 + terms.max_weight * rate)
     by_gross = (terms.max_gross * book.equity - book.gross) / (1.0 + terms.max_gross * rate)
     limit = max(0.0, min(by_weight, by_gross)) / quote
-    if limit < size * NOTICED:
+    if (size - limit) * quote > NOTICED * book.equity:
         increment(state.counts, CUT_LIMIT, i)
     size = min(size, limit)
     if buys:
         payable = affordable(quote, terms, book)
-        if (payable < size * NOTICED) & (size * quote > DUST * book.equity):
+        if (size - payable) * quote > NOTICED * book.equity:
             increment(state.counts, CUT_CASH, i)
         size = min(size, payable)
     size = whole_lots(size, tables.lot[k])
-    if (size * quote <= DUST * book.equity) | (size < tables.min_quantity[k]):
+    if (size * quote <= terms.dust * book.equity) | (size < tables.min_quantity[k]):
         increment(state.counts, DROPPED_MINIMUM, i)
         return 0.0
     return size if buys else -size
@@ -249,7 +254,8 @@ def take_orders(
             change = 0.0
             if (wanted != 0.0) & (part == 0):
                 change = closing_part(i, k, wanted, quote, terms, book, state, tables)
-                wanted = wanted - change if opens else 0.0
+                # Closing all may take a rounding more than was wanted; that is no order to open.
+                wanted = wanted - change if opens & (abs(change) < abs(wanted)) else 0.0
             elif wanted != 0.0:
                 change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
             if change != 0.0:
