@@ -219,7 +219,10 @@ class Comparison:
             note("benchmark", ours, theirs, ~(np.abs(ours - theirs) <= MONEY * theirs))
 
         prices = np.maximum(self.basket.close[self.envs.column("cursor")].T, 1e-12)  # [K, n]
-        for column, name in {"units": "units", "entry": "entry", "extreme": "best", "holding": "bars"}.items():
+        columns = {"units": "units", "entry": "entry", "extreme": "best", "holding": "bars"}
+        if not self.world.params.has_stop:
+            del columns["extreme"]  # nobody reads it then
+        for column, name in columns.items():
             ours = self.envs.column(column)
             theirs = np.array([[getattr(position, name) for position in ledger.positions] for ledger in ledgers]).T
             allowed = MONEY * np.abs(theirs) + (money / prices if name == "units" else 0.0)

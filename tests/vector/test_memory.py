@@ -13,8 +13,8 @@ import velodrome as vd
 from tests.contracts.comparison import random_actions
 from tests.markets import small_market
 from velodrome.tables.windows import window_at
-from velodrome.vector import batch
-from velodrome.vector.memory import copy_floats
+from velodrome.vector import batch, buffers
+from velodrome.vector.memory import copy_floats, stream_floats
 
 # The raw copy
 
@@ -27,16 +27,17 @@ def copies(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
     return size, first, draw(st.integers(0, min(size - first, room - at))), room, at
 
 
+@pytest.mark.parametrize("copy", [copy_floats, stream_floats])
 @settings(max_examples=300)
 @given(sizes=copies(), seed=st.integers(0, 1000))
-def test_the_raw_copy_is_a_copy_of_slices(sizes, seed):
+def test_the_raw_copy_is_a_copy_of_slices(copy, sizes, seed):
     size, first, count, room, at = sizes
     rng = np.random.default_rng(seed)
     # All bit patterns: NaNs of any payload, infinities and denormals are copied as they are.
     source, target = (rng.integers(0, 2**32, n, dtype=np.uint32).view(np.float32) for n in (size, room))
     expected, untouched = target.copy(), source.copy()
     batch.copy_floats(source, first, count, expected, at)
-    copy_floats(source, first, count, target, at)
+    copy(source, first, count, target, at)
     np.testing.assert_array_equal(target.view(np.uint32), expected.view(np.uint32))
     np.testing.assert_array_equal(source.view(np.uint32), untouched.view(np.uint32))
     np.testing.assert_array_equal(
@@ -96,6 +97,23 @@ def test_windows_end_at_the_cursor(observation, backend):
             assert_windows(envs, chosen, last[rows])
     assert instruments == {0, 1, 2}
     assert finals >= 6
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_windows_written_past_the_caches_are_the_same(threads, monkeypatch):
+    market = small_market(bars=300, windows=((40, 9),))
+    made = []
+    for limit in (0, 1 << 40):
+        monkeypatch.setattr(buffers, "STREAMED_BYTES", limit)
+        envs = vd.make_vec("trading", 200, market=market, episode_length=7, seed=3, threads=threads, copy=True)
+        assert envs.buffers.out.streamed == (limit == 0)
+        observations, _ = envs.reset()
+        seen = [observations]
+        for actions in random_actions(envs.single_action_space, 200, 20, seed=5):
+            observations, _, _, _, infos = envs.step(actions)
+            seen += [observations, *([infos["final_obs"][infos["_final_obs"]]] if infos else [])]
+        made.append(np.concatenate(seen))
+    np.testing.assert_array_equal(*made)
 
 
 def test_windows_of_several_timeframes_and_instruments_end_at_the_cursor():

@@ -91,17 +91,17 @@ def stress_problem(problem: StepProblem) -> StepProblem:
     return replace(problem, market=replace(problem.market, ohlc=ohlc, name="stress"))
 
 
-def save_peer_tables(tables: PeerTables, path: Path) -> None:
-    """Write the peers' tables for a worker process."""
+def save_peer_tables(tables: Any, path: Path) -> None:
+    """Write the tables of a plain environment, a NamedTuple, for a worker process."""
     arrays: dict[str, Any] = {name: np.asarray(value) for name, value in tables._asdict().items()}
     np.savez(path, **arrays)
 
 
-def load_peer_tables(path: Path) -> PeerTables:
-    """Read the peers' tables back."""
+def load_peer_tables(path: Path, kind: Any = PeerTables) -> Any:
+    """Read the tables of a plain environment back."""
     with np.load(path) as file:
         loaded = {name: file[name] for name in file.files}
-    return PeerTables(**{name: value if value.ndim else value.item() for name, value in loaded.items()})
+    return kind(**{name: value if value.ndim else value.item() for name, value in loaded.items()})
 
 
 def hourly_series(options: StepBenchmarkOptions) -> Series:

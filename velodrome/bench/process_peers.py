@@ -13,18 +13,24 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from velodrome.bench.options import StepBenchmarkOptions
 from velodrome.bench.peers import PlainTradingEnv
-from velodrome.bench.problem import RING, PeerTables, StepProblem, load_peer_tables, save_peer_tables
+from velodrome.bench.portfolio_peer import PlainPortfolioEnv, PortfolioTables
+from velodrome.bench.problem import RING, PeerTables, load_peer_tables, save_peer_tables
 from velodrome.bench.timing import Stepper, Timing, take_turns
 from velodrome.errors import VelodromeError
 
 SETUP_SECONDS = 120  # allowed for starting and ending the workers of one count
+# A plain environment by the name of what it reads, which is what a fresh interpreter is sent.
+ENVIRONMENTS: dict[str, tuple[type, Any]] = {
+    "PeerTables": (PeerTables, PlainTradingEnv),
+    "PortfolioTables": (PortfolioTables, PlainPortfolioEnv),
+}
 
 
 class PeerFailedError(VelodromeError):
@@ -32,20 +38,18 @@ class PeerFailedError(VelodromeError):
 
 
 def measure_process_peer(
-    peer: str, processes: int, options: StepBenchmarkOptions, problem: StepProblem
+    peer: str, processes: int, tables: PeerTables | PortfolioTables, *, seconds: float, repeats: int, seed: int
 ) -> Timing:  # fmt: skip
     """Return the timing of one peer with so many worker processes."""
     with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name:
         folder = Path(name)
-        save_peer_tables(problem.peer_tables, folder / "tables.npz")
+        save_peer_tables(tables, folder / "tables.npz")
         request = {
-            "peer": peer, "processes": processes, "seconds": options.seconds, "repeats": options.repeats,
-            "seed": options.seed,
+            "peer": peer, "tables": type(tables).__name__, "processes": processes, "seconds": seconds,
+            "repeats": repeats, "seed": seed,
         }  # fmt: skip
         (folder / "request.json").write_text(json.dumps(request))
-        run_python(
-            "from velodrome.bench.process_peers import serve; serve()", folder, SETUP_SECONDS + 2 * options.seconds
-        )
+        run_python("from velodrome.bench.process_peers import serve; serve()", folder, SETUP_SECONDS + 2 * seconds)
         return Timing(*json.loads((folder / "timing.json").read_text()))
 
 
@@ -71,12 +75,14 @@ def serve() -> None:
     """Measure what the request in the current folder asks for: what the fresh interpreter runs."""
     folder = Path.cwd()
     request = json.loads((folder / "request.json").read_text())
-    tables = load_peer_tables(folder / "tables.npz")
+    tables_type, environment = ENVIRONMENTS[request["tables"]]
+    tables = load_peer_tables(folder / "tables.npz", tables_type)
     processes = request["processes"]
-    envs = _open(request["peer"], tables, processes)
+    envs = _open(request["peer"], lambda: environment(tables), processes)
     try:
-        generator = np.random.default_rng((request["seed"], processes))
-        actions = [generator.integers(0, 3, processes) for _ in range(RING)]
+        space = environment(tables).action_space
+        space.seed(request["seed"])
+        actions = [np.stack([space.sample() for _ in range(processes)]) for _ in range(RING)]
         envs.reset()
         stepper = Stepper(lambda k: envs.step(actions[k % RING]))
         timing = None
@@ -87,8 +93,8 @@ def serve() -> None:
     (folder / "timing.json").write_text(json.dumps(timing))
 
 
-def _open(peer: str, tables: PeerTables, processes: int) -> Any:
-    makers: list[Any] = [lambda: PlainTradingEnv(tables)] * processes
+def _open(peer: str, make: Callable[[], Any], processes: int) -> Any:
+    makers: list[Any] = [make] * processes
     if peer == "subproc":
         from stable_baselines3.common.vec_env import SubprocVecEnv
 

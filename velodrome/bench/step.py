@@ -150,7 +150,14 @@ def measure_processes(
     timings: dict[int, Timing] = {}
     for processes in process_counts(options):
         try:
-            timings[processes] = measure_process_peer(peer, processes, options, problem)
+            timings[processes] = measure_process_peer(
+                peer,
+                processes,
+                problem.peer_tables,
+                seconds=options.seconds,
+                repeats=options.repeats,
+                seed=options.seed,
+            )
         except PeerFailedError as error:
             report.notes.append(f"{label} with {processes} processes: {error}")
         advance(f"{label}, {processes} processes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -22,6 +22,7 @@ def step(
     bars: int | None = None,
     window: int | None = None,
     features: int | None = None,
+    instruments: Words = None,
     episode_length: int | None = None,
     processes: Words = None,
     threads: int | None = None,
@@ -35,7 +36,8 @@ def step(
     Parameters
     ----------
     env
-        trading, or cage2, which takes sizes, against (cyborg, mini_cage), seconds, repeats, seed, json, plot and quick.
+        trading; portfolio, without processes and threads; or cage2, which takes sizes, against (cyborg, mini_cage),
+        seconds, repeats, seed, json, plot and quick.
     sizes
         Numbers of environments in a batch, such as 64 1024 16384.
     against
@@ -50,6 +52,8 @@ def step(
         Bars in an observation.
     features
         Features of each bar in an observation.
+    instruments
+        Instruments of a portfolio, such as 7 100.
     episode_length
         Decisions in an episode.
     processes
@@ -65,31 +69,29 @@ def step(
     quick
         A coarse run of under half a minute; other options still win where given.
     """
-    from velodrome.bench.options import StepBenchmarkOptions
-    from velodrome.bench.step import run_step_benchmark
-
     given = {
         "sizes": split_words(sizes), "against": split_words(against), "seconds": seconds, "repeats": repeats,
         "bars": bars, "window": window, "features": features, "episode_length": episode_length,
         "processes": split_words(processes), "threads": threads, "seed": seed, "json_path": json, "plot_path": plot,
-        "quick": quick or None,
+        "instruments": split_words(instruments), "quick": quick or None,
     }  # fmt: skip
-    if env != "trading":
-        step_other(env, given)
-        return
-    options = validated(StepBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
-    run_step_benchmark(options, console())
-
-
-def step_other(env: str, given: dict[str, Any]) -> None:
-    """Measure an environment that is not the market's."""
-    from velodrome.bench.cage2_step import Cage2Options, run_cage2_benchmark
-
-    if env != "cage2":
-        legal = ("trading", "cage2")
-        raise ConfigError(f"--env {env}: it is {' or '.join(legal)}.{did_you_mean(env, legal)}")
     asked = {name: value for name, value in given.items() if value is not None}
-    run_cage2_benchmark(validated(Cage2Options, asked), console())
+    if env == "trading":
+        from velodrome.bench.options import StepBenchmarkOptions
+        from velodrome.bench.step import run_step_benchmark
+
+        run_step_benchmark(validated(StepBenchmarkOptions, asked), console())
+    elif env == "portfolio":
+        from velodrome.bench.portfolio_step import PortfolioOptions, run_portfolio_benchmark
+
+        run_portfolio_benchmark(validated(PortfolioOptions, asked), console())
+    elif env == "cage2":
+        from velodrome.bench.cage2_step import Cage2Options, run_cage2_benchmark
+
+        run_cage2_benchmark(validated(Cage2Options, asked), console())
+    else:
+        legal = ("trading", "portfolio", "cage2")
+        raise ConfigError(f"--env {env}: it is {', '.join(legal)}.{did_you_mean(env, legal)}")
 
 
 @bench.command(name="train")

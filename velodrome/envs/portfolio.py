@@ -72,8 +72,8 @@ Params = params_type(
     PortfolioConfig,
     (
         "action", "weighting", "reward", "start", "fill_at", "allow_short", "first_bar_reference",
-        "buys_restart_holding", "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "randomised",
-        "episode_length_low", "episode_length_high",
+        "buys_restart_holding", "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "has_stop",
+        "counts_positions", "randomised", "episode_length_low", "episode_length_high",
     ),
 )  # fmt: skip
 
@@ -115,7 +115,7 @@ class State:
     drawdown: Float64  # from the peak
     gross: Float64  # Σ |weights|
     largest: Float64  # |weight|
-    positions: Float64  # weights above `position_floor`
+    positions: Float64  # weights above `position_floor`, where the reward asks for them
     benchmark: Float64  # equity of the equal-weight account
     benchmark_start: Float64
     benchmark_cash: Float64  # of instruments that could not be bought at the start
@@ -132,7 +132,7 @@ class State:
     # By instrument, [K, lanes]:
     units: Float64
     entry: Float64  # mean price of the position
-    extreme: Float64  # best price since it was opened
+    extreme: Float64  # best price since it was opened, if there is a trailing stop
     holding: Int32  # bars since it was opened or traded
     wanted: Float64  # within a step: target weights, then units to buy or sell
     benchmark_units: Float64
@@ -281,14 +281,16 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
     # The account at the quotes of this step's orders.
     draw = uniform(i, state) if number(i, SLIPPAGE, params.slippage, state, params) > 0.0 else 0.0
     terms = terms_of(i, draw, state, tables, params)
-    worth, gross = 0.0, 0.0
+    worth, gross, longest_held = 0.0, 0.0, 0
     for k in range(instruments):
         units = state.units[k, i]
         if units != 0.0:
             value = units * quote_of(k, cursor, bar, tables, params)
             worth += value
             gross += abs(value)
-            state.holding[k, i] += 1
+            held = state.holding[k, i] + 1
+            state.holding[k, i] = held
+            longest_held = max(longest_held, held)
     book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
 
     # Stops, sales, decay, purchases: one loop, so that compiled code has one copy of them.
@@ -298,35 +300,39 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
         number(i, DECAY, params.decay, state, params),
     )
     for phase in range(PHASES):
-        if (phase == SALES) & (book.equity > 0.0):
+        if phase == STOPS:
+            due = forced.stop > 0.0
+        elif phase == DECAYS:
+            due = (forced.longest > 0.0) & (longest_held >= forced.longest)
+        else:
+            due = book.equity > 0.0
+        if not due:
+            continue
+        if phase == SALES:
             size(i, action, cursor, bar, terms, book, state, tables, params)
-        if (phase == STOPS) | (phase == DECAYS) | (book.equity > 0.0):
-            book = take_orders(i, phase, cursor, bar, forced, terms, book, state, tables, params)
+        book = take_orders(i, phase, cursor, bar, forced, terms, book, state, tables, params)
 
     # The bar, and the mark at its close.
     cash, paid = pay_funding(i, bar, book.cash, state, tables, params)
     worth, gross, largest = 0.0, 0.0, 0.0
+    benchmark = state.benchmark_cash[i] if params.has_benchmark else state.benchmark[i]
     for k in range(instruments):
-        units = state.units[k, i]
-        if units != 0.0:
-            close = tables.close[bar, k]
-            worth += units * close
-            gross += abs(units * close)
-            largest = max(largest, abs(units * close))
+        units, close = state.units[k, i], tables.close[bar, k]
+        value = units * close
+        worth += value
+        gross += abs(value)
+        largest = max(largest, abs(value))
+        if params.has_benchmark:
+            benchmark += state.benchmark_units[k, i] * close
+        if params.has_stop:
             best = state.extreme[k, i]
-            state.extreme[k, i] = max(best, close) if units > 0.0 else min(best, close)
+            state.extreme[k, i] = max(best, close) if units > 0.0 else min(best, close) if units < 0.0 else 0.0
     after = cash + worth
     positions = 0.0
-    if after > 0.0:
-        floor = number(i, POSITION_FLOOR, params.position_floor, state, params)
+    if params.counts_positions & (after > 0.0):
+        floor = number(i, POSITION_FLOOR, params.position_floor, state, params) * after
         for k in range(instruments):
-            if abs(state.units[k, i]) * tables.close[bar, k] / after > floor:
-                positions += 1.0
-    benchmark = state.benchmark[i]
-    if params.has_benchmark:
-        benchmark = state.benchmark_cash[i]
-        for k in range(instruments):
-            benchmark += state.benchmark_units[k, i] * tables.close[bar, k]
+            positions += 1.0 if abs(state.units[k, i]) * tables.close[bar, k] > floor else 0.0
     turnover = book.traded / before if before > 0.0 else 0.0
     peak = max(state.peak[i], after)
     drawdown = 1.0 - after / peak if after < peak else 0.0

@@ -105,10 +105,10 @@ def trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book,
     after = kept(before + change, params)
     if after == 0.0:
         state.entry[k, i] = 0.0
-        state.extreme[k, i] = 0.0
     elif before == 0.0:
         state.entry[k, i] = price
-        state.extreme[k, i] = quote
+        if params.has_stop:
+            state.extreme[k, i] = quote
     elif abs(after) > abs(before):
         state.entry[k, i] = (state.entry[k, i] * abs(before) + notional) / (abs(before) + abs(change))
     if params.buys_restart_holding or abs(after) < abs(before):
@@ -133,10 +133,31 @@ def whole_lots(quantity: float, lot: float) -> float:
     return math.floor(quantity / lot + LOT_ROUNDING) * lot
 
 
-def affordable(quote: float, terms: Terms, book: Book) -> float:
-    """Return how many units the cash above the reserve can pay."""
-    price = quote * (1.0 + terms.cost)
-    return terms.safety * max(0.0, book.cash - terms.reserve) / ((1.0 + terms.buy_fee) * price)
+def cut_to_cash(i: int, quantity: float, quote: float, terms: Terms, book: Book, state: Any) -> float:
+    """Return as much of a purchase as the cash above the reserve can pay; a cut is counted."""
+    price = (1.0 + terms.buy_fee) * (quote * (1.0 + terms.cost))
+    cash = terms.safety * max(0.0, book.cash - terms.reserve)
+    if quantity * price <= cash:
+        return quantity
+    payable = min(quantity, cash / price)
+    if (quantity - payable) * quote > NOTICED * book.equity:
+        increment(state.counts, CUT_CASH, i)
+    return payable
+
+
+def cut_to_limits(i: int, size: float, held: float, rate: float, quote: float, terms: Terms, book: Book, state: Any
+) -> float:  # fmt: skip
+    """Return as much of an order that enlarges a position as the limits allow; a cut is counted."""
+    # What is paid for the trade makes the equity smaller, and with it the limits.
+    by_weight, weight_scale = terms.max_weight * book.equity - held * quote, 1.0 + terms.max_weight * rate
+    by_gross, gross_scale = terms.max_gross * book.equity - book.gross, 1.0 + terms.max_gross * rate
+    worth = size * quote
+    if (worth * weight_scale <= by_weight) & (worth * gross_scale <= by_gross):
+        return size
+    limit = max(0.0, min(by_weight / weight_scale, by_gross / gross_scale)) / quote
+    if (size - limit) * quote > NOTICED * book.equity:
+        increment(state.counts, CUT_LIMIT, i)
+    return min(size, limit)
 
 
 def closing_part(
@@ -149,10 +170,7 @@ def closing_part(
         return 0.0
     part = min(abs(wanted), abs(held))
     if buys:
-        payable = affordable(quote, terms, book)
-        if (part - payable) * quote > NOTICED * book.equity:
-            increment(state.counts, CUT_CASH, i)
-        part = min(part, payable)
+        part = cut_to_cash(i, part, quote, terms, book, state)
     left = abs(held) - part
     # A halted instrument may be quoted at 0, where everything is worth nothing.
     if (left <= 0.0) | ((quote > 0.0) & (left * quote <= terms.dust * book.equity)):
@@ -175,18 +193,9 @@ def opening_part(
     if on_other_side | (size <= 0.0) | ((not buys) & (not params.allow_short)):
         return 0.0
     rate = buy_rate(terms) if buys else sell_rate(terms)
-    # What is paid for the trade makes the equity smaller, and with it the limits.
-    by_weight = (terms.max_weight * book.equity - abs(held) * quote) / (1.0 + terms.max_weight * rate)
-    by_gross = (terms.max_gross * book.equity - book.gross) / (1.0 + terms.max_gross * rate)
-    limit = max(0.0, min(by_weight, by_gross)) / quote
-    if (size - limit) * quote > NOTICED * book.equity:
-        increment(state.counts, CUT_LIMIT, i)
-    size = min(size, limit)
+    size = cut_to_limits(i, size, abs(held), rate, quote, terms, book, state)
     if buys:
-        payable = affordable(quote, terms, book)
-        if (size - payable) * quote > NOTICED * book.equity:
-            increment(state.counts, CUT_CASH, i)
-        size = min(size, payable)
+        size = cut_to_cash(i, size, quote, terms, book, state)
     size = whole_lots(size, tables.lot[k])
     if (size * quote <= terms.dust * book.equity) | (size < tables.min_quantity[k]):
         increment(state.counts, DROPPED_MINIMUM, i)
@@ -249,15 +258,18 @@ def take_orders(
         tradable = is_tradable(k, cursor, bar, tables, params)
         wanted = order_of(i, k, phase, quote, tradable, forced, state, tables, params)
         # First what closes, then what opens: an order may do both.
-        opens = (phase == SALES) | (phase == PURCHASES)
-        for part in range(2):
-            change = 0.0
-            if (wanted != 0.0) & (part == 0):
+        held = state.units[k, i]
+        closing = (held < 0.0) if wanted > 0.0 else (held > 0.0)
+        while wanted != 0.0:
+            if closing:
                 change = closing_part(i, k, wanted, quote, terms, book, state, tables)
                 # Closing all may take a rounding more than was wanted; that is no order to open.
-                wanted = wanted - change if opens & (abs(change) < abs(wanted)) else 0.0
-            elif wanted != 0.0:
+                may_open = ((phase == SALES) | (phase == PURCHASES)) & (abs(change) < abs(wanted))
+                wanted = wanted - change if may_open else 0.0
+                closing = False
+            else:
                 change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
+                wanted = 0.0
             if change != 0.0:
                 book = trade(i, k, change, quote, terms, book, state, params)
     return book

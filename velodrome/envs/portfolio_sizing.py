@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.exponential import exponential
-from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX, SOFTMAX_SCALE
+from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX, SOFTMAX_SCALE, TRAILING_STOP
 from velodrome.envs.portfolio_orders import DUST, STOPPED_NOW, Book, Terms, buy_rate, is_tradable, quote_of, sell_rate
 from velodrome.envs.ranges import number
 
@@ -52,6 +52,7 @@ def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, pa
     """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
     instruments = tables.lot.size
     scale = number(i, SOFTMAX_SCALE, params.softmax_scale, state, params)
+    stops = number(i, TRAILING_STOP, params.trailing_stop, state, params) > 0.0
     # float() of a float32 is a float32 in compiled code.
     largest, total, threshold = 0.0, 0.0, 0.0
     if params.weighting == SOFTMAX:
@@ -74,7 +75,7 @@ def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, pa
             weight = max(0.0, value - threshold)
         else:
             weight = terms.max_gross * value / max(1.0, total)
-        if state.wanted[k, i] == STOPPED_NOW:
+        if stops & (state.wanted[k, i] == STOPPED_NOW):
             weight = 0.0
         state.wanted[k, i] = min(max(weight, -terms.max_weight), terms.max_weight)
 

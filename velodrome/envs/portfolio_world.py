@@ -50,16 +50,14 @@ def portfolio_params(config: PortfolioConfig) -> Any:
         decay_when_halted=config.decay_when_halted,
         single_precision=config.single_precision,
         raw_account=config.account_values == "raw",
-        has_benchmark=has_benchmark(config),
+        # What only some rewards and options read is kept up only for them.
+        has_benchmark=config.reward != "log_return",
+        has_stop=config.trailing_stop != 0.0,
+        counts_positions=callable(config.reward) or config.few_positions_penalty != 0.0 or config.evenness_bonus != 0.0,
         randomised=bool((high > low).any()),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
     )
-
-
-def has_benchmark(config: PortfolioConfig) -> bool:
-    """Return whether the equal-weight account is kept; a log return has no use for it."""
-    return config.reward != "log_return"
 
 
 def action_space(config: PortfolioConfig, instruments: int) -> gymnasium.Space:

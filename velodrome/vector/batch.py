@@ -29,11 +29,21 @@ class Outputs(NamedTuple):
     final_cursors: NDArray[np.int32]  # [n]
     statistics: NDArray[np.float64]  # [n, s] of the episode that ended in this step; else old
     window_floats: int  # where the observed part of a row begins
+    streamed: int  # 1: windows are written past the caches, which could not hold them anyway
 
 
 def copy_floats(source: NDArray[np.float32], first: int, count: int, target: NDArray[np.float32], at: int) -> None:
     """Copy floats; compiled code has a raw memcpy in this one's place, several times faster than a loop."""
     target[at : at + count] = source[first : first + count]
+
+
+def stream_floats(source: NDArray[np.float32], first: int, count: int, target: NDArray[np.float32], at: int) -> None:
+    """Copy floats; compiled code has a copy past the caches in this one's place."""
+    target[at : at + count] = source[first : first + count]
+
+
+def wait_for_stores() -> None:
+    """Do nothing; compiled code lets what was written past the caches arrive before anything that follows."""
 
 
 def prefetch_floats(source: NDArray[np.float32], first: int, count: int) -> None:
@@ -45,14 +55,17 @@ def chosen_params(params: Any) -> Any:
     return params[0]
 
 
-def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32]) -> None:
+def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32], streamed: int) -> None:
     """Write every window at a cursor into the front of an observation row."""
     at = 0
     for w in range(windows.length.size):
         width = windows.width[w]
         count = windows.length[w] * width
         first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
-        copy_floats(windows.values, first, count, row, at)
+        if streamed:
+            stream_floats(windows.values, first, count, row, at)
+        else:
+            copy_floats(windows.values, first, count, row, at)
         at += count
 
 
@@ -115,9 +128,11 @@ def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
         # While this environment computes, the next one's windows arrive.
         prefetch(out.cursors[first + min(k + 1, count - 1)], windows)
         if advance(lane, row, actions[row], autoreset, state, tables, chosen_params(params), out):
-            gather(out.final_cursors[row], windows, out.final_observations[row])
+            gather(out.final_cursors[row], windows, out.final_observations[row], out.streamed)
             finished += 1
-        gather(out.cursors[row], windows, out.observations[row])
+        gather(out.cursors[row], windows, out.observations[row], out.streamed)
+    if out.streamed:
+        wait_for_stores()
     return finished
 
 
@@ -135,7 +150,7 @@ def reset_all(chosen: NDArray[np.bool_], pack: Any) -> None:
     for row in range(chosen.size):
         if chosen[row]:
             begin(row % LANES, row, blocks[row // LANES], tables, chosen_params(params), out)
-            gather(out.cursors[row], windows, out.observations[row])
+            gather(out.cursors[row], windows, out.observations[row], out.streamed)
 
 
 def gather_block(block: int, rows: int, pack: Any) -> None:
@@ -144,7 +159,9 @@ def gather_block(block: int, rows: int, pack: Any) -> None:
     first = block * LANES
     for row in range(first, min(first + LANES, rows)):
         prefetch(out.cursors[min(row + 1, rows - 1)], windows)
-        gather(out.cursors[row], windows, out.observations[row])
+        gather(out.cursors[row], windows, out.observations[row], out.streamed)
+    if out.streamed:
+        wait_for_stores()
 
 
 def gather_all(rows: int, pack: Any) -> None:

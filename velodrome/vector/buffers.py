@@ -17,6 +17,7 @@ from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.vector.batch import Outputs
 
 CACHE_LINE = 64  # bytes
+STREAMED_BYTES = 16 << 20  # of windows: more than a cache holds until somebody reads them
 
 Allocate = Callable[[Any, tuple[int, ...]], Any]
 
@@ -57,6 +58,7 @@ def allocate_outputs(world: World, num_envs: int, with_windows: bool, allocate: 
         final_cursors=allocate(np.int32, (num_envs,)),
         statistics=allocate(np.float64, (num_envs, len(world.statistics))),
         window_floats=window_floats,
+        streamed=int(4 * num_envs * window_floats > STREAMED_BYTES),
     )
 
 

@@ -34,7 +34,9 @@ STEPS_BETWEEN_TRIALS = 4000
 SPIN_COUNT = "2000"
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-COMPILED_MEMORY = {"copy_floats": memory.copy_floats, "prefetch_floats": memory.prefetch_floats}
+COMPILED_MEMORY = {
+    name: getattr(memory, name) for name in ("copy_floats", "stream_floats", "wait_for_stores", "prefetch_floats")
+}
 MAKE_ARRAYS = ("unpack", "step_block", "gather_block")  # functions of batch.py and packing.py
 
 _compiled: dict[str, Any] = {}
@@ -223,10 +225,10 @@ class NativeVectorEnv(RuleVectorEnv):
             actions = actions.reshape(shape)
         actions = np.ascontiguousarray(actions)
         if self.check_actions:
-            if self._scalar_action and self.compiled:
-                row = self._first_illegal(actions, self._action_low, self._action_high)
-                if row >= 0:
-                    self._refuse(actions, row)
+            if self.compiled and not isinstance(self._action_low, np.ndarray):
+                place = self._first_illegal(actions.reshape(-1), self._action_low, self._action_high)
+                if place >= 0:
+                    self._refuse(actions, place // (actions.size // self.num_envs))
             else:
                 self._check(actions)
         return actions

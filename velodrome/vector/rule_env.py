@@ -283,11 +283,17 @@ def check_seed(seed: Any) -> int:
 
 
 def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
-    """Return the lowest and the highest legal action."""
+    """Return the lowest and the highest legal action: numbers, or arrays where an action's places differ in them."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return 0, int(space.n) - 1
     if isinstance(space, gymnasium.spaces.Box):
-        return (space.low.item(), space.high.item()) if space.shape == (1,) else (space.low, space.high)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete) and not space.start.any():
-        return np.zeros_like(space.nvec), space.nvec - 1
+        low, high = space.low, space.high
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete) and not space.start.any():
+        low, high = np.zeros_like(space.nvec), space.nvec - 1
+    else:
+        low, high = np.zeros(0), np.zeros(0)
+    if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
+        return low.flat[0].item(), high.flat[0].item()
+    if low.size:
+        return low, high
     raise ConfigError(f"a rule's action space must be Discrete, MultiDiscrete (from 0) or Box, received {space}")
