@@ -149,7 +149,7 @@ def run_portfolio_benchmark(options: PortfolioOptions, console: Console | None =
 
 def check_parity(problem: PortfolioProblem, seed: int) -> str:
     """Play the same actions in plain NumPy and in the compiled rule; raise if observations or rewards differ."""
-    tables, config = problem.peer_tables, portfolio_config(**problem.parameters)
+    tables = problem.peer_tables
     rng = np.random.default_rng(seed)
     starts = rng.integers(tables.begin, tables.end - tables.episode_length, PARITY_ENVS)
     plain = [PlainPortfolioEnv(tables) for _ in range(PARITY_ENVS)]
@@ -166,7 +166,7 @@ def check_parity(problem: PortfolioProblem, seed: int) -> str:
         theirs = [env.step(action) for env, action in zip(plain, actions, strict=True)]
         equity = np.array([env.equity for env in plain])
         same = (
-            np.abs(compiled.column("equity") - equity).max() <= TOLERANCE * float(config.initial_cash)
+            np.abs(compiled.column("equity") - equity).max() <= TOLERANCE * tables.initial_cash
             and np.allclose(ours[1], [step[1] for step in theirs], rtol=1e-5, atol=1e-9)
             and np.allclose(ours[0], np.stack([step[0] for step in theirs]), rtol=1e-5, atol=1e-6)
             and np.array_equal(ours[0][:, :windows], np.stack([step[0][:windows] for step in theirs]))

@@ -1,7 +1,7 @@
 """Episodes on a market, for every environment that has one: where they begin and end, costs of fills, statistics.
 
-A rule that uses `begin_episode` has the state columns `start`, `last`, `cursor`, `next_start`, `next_last` and
-`episode`, the tables `begin` and `end`, and the parameters `start`, `episode_length_low` and `episode_length_high`.
+A rule that uses it has a State derived from `MarketState`, the tables `begin` and `end`, and the parameters `start`,
+`episode_length_low` and `episode_length_high`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.envs.config import EpisodeConfig
+from velodrome.envs.contract import Float64, Int32, UInt64
 from velodrome.envs.rng import stream_index, uniform
 from velodrome.errors import ConfigError
 from velodrome.tables.logarithm import logarithm_of_growth
@@ -22,6 +24,35 @@ RANDOM, SEQUENTIAL, FIRST = 0, 1, 2
 STARTS = {"random": RANDOM, "sequential": SEQUENTIAL, "first": FIRST}
 RESET_OPTIONS = {"cursor": "next_start", "last": "next_last"}  # option of reset() -> state column
 WORST_COST = 0.99  # a fill has a price above zero, whatever spread and slippage add up to
+
+# What every episode on a market ends with, in the order of `write_statistics`; an environment adds its own.
+STATISTICS = ("reward", "return", "length", "fees", "turnover", "funding", "sharpe", "max_drawdown")
+
+
+class MarketState:
+    """The columns of an account that lives on bars, one entry per environment."""
+
+    rng_key: UInt64
+    rng_counter: UInt64
+    cursor: Int32  # the bar that was observed last
+    start: Int32  # the episode's first bar
+    last: Int32  # the episode's last bar
+    next_start: Int32  # start and last bar that reset() was asked for; −1: none
+    next_last: Int32
+    episode: Int32  # episodes begun since seeding
+    per_bar: Float64  # 1 / bars of the episode
+    cash: Float64
+    equity: Float64  # at the close of the cursor's bar
+    initial: Float64
+    peak: Float64
+    drawdown: Float64  # from the peak, at that close
+    reward_sum: Float64
+    return_sum: Float64
+    return_square_sum: Float64
+    fees: Float64
+    funding: Float64
+    turnover: Float64
+    worst_drawdown: Float64
 
 
 def begin_episode(i: int, state: Any, tables: Any, params: Any) -> None:
@@ -69,6 +100,36 @@ def begin_episode(i: int, state: Any, tables: Any, params: Any) -> None:
     state.start[i] = start
     state.cursor[i] = start
     state.last[i] = last
+
+
+def open_account(i: int, cash: float, state: Any) -> None:
+    """Begin the books of an episode with cash only."""
+    state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
+    state.cash[i] = cash
+    state.equity[i] = cash
+    state.initial[i] = cash
+    state.peak[i] = cash
+    state.drawdown[i] = 0.0
+    state.reward_sum[i] = 0.0
+    state.return_sum[i] = 0.0
+    state.return_square_sum[i] = 0.0
+    state.fees[i] = 0.0
+    state.funding[i] = 0.0
+    state.turnover[i] = 0.0
+    state.worst_drawdown[i] = 0.0
+
+
+def write_statistics(i: int, state: Any, out: NDArray[np.float64]) -> None:
+    """Write what STATISTICS names into the first places of `out`."""
+    length = state.cursor[i] - state.start[i]
+    out[0] = state.reward_sum[i]
+    out[1] = state.equity[i] / state.initial[i] - 1.0
+    out[2] = length
+    out[3] = state.fees[i]
+    out[4] = state.turnover[i]
+    out[5] = state.funding[i]
+    out[6] = sharpe_ratio(state.return_sum[i], state.return_square_sum[i], max(1, length))
+    out[7] = state.worst_drawdown[i]
 
 
 def fill_cost(half_spread: float, slippage: float, draw: float, further: float) -> float:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.config import params_type
-from velodrome.envs.contract import Column, Float64, Int32, Rule, UInt64
-from velodrome.envs.episodes import begin_episode, fill_cost, sharpe_ratio
+from velodrome.envs.contract import Column, Float64, Int32, Rule
+from velodrome.envs.episodes import STATISTICS as MARKET_STATISTICS
+from velodrome.envs.episodes import MarketState, begin_episode, fill_cost, open_account, write_statistics
 from velodrome.envs.portfolio_config import PortfolioConfig
 from velodrome.envs.portfolio_numbers import (
     BANKRUPT_AT,
@@ -62,10 +63,7 @@ from velodrome.envs.portfolio_sizing import size_orders, size_steps, size_weight
 from velodrome.envs.ranges import draw_numbers, number
 from velodrome.envs.rng import uniform
 
-STATISTICS = (
-    "reward", "return", "length", "fees", "turnover", "trades", "sharpe", "max_drawdown", "funding", "benchmark_return",
-    *COUNT_NAMES,
-)  # fmt: skip
+STATISTICS = (*MARKET_STATISTICS, "trades", "benchmark_return", *COUNT_NAMES)
 
 Params = params_type(
     __name__,
@@ -96,23 +94,9 @@ class Tables(NamedTuple):
     number_whole: NDArray[np.uint8]  # [N]
 
 
-class State:
+class State(MarketState):
     """One column per value, one entry per environment; `state_type` adds the columns whose size depends on K."""
 
-    rng_key: UInt64
-    rng_counter: UInt64
-    cursor: Int32  # the row that was observed last
-    start: Int32  # the episode's first row
-    last: Int32  # the episode's last row
-    next_start: Int32  # start and last row that reset() was asked for; −1: none
-    next_last: Int32
-    episode: Int32  # episodes begun since seeding
-    per_bar: Float64  # 1 / rows of the episode
-    cash: Float64
-    equity: Float64  # at the close of the cursor's row
-    initial: Float64
-    peak: Float64
-    drawdown: Float64  # from the peak
     gross: Float64  # Σ |weights|
     largest: Float64  # |weight|
     positions: Float64  # weights above `position_floor`, where the reward asks for them
@@ -120,14 +104,7 @@ class State:
     benchmark_start: Float64
     benchmark_cash: Float64  # of instruments that could not be bought at the start
     volume: Float64  # traded notional
-    reward_sum: Float64
     running_reward: Float64  # discounted by `final_discount`
-    return_sum: Float64
-    return_square_sum: Float64
-    fees: Float64
-    funding: Float64
-    turnover: Float64
-    worst_drawdown: Float64
     counts: Annotated[NDArray[np.int32], Column(np.int32, rows=COUNTS)]
     # By instrument, [K, lanes]:
     units: Float64
@@ -168,24 +145,12 @@ def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
         draw_numbers(i, state, tables)
     begin_episode(i, state, tables, params)
     cash = number(i, INITIAL_CASH, params.initial_cash, state, params)
-    state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
-    state.cash[i] = cash
-    state.equity[i] = cash
-    state.initial[i] = cash
-    state.peak[i] = cash
-    state.drawdown[i] = 0.0
+    open_account(i, cash, state)
     state.gross[i] = 0.0
     state.largest[i] = 0.0
     state.positions[i] = 0.0
     state.volume[i] = 0.0
-    state.reward_sum[i] = 0.0
     state.running_reward[i] = 0.0
-    state.return_sum[i] = 0.0
-    state.return_square_sum[i] = 0.0
-    state.fees[i] = 0.0
-    state.funding[i] = 0.0
-    state.turnover[i] = 0.0
-    state.worst_drawdown[i] = 0.0
     for k in range(COUNTS):
         state.counts[k, i] = 0
     for k in range(tables.lot.size):
@@ -410,16 +375,8 @@ def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.flo
 
 def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
     """Write the statistics of the episode, in the order of STATISTICS."""
-    length = state.cursor[i] - state.start[i]
-    out[0] = state.reward_sum[i]
-    out[1] = state.equity[i] / state.initial[i] - 1.0
-    out[2] = length
-    out[3] = state.fees[i]
-    out[4] = state.turnover[i]
-    out[5] = state.counts[BUYS, i] + state.counts[SELLS, i]
-    out[6] = sharpe_ratio(state.return_sum[i], state.return_square_sum[i], max(1, length))
-    out[7] = state.worst_drawdown[i]
-    out[8] = state.funding[i]
+    write_statistics(i, state, out)
+    out[8] = state.counts[BUYS, i] + state.counts[SELLS, i]
     out[9] = state.benchmark[i] / state.benchmark_start[i] - 1.0
     for k in range(COUNTS):
         out[10 + k] = state.counts[k, i]

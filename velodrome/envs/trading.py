@@ -12,8 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.config import number_names, params_type
-from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64, increment
-from velodrome.envs.episodes import begin_episode, fill_cost, log_return, sharpe_ratio
+from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, increment
+from velodrome.envs.episodes import STATISTICS as MARKET_STATISTICS
+from velodrome.envs.episodes import (
+    MarketState,
+    begin_episode,
+    fill_cost,
+    log_return,
+    open_account,
+    write_statistics,
+)
 from velodrome.envs.margin_account import (
     CLOSE,
     CLOSED_POSITION,
@@ -59,10 +67,7 @@ NUMBERS = number_names(TradingConfig)  # their positions in State.numbers, by na
     REBALANCE_BAND, MIN_TRADE, POSITION_FRACTION, QUANTITY_PER_TRADE, COOLDOWN, TURNOVER_CAP, MAX_DRAWDOWN,
     DAILY_DRAWDOWN, TURNOVER_PENALTY, DRAWDOWN_PENALTY, SHARPE_DECAY,
 ) = range(len(NUMBERS))  # fmt: skip
-STATISTICS = (
-    "reward", "return", "length", "fees", "turnover", "trades", "win_rate", "sharpe", "max_drawdown", "liquidations",
-    "funding", *CODE_NAMES,
-)  # fmt: skip
+STATISTICS = (*MARKET_STATISTICS, "trades", "win_rate", "liquidations", *CODE_NAMES)
 TORCHTRADE_VALUES = ("exposure", "direction", "unrealised_return", "bars_held", "leverage", "liquidation_distance")
 ACCOUNT_VALUES = (*TORCHTRADE_VALUES, "drawdown", "episode_left")
 BRACKET_VALUES = (*ACCOUNT_VALUES, "stop_distance", "target_distance")
@@ -96,30 +101,16 @@ class Tables(NamedTuple):
     number_whole: NDArray[np.uint8]  # [N]
 
 
-class State:
+class State(MarketState):
     """One column per value, one entry per environment."""
 
-    rng_key: UInt64
-    rng_counter: UInt64
-    cursor: Int32  # the bar that was observed last
-    start: Int32  # the episode's first bar
-    last: Int32  # the episode's last bar
-    next_start: Int32  # start and last bar that reset() was asked for; −1: none
-    next_last: Int32
-    episode: Int32  # episodes begun since seeding
     margin: Float64  # 1 / leverage, of the episode
     sizing: Float64  # notional that one unit of equity buys
-    per_bar: Float64  # 1 / bars of the episode
-    cash: Float64
     units: Float64
     entry: Float64
     stop: Float64
     target: Float64
     price: Float64  # close of the cursor's bar
-    equity: Float64  # at that price
-    initial: Float64
-    peak: Float64
-    drawdown: Float64  # from the peak, at that price
     previous_level: Float64  # NaN: none yet
     held: Int32  # bars
     cooldown_left: Int32
@@ -127,13 +118,6 @@ class State:
     session_turnover: Float64
     sharpe_mean: Float64  # moving averages of the differential Sharpe ratio
     sharpe_square: Float64
-    reward_sum: Float64
-    return_sum: Float64
-    return_square_sum: Float64
-    fees: Float64
-    funding: Float64
-    turnover: Float64
-    worst_drawdown: Float64
     events: Int64  # fills, positions closed and positions won, packed as in Account.events
     order_code: Int8
     exit_code: Int8
@@ -248,17 +232,12 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
         draw_numbers(i, state, tables)
     begin_episode(i, state, tables, params)
     cash = number(i, INITIAL_CASH, params.initial_cash, state, params)
+    open_account(i, cash, state)
     state.price[i] = tables.ohlc[state.start[i], CLOSE_PRICE]
-    state.cash[i] = cash
-    state.equity[i] = cash
-    state.initial[i] = cash
-    state.peak[i] = cash
     state.session_equity[i] = cash
     margin = 1.0 / number(i, LEVERAGE, params.leverage, state, params)
     state.margin[i] = margin
     state.sizing[i] = 1.0 / (margin + number(i, FEE, params.fee, state, params))
-    state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
-    state.drawdown[i] = 0.0
     state.units[i] = 0.0
     state.entry[i] = 0.0
     state.stop[i] = 0.0
@@ -269,13 +248,6 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     state.session_turnover[i] = 0.0
     state.sharpe_mean[i] = 0.0
     state.sharpe_square[i] = 0.0
-    state.reward_sum[i] = 0.0
-    state.return_sum[i] = 0.0
-    state.return_square_sum[i] = 0.0
-    state.fees[i] = 0.0
-    state.funding[i] = 0.0
-    state.turnover[i] = 0.0
-    state.worst_drawdown[i] = 0.0
     state.events[i] = 0
     state.order_code[i] = NONE
     state.exit_code[i] = NONE
@@ -481,20 +453,11 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
 
 def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
     """Write the statistics of the episode, in the order of STATISTICS."""
-    length = state.cursor[i] - state.start[i]
-    bars = max(1, length)
-    out[0] = state.reward_sum[i]
-    out[1] = state.equity[i] / state.initial[i] - 1.0
-    out[2] = length
-    out[3] = state.fees[i]
-    out[4] = state.turnover[i]
+    write_statistics(i, state, out)
     closed = state.events[i] // CLOSED_POSITION & COUNT_MASK
-    out[5] = state.events[i] & COUNT_MASK
-    out[6] = state.events[i] // WON_POSITION / max(1, closed)
-    out[7] = sharpe_ratio(state.return_sum[i], state.return_square_sum[i], bars)
-    out[8] = state.worst_drawdown[i]
-    out[9] = state.code_counts[LIQUIDATED, i]
-    out[10] = state.funding[i]
+    out[8] = state.events[i] & COUNT_MASK
+    out[9] = state.events[i] // WON_POSITION / max(1, closed)
+    out[10] = state.code_counts[LIQUIDATED, i]
     for k in range(CODES):
         out[11 + k] = state.code_counts[k, i]
 
