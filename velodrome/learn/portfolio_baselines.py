@@ -109,7 +109,7 @@ def portfolio_baselines(
         ),
         Baseline(
             BEST_SINGLE, BuyAndHold(_shares(config, single)),
-            f"all in {part.symbols[best]}, held, because its price rose most in this very split: nobody knew that before",
+            f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew before",
             orders,
         ),
         Baseline(CASH, ConstantPolicy(nothing.astype(np.float32)), "no order, ever", orders),
