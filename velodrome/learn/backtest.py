@@ -150,9 +150,8 @@ def play_through(
     start_state = {name: np.array(envs.column(name)) for name in state_columns(world.state_type)}
     longest = int((last - first).max())
     # The columns themselves: `envs.column`, which copies, would take most of the time.
-    blocks = {
-        name: envs.buffers.blocks[name] for name in (*recorded, *noted)
-    }  # [blocks, lanes] or [blocks, rows, lanes]
+    # [blocks, lanes] each, or [blocks, rows, lanes].
+    blocks = {name: envs.buffers.blocks[name] for name in (*recorded, *noted)}
     block, lane = np.divmod(np.arange(count), LANES)
 
     def now(name: str) -> NDArray:
@@ -166,7 +165,7 @@ def play_through(
     space = world.action_space
     # As the rule receives them: a continuous action is a float32 there.
     whole = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
-    shape = () if world_has_one_number(space) else space.shape
+    shape: tuple[int, ...] = () if has_one_number(space) else space.shape or ()
     actions = np.zeros((longest, count, *shape), np.int64 if whole else np.float32)
     rewards = np.zeros((longest, count))
     bars = np.zeros(count, np.int64)
@@ -193,7 +192,7 @@ def play_through(
     return Records(columns, notes, actions, rewards, bars, start_state)
 
 
-def world_has_one_number(space: gymnasium.Space) -> bool:
+def has_one_number(space: gymnasium.Space) -> bool:
     """Tell whether an action is a single number, whichever of the two shapes for that the space has."""
     return space.shape in ((), (1,))
 

@@ -119,6 +119,9 @@ def evaluate_policy(
         if baseline.policy is not None:
             own = as_seeds(random_seeds) if baseline.name == RANDOM else used
             others.append(_play(game, baseline.name, baseline.policy, own, 1, progress, baseline.params))
+    for other in others:
+        if other.ended_early:
+            remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
     if any(other.traded_seeds < other.seeds for other in others):
         remarks.append(f"baselines: {game.of_first_seed} are those of the first seed, the rest means over seeds")
 

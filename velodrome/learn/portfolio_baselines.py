@@ -88,7 +88,7 @@ def portfolio_baselines(
     part = basket.split(split)
     begin = int(part.begin[0])
     listed = part.close[begin] > 0.0
-    same = {name: getattr(config, name) for name in type(config).model_fields} | OWN_WORLD
+    same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
     orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
     best = best_single(part, config)
     late = [symbol for symbol, there in zip(part.symbols, listed, strict=True) if not there]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import polars as pl
 
@@ -69,6 +70,7 @@ class PortfolioGame:
         if self.config.action == "discrete":
             return counted(taken, CHOICES)
         space = played.world.action_space
+        assert isinstance(space, gymnasium.spaces.Box)
         return binned(taken, float(space.low.min()), float(space.high.max()))
 
     def bars(self, agent: Played) -> pl.DataFrame:

@@ -6,6 +6,7 @@ not tell what was traded. `trade`, `stop_order` and `decay_order` of the rule ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -66,5 +67,5 @@ def recording_world(world: World, instruments: int) -> World:
     state_type = type(
         "State", (world.state_type,), {"__annotations__": columns, "__module__": __name__, "__doc__": "With notes."}
     )
-    noting = {"trade": noted_trade, "stop_order": noted_stop, "decay_order": noted_decay}
+    noting: dict[str, Callable] = {"trade": noted_trade, "stop_order": noted_stop, "decay_order": noted_decay}
     return replace(world, state_type=state_type, substitutions={**world.substitutions, **noting})

@@ -137,7 +137,7 @@ def contributions_figure(evaluation: Evaluation) -> Figure:
     layout["xaxis"] = {"tickformat": ",.3~%", "automargin": True, "title": {"text": "of start equity"}}
     # Room for the numbers beside the bars.
     lowest, highest = (end(0.0, *(row["contribution"] for row in rows)) for end in (min, max))
-    room = 0.22 * max(highest - lowest, 1e-9)
+    room = 0.3 * max(highest - lowest, 1e-9)
     layout["xaxis"]["range"] = [lowest - room if lowest < 0.0 else 0.0, highest + room if highest > 0.0 else 0.0]
     layout["yaxis"] = {
         "type": "category", "automargin": True, "categoryorder": "array",

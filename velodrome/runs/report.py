@@ -53,6 +53,7 @@ class Chart:
     figure: charts.Figure
     wide: bool = True
     logarithmic: bool = False  # offers a logarithmic scale
+    tall: bool = False  # has a long legend
 
 
 def write_report(
@@ -246,7 +247,8 @@ def _portfolio_charts(evaluation: Evaluation) -> list[Chart]:
     return [
         Chart("weights", "Weights",
               f"What the account held under seed {seed}, as parts of equity{means}; short positions lie below zero."
-              + (largest if count > charts_portfolio.SHOWN + 1 else ""), charts_portfolio.weights_figure(evaluation)),
+              + (largest if count > charts_portfolio.SHOWN + 1 else ""), charts_portfolio.weights_figure(evaluation),
+              tall=True),
         Chart("contributions", "Contribution by instrument",
               f"{contributed}, over start equity. All together are the total return.",
               charts_portfolio.contributions_figure(evaluation)),
