@@ -38,7 +38,7 @@ class ConstantPolicy:
 
     def begin(self, num_envs: int) -> None:
         """Make room for the actions of so many environments."""
-        kind = np.int64 if isinstance(self.action, int) else np.float32
+        kind = np.int64 if np.asarray(self.action).dtype.kind in "iu" else np.float32
         self._actions = np.full((num_envs, *np.shape(self.action)), self.action, kind)
 
     def act(self, observation: Any) -> NDArray:

@@ -274,8 +274,8 @@ def _position_charts(evaluation: Evaluation) -> list[Chart]:
         if count > charts.CROWDED_TRADES:
             caption += " Trades are many: switch their marks on in the legend and zoom in."
         if total > charts.SHOWN_INSTRUMENTS:
-            which = "largest on average" if charts_portfolio.is_portfolio(evaluation) else "first"
-            caption += f" The {charts.SHOWN_INSTRUMENTS} {which} of {total} instruments can be shown."
+            which = "largest" if charts_portfolio.is_portfolio(evaluation) else "first"
+            caption += f" The {which} {charts.SHOWN_INSTRUMENTS} of {total} instruments can be shown."
         found.append(Chart(f"position-{place}", symbol, caption, charts.position_figure(evaluation, symbol)))
     return found
 
