@@ -30,6 +30,10 @@ RUNS = {
     "sb3.py": (["--steps", "1200"], ["ppo on trading", "dqn on trading", "ppo on cartpole", "dqn on cartpole"]),
     "torchrl_ppo.py": (["--steps", "3000"], ["ppo on trading", "ppo on cartpole"]),
     "own_environment.py": (["--num-envs", "4", "--steps", "80"], ["steps/s", "episodes, mean return", "grown to 8"]),
+    "portfolio.py": (
+        ["--bars", "2000", "--steps", "10000", "--runs", "{folder}"],
+        ["E 90%", "equal, rebalanced", "best one (hindsight)", "mean weight", "report.html"],
+    ),
     "debug_one_environment.py": (["--bars", "400", "--steps", "6"], ["equity", "truncated True", "episode:"]),
 }
 

@@ -125,7 +125,7 @@ def test_optimum_is_none_where_it_is_not_known():
         ({"volatility": -1.0}, "volatility is -1.0"),
         ({"phi": 1.0}, "phi is 1.0"),
         ({"reversion": 0.0}, "reversion is 0.0"),
-        ({"kind": "ou", "drift": 1e-4}, "only gbm and ar1"),
+        ({"kind": "ou", "drift": 1e-4}, "only gbm, ar1 and factors"),
         ({"symbols": 0}, "symbols is 0"),
         ({"symbols": ["a", "a"]}, "distinct names"),
         ({"states": [(0.0, 1.0)]}, "2 or 3 pairs"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import polars as pl
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.learn.policies import Momentum, ar1_market
+from tests.learn.portfolios import INSTRUMENTS, factors_basket
 from velodrome.learn.baselines import ConstantPolicy
 from velodrome.learn.evaluate import Evaluation, evaluate_episodes, evaluate_policy
 
@@ -18,6 +21,27 @@ def momentum_evaluation(length: int = 3000, symbols: int = 1, **options) -> Eval
     market = ar1_market(length, symbols)
     params = {"fee": 1e-5, "slippage": 2e-5}
     return evaluate_policy(Momentum(market), market, "test", params, seeds=2, random_seeds=3, samples=50, **options)
+
+
+class Drifting:
+    """Asks for weights that follow slow waves, one short at a time."""
+
+    def begin(self, num_envs: int) -> None:
+        self.count, self.bar = num_envs, 0
+
+    def act(self, observation: Any) -> np.ndarray:
+        self.bar += 1
+        wave = np.sin(0.03 * self.bar + np.arange(INSTRUMENTS) * 2.0)
+        return np.tile(np.where(wave > -0.5, np.maximum(wave, 0.0), -0.3), (self.count, 1)).astype(np.float32)
+
+    def forget(self, ended: np.ndarray) -> None:
+        pass
+
+
+def portfolio_evaluation(length: int = 3000) -> Evaluation:
+    params = {"weighting": "signed", "allow_short": True, "max_gross": 1.5, "buy_fee": 0.0005, "sell_fee": 0.0005}
+    basket = factors_basket(length)
+    return evaluate_policy(Drifting(), basket, "test", params, seeds=1, random_seeds=2, samples=50)
 
 
 def cartpole_evaluation() -> Evaluation:

@@ -21,7 +21,8 @@ from velodrome.errors import BackendError, ConfigError
 from velodrome.runs.config import RunConfig
 from velodrome.runs.config_files import load_run_config, preset_names
 from velodrome.runs.market_config import FOR_FILES, SYNTHETIC, MarketConfig
-from velodrome.runs.parameters import resolved_parameters
+from velodrome.runs.parameters import resolved_parameters, takes_market
+from velodrome.runs.setup import build_market
 from velodrome.tables.scaling import SCALER_KINDS
 from velodrome.tables.splits import DEFAULT_SPLITS
 
@@ -39,7 +40,7 @@ def defaults(function) -> dict:
 # Defaults
 
 
-@pytest.mark.parametrize("function", [vd.synthetic_bars, vd.build_market, vd.read_bars])
+@pytest.mark.parametrize("function", [vd.synthetic_bars, vd.build_market, vd.build_basket, vd.read_bars])
 def test_the_market_has_the_defaults_of_the_functions_that_make_it(function):
     # The market's splits are written out, its timeframe and symbols mean "as the source has them".
     apart = {"splits", "timeframe", "symbols"}
@@ -51,7 +52,7 @@ def test_the_market_has_the_defaults_of_the_functions_that_make_it(function):
 def test_the_market_takes_every_argument_of_those_functions_that_can_be_written_as_text():
     arguments = {
         name
-        for function in (vd.synthetic_bars, vd.build_market, vd.read_bars)
+        for function in (vd.synthetic_bars, vd.build_market, vd.build_basket, vd.read_bars)
         for name in inspect.signature(function).parameters
     }
     assert arguments - set(FIELDS) == {"kind", "path", "bars", "scalers", "name"}
@@ -169,6 +170,64 @@ def test_a_number_of_symbols_of_files_is_refused():
         load_run_config(None, ["market.source=prices/", "market.symbols=3"])
 
 
+# Baskets
+
+
+def test_a_portfolio_takes_a_basket_and_trading_a_market(price_folder):
+    settings = [f"source={price_folder}", "windows=4", "features=[log_return, rank:log_return]", "embargo=2"]
+    config = load_run_config(None, ["env=portfolio", *settings, "min_instruments=2"])
+    basket = build_market(config)
+    assert isinstance(basket, vd.Basket)
+    by_hand = vd.build_basket(
+        price_folder, windows=4, features=["log_return", "rank:log_return"], embargo=2, min_instruments=2
+    )
+    assert basket.content_hash == by_hand.content_hash
+    market = build_market(load_run_config(None, [*settings[:2], "session=6h"]))
+    assert isinstance(market, vd.Market)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["env=portfolio", "market.session=6h"], r"market.session is set .* env is portfolio, .* one grid"),
+        (["market.min_instruments=2"], r"market.min_instruments is set .* env is trading, .* each instrument"),
+        (["env=portfolio", "market.source=ar1", "market.common=0.2"], "market.common .* process ar1"),
+        (["market.source=factors", "market.common=0.9"], r"market.common = 0.9: not legal"),
+    ],
+)
+def test_what_the_other_kind_of_data_has_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_run_config(None, settings)
+
+
+def test_files_in_place_of_a_preset_s_process_bring_their_own_instruments_and_bars(price_folder):
+    config = load_run_config("portfolio", [f"market.source={price_folder}"])
+    assert (config.market.symbols, config.market.timeframe) == (None, None)
+    assert config.market.features == ("log_return",)
+    assert build_market(config).timeframe == "1m"
+    named = load_run_config("portfolio", [f"market.source={price_folder}", "market.timeframe=5m"])
+    assert named.market.timeframe == "5m"
+    other = load_run_config("portfolio", ["market.source=gbm"])
+    assert (other.market.symbols, other.market.timeframe) == (7, "1d")
+    assert load_run_config("intraday", [f"market.source={price_folder}"]).market.timeframe == "5m"
+
+
+def test_one_instrument_is_no_portfolio(price_folder):
+    with pytest.raises(ConfigError, match=r"market has 1 instrument \(ar1_0\).*market.symbols"):
+        build_market(load_run_config(None, ["env=portfolio"]))
+    with pytest.raises(ConfigError, match=r"market has 1 instrument \(AAA\).*market.source"):
+        build_market(load_run_config(None, ["env=portfolio", f"source={price_folder / 'AAA.csv'}"]))
+
+
+def test_the_optimum_of_a_portfolio_is_that_of_factors_alone():
+    build = {"windows": 4, "check_leaks": False}
+    factors = vd.synthetic_bars("factors", 600, symbols=3)
+    assert vd.build_basket(factors, **build).optimum == factors.optimum > 0
+    assert vd.build_basket(factors, timeframe="5m", **build).optimum is None
+    assert vd.build_market(factors, **build).optimum is None
+    assert vd.build_basket(vd.synthetic_bars("ar1", 600, symbols=3), **build).optimum is None
+
+
 # The whole
 
 
@@ -186,15 +245,16 @@ def test_the_default_run_trades_a_built_in_ar1_market():
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
     config = load_run_config(name)
-    if config.env == "trading" and name != "gpu":
-        market = config.market.build()
+    if takes_market(config.env) and name != "gpu":
+        market = build_market(config)
         envs = vd.make_vec(config.env, num_envs=2, market=market, split="train", backend="python", **config.params)
         envs.reset(seed=config.seed)
     assert config.steps >= config.num_envs * config.learner.rollout_length
 
 
 def test_the_presets_are_those_that_the_docs_promise():
-    promised = {"trading", "torchtrade", "intraday", "ou", "cartpole", "dqn", "gpu", "smoke", "cage2", "cage2_reduced"}
+    promised = {"trading", "torchtrade", "intraday", "ou", "cartpole", "dqn", "gpu", "smoke", "cage2", "cage2_reduced",
+                "portfolio"}  # fmt: skip
     assert set(preset_names()) == promised
     assert preset_names()[0] == "trading"
     assert load_run_config("intraday").market.features == INTRADAY_FEATURES

@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runs.report_cases import INFORMATION, cartpole_evaluation, momentum_evaluation, training_metrics
+from tests.runs.report_cases import (
+    INFORMATION,
+    cartpole_evaluation,
+    momentum_evaluation,
+    portfolio_evaluation,
+    training_metrics,
+)
 from velodrome.runs.report import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -243,6 +249,61 @@ def test_it_prints_in_light_colours_within_the_paper(browser, report):
         == "#1b2430"
     )
     visited.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    visited.context.close()
+
+
+@pytest.fixture(scope="module")
+def portfolio(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("portfolio") / "report.html"
+    return write_report(portfolio_evaluation(), path, "Waves on factors", INFORMATION)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
+def test_the_charts_of_a_portfolio_are_drawn(browser, portfolio, width, scheme):
+    visited = Visit(browser, portfolio, width, scheme)
+    assert visited.problems == []
+    assert visited.page.evaluate("document.documentElement.scrollWidth") <= width
+    lengths = visited.page.evaluate(
+        """names => Object.fromEntries(names.map(name => {
+            const paths = ['.scatterlayer path', '.barlayer path'].map(part => `#chart-${name} ${part}`).join(', ');
+            const long = [...document.querySelectorAll(paths)].filter(path => path.getTotalLength() > 50);
+            return [name, long.length]; }))""",
+        ["equity", "drawdown", "weights", "contributions", "turnover", "position-0", "actions"],
+    )
+    assert min(lengths.values()) >= 1, lengths
+    # Three instruments and cash, and what is short of each instrument.
+    stacked = "document.querySelectorAll('#chart-weights .scatterlayer .fills path.js-fill').length"
+    assert visited.page.evaluate(stacked) >= 7
+    low, high = visited.page.evaluate("document.getElementById('chart-weights')._fullLayout.yaxis.range")
+    assert low < -0.1
+    assert high >= 1.0
+    names = visited.page.evaluate(
+        "[...document.querySelectorAll('#chart-contributions .barlayer .bartext')].map(text => text.textContent)"
+    )
+    assert len(names) == 3
+    assert all(name.endswith("%") for name in names)
+    # A number beside a bar is not cut off.
+    assert visited.page.evaluate(
+        """[...document.querySelectorAll('#chart-contributions .barlayer .bartext')].every(text => {
+            const box = text.getBoundingClientRect();
+            const chart = document.getElementById('chart-contributions').getBoundingClientRect();
+            return box.left >= chart.left && box.right <= chart.right; })"""
+    )
+    visited.context.close()
+
+
+def test_a_baseline_of_hindsight_is_marked(browser, portfolio):
+    visited = Visit(browser, portfolio, 1280, "light")
+    headings = visited.page.eval_on_selector_all(
+        "table.figures thead th", "cells => cells.map(cell => cell.textContent)"
+    )
+    assert "best one (hindsight)" in headings
+    assert "which nobody had" in visited.page.inner_text("#figures .caption")
+    dashes = visited.page.evaluate(
+        "[...document.getElementById('chart-equity')._fullData].map(trace => [trace.name, trace.line.dash])"
+    )
+    assert ["best one (hindsight)", "dot"] in dashes
+    assert ["agent", "solid"] in dashes
     visited.context.close()
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.tables.price_data import gappy_bars
+from velodrome.bars import synthetic_bars
 from velodrome.errors import ConfigError
-from velodrome.tables import build_market, walk_forward
+from velodrome.tables import build_basket, build_market, walk_forward
+from velodrome.tables.splits import fold_splits
 from velodrome.tables.windows import window_at
 
 CHOICES = {"features": ["log_return", "volume_z_10"], "windows": 5}
@@ -184,3 +186,16 @@ def test_clipped_values_cannot_be_scaled_again():
         walk_forward(market_of(gappy_bars(1000), clip=2.0), folds=2)
     fold = walk_forward(market_of(gappy_bars(1000)), folds=2, clip=1.5)[0]
     assert np.abs(fold.windows.values).max() == 1.5
+
+
+def test_folds_of_a_basket_are_those_of_its_grid_and_its_features_are_not_scaled_anew():
+    basket = build_basket(synthetic_bars("gbm", 300, symbols=3), windows=4, check_leaks=False)
+    plan = fold_splits(basket, 2, embargo=3)
+    assert [set(splits) for splits in plan] == [{"train", "test"}] * 2
+    for splits in plan:
+        ((_, trained), (tested, _)) = splits["train"][0], splits["test"][0]
+        assert tested == trained + 3
+    assert plan[0]["test"][0][1] == plan[1]["train"][0][1]
+    assert plan[1]["test"][0][1] == len(basket)
+    with pytest.raises(ConfigError, match=r"market is a Basket.*build_basket\(splits="):
+        walk_forward(basket, 2)

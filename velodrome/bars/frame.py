@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,7 @@ class Bars:
     timezone: str = "UTC"  # where days and sessions begin; times themselves are UTC
     source: str = ""  # file, folder or generator that they came from
     optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
+    optimum_of: Literal["instrument", "portfolio"] = "instrument"  # what has it: each by itself, or all in one account
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "series", MappingProxyType(dict(self.series)))

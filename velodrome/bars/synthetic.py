@@ -8,6 +8,7 @@ With r the log return of a bar and z standard normal, independent from bar to ba
 | ar1 | r = drift + phi·(r_before − drift) + volatility·z | yes |
 | ou | log price x: r = −reversion·(x_before − log price₀) + volatility·z | yes |
 | regimes | r = drift_s + volatility_s·z, the state s a hidden Markov chain | no |
+| factors | as ar1, where z has a part that all instruments share: `velodrome/bars/factors.py` | yes, of a portfolio |
 
 `Bars.optimum` is the best expected log return a bar without costs for positions of −1, 0 and 1 times the equity, set
 anew at each bar. A position does not move the price, so the best one maximises the next bar's expectation given what is
@@ -15,6 +16,7 @@ known (the last return for ar1, the price for ou). With m the conditional mean o
 0 for flat and E[ln(2 − e^r)] ≈ −m − m² − volatility² for short, which is integrated numerically; m follows its
 stationary distribution. A short position can lose everything where r reaches ln 2: if that is within 8 standard
 deviations the optimum is not finite in any useful sense and is None. It is None too for regimes, whose state is hidden.
+That of factors is another: of weights on the simplex of all instruments and cash, `Bars.optimum_of` says so.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.bars.factors import LARGEST_COMMON, combined_noise, portfolio_optimum
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.timeframe import parse_timeframe
 from velodrome.errors import ConfigError, did_you_mean
 
-KINDS = ("gbm", "ou", "ar1", "regimes")
+KINDS = ("gbm", "ou", "ar1", "regimes", "factors")
+WITH_DRIFT = ("gbm", "ar1", "factors")
+SHARED_STREAM = 0x66616374  # of the shocks that all instruments share, beside the seed
 RUIN = np.log(2.0)  # log return at which a position of −1 has lost all its equity
 MEAN_VOLUME = 1_000.0
 
@@ -49,11 +54,12 @@ def synthetic_bars(
     reversion: float = 0.05,
     persistence: float = 0.99,
     states: Sequence[tuple[float, float]] | None = None,
+    common: float = 0.5,
 ) -> Bars:
-    """Return seeded bars of one or many independent symbols.
+    """Return seeded bars of one or many symbols, independent of each other but for "factors".
 
     Args:
-        kind: "gbm", "ou", "ar1" or "regimes"; the module's docstring has the equations.
+        kind: "gbm", "ou", "ar1", "regimes" or "factors"; the module's docstring has the equations.
         length: Bars of each symbol. A shorter series is the beginning of a longer one of the same seed.
         seed: Same seed, same bits. Each symbol has its own stream, whatever the number of symbols.
         timeframe: Bar size; it only sets the times, all parameters are per bar.
@@ -61,14 +67,17 @@ def synthetic_bars(
         start: UTC open time of the first bar.
         price: First open; for ou the level to which the price returns.
         volatility: Standard deviation of the noise in a bar's log return.
-        drift: Mean log return of a bar (gbm, ar1). The default 0 makes gbm a control in which nothing can be learned.
-        phi: Dependence of a bar's return on the last one (ar1). At 0.3 the sign of the last return foretells the next
-            one 59.7 % of the time (1/2 + arcsin(phi)/π): soon found by an agent that learns, while 91 % of the
-            variance stays noise.
+        drift: Mean log return of a bar (gbm, ar1, factors). The default 0 makes gbm a control in which nothing can be
+            learned.
+        phi: Dependence of a bar's return on the last one (ar1, factors). At 0.3 the sign of the last return foretells
+            the next one 59.7 % of the time (1/2 + arcsin(phi)/π): soon found by an agent that learns, while 91 % of
+            the variance stays noise.
         reversion: Share of the distance to `price`, in logs, that a bar returns on average (ou).
         persistence: Probability of staying in the state from bar to bar (regimes); the others are equally likely next.
         states: Drift and volatility of 2 or 3 states (regimes). By default a calm rise, a turbulent fall, and a flat
             state: (0.1, 0.7), (−0.1, 1.8) and (0, 1) times `volatility`.
+        common: Share of the noise's variance that an instrument with a loading of 1 has in common with the others
+            (factors); loadings lie between 0.75 and 1.25.
 
     Opens equal the previous close. High and low are the extremes of a Brownian path between open and close, drawn from
     their exact distributions, independently of each other. Volume is log-normal, larger in bars that move.
@@ -81,7 +90,9 @@ def synthetic_bars(
     check_range("phi", phi, -1 < phi < 1, "between −1 and 1, both excluded, so that returns are stationary")
     check_range("reversion", reversion, 0 < reversion < 2, "between 0 and 2, both excluded, so that prices return")
     check_range("persistence", persistence, 0 <= persistence <= 1, "a probability from 0 to 1")
-    check_range("drift", drift, drift == 0 or kind in ("gbm", "ar1"), f"0 for {kind!r}: only gbm and ar1 have one")
+    with_drift = drift == 0 or kind in WITH_DRIFT
+    check_range("drift", drift, with_drift, f"0 for {kind!r}: only gbm, ar1 and factors have one")
+    check_range("common", common, 0 <= common <= LARGEST_COMMON, f"from 0 to {LARGEST_COMMON}")
     if states is None:
         states = ((0.1 * volatility, 0.7 * volatility), (-0.1 * volatility, 1.8 * volatility), (0.0, volatility))
     enough = len(states) in (2, 3) and all(len(state) == 2 and state[1] > 0 for state in states)
@@ -91,13 +102,18 @@ def synthetic_bars(
     check_range("symbols", symbols, 0 < len(set(names)) == len(names), "a number from 1 up, or distinct names")
     time = bar_times(start, timeframe, length)
     series = {}
-    for name, stream in zip(names, np.random.SeedSequence(seed).spawn(len(names)), strict=True):
+    shared = np.zeros(0)
+    if kind == "factors":
+        shared = np.random.default_rng([seed, SHARED_STREAM]).standard_normal(length + 1)
+    for place, (name, stream) in enumerate(zip(names, np.random.SeedSequence(seed).spawn(len(names)), strict=True)):
         shock_stream, state_stream, range_stream, volume_stream = (np.random.default_rng(s) for s in stream.spawn(4))
         noise = shock_stream.standard_normal(length + 1)  # the first one draws the stationary start
         deviation: NDArray[np.float64] | float = volatility
         if kind == "gbm":
             path = np.cumsum(np.r_[0.0, drift + volatility * noise[1:]])
-        elif kind == "ar1":
+        elif kind in ("ar1", "factors"):
+            if kind == "factors":
+                noise = combined_noise(shared, noise, place, common)
             first = volatility / np.sqrt(1 - phi**2) * noise[0]
             path = np.cumsum(np.r_[0.0, drift + autoregression(first, phi, volatility * noise[1:])])
         elif kind == "ou":
@@ -109,8 +125,12 @@ def synthetic_bars(
             deviation = deviations[visited]
             path = np.cumsum(np.r_[0.0, means[visited] + deviation * noise[1:]])
         series[name] = bars_along(time, price, path, deviation, range_stream, volume_stream)
+    source = f"synthetic {kind}, seed {seed}"
+    if kind == "factors":
+        best = portfolio_optimum(len(names), volatility, drift, phi, common)
+        return Bars(series, parse_timeframe(timeframe).text, "UTC", source, best, "portfolio")
     optimum = known_optimum(kind, volatility, drift, phi, reversion)
-    return Bars(series, parse_timeframe(timeframe).text, "UTC", f"synthetic {kind}, seed {seed}", optimum)
+    return Bars(series, parse_timeframe(timeframe).text, "UTC", source, optimum)
 
 
 def check_range(name: str, received: object, holds: bool, legal: str) -> None:

@@ -91,7 +91,7 @@ def evaluate(
     official: Flag = False,
     episodes: int | None = None,
 ) -> None:
-    """Evaluate a run on a split it did not learn from, beside buy and hold, always flat and random.
+    """Evaluate a run on a split it did not learn from, beside policies without a thought such as buy and hold.
 
     Prints the table with confidence intervals and writes report.html and images into the run's folder.
 

@@ -12,16 +12,19 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_columns
+from velodrome.envs.portfolio_world import portfolio_world
 from velodrome.envs.trading import NUMBERS
 from velodrome.envs.trading_config import TradingConfig, trading_config
 from velodrome.envs.trading_world import action_names, trading_world
 from velodrome.errors import ConfigError
 from velodrome.learn.threads import one_thread
+from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market
 from velodrome.vector.make import make_vec
 
 RECORDED = ("price", "equity", "units", "fees", "funding", "turnover", "order_code", "exit_code")
 MOST_ENVIRONMENTS = 1024  # of the batch that plays episodes
+WHOLE_SPLIT = {"start": "first", "episode_length": None}  # parameters of episodes that play all of a split
 
 
 class Policy(Protocol):
@@ -92,6 +95,11 @@ class Backtest:
         return () if self.config.action == "continuous" else action_names(self.config)
 
 
+def world_on(market: Market | Basket, params: Mapping[str, Any]) -> World:
+    """Return the environment that plays on a market: portfolio on a basket, else trading."""
+    return portfolio_world(market, **params) if isinstance(market, Basket) else trading_world(market, **params)
+
+
 def environment_config(params: Mapping[str, Any]) -> TradingConfig:
     """Return the validated parameters of the trading environment, `preset` among them."""
     return trading_config(**params)
@@ -102,9 +110,97 @@ def draws_anything(config: TradingConfig) -> bool:
     return config.slippage != 0.0 or any(isinstance(getattr(config, name), tuple) for name in NUMBERS)
 
 
-def _stream_seed(seed: int, instrument: int) -> int:
+def stream_seed(seed: int, instrument: int) -> int:
     """Return a seed of an instrument's own, so that instruments do not share their draws."""
     return int(np.random.SeedSequence([seed, instrument]).generate_state(1)[0])
+
+
+@dataclass(frozen=True)
+class Records:
+    """What environments did side by side, n of them. Row 0 is before any decision; an ended one stays as it ended."""
+
+    columns: Mapping[str, NDArray]  # by state column: [T + 1, n], or [T + 1, rows, m] of the first m
+    noted: Mapping[str, NDArray]  # by state column that is emptied after each step: [T, rows, m]
+    actions: NDArray  # [T, n, …] as the rule received them
+    rewards: NDArray[np.float64]  # [T, n]
+    bars: NDArray[np.int64]  # [n] steps until the episode ended
+    start_state: Mapping[str, NDArray]  # by state column: [n], or [rows, n]
+
+
+def play_through(
+    policy: Policy,
+    world: World,
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    seeds: Sequence[int],
+    recorded: Sequence[str],
+    progress: Callable[[int, int], None] | None = None,
+    noted: Sequence[str] = (),
+    detailed: int | None = None,
+) -> Records:
+    """Play an episode from each first bar to its last in one batch, and write down state columns bar by bar.
+
+    noted: columns that hold what one step did; they are emptied after it.
+    detailed: of how many environments columns of several rows are written down; of all if None.
+    """
+    count = len(first)
+    kept = count if detailed is None else detailed
+    envs = make_vec(world, count, backend="native", observation="cursor", autoreset=False, threads=1)
+    observation, _ = envs.reset(seed=list(seeds), options={"cursor": first, "last": last})
+    start_state = {name: np.array(envs.column(name)) for name in state_columns(world.state_type)}
+    longest = int((last - first).max())
+    # The columns themselves: `envs.column`, which copies, would take most of the time.
+    # [blocks, lanes] each, or [blocks, rows, lanes].
+    blocks = {name: envs.buffers.blocks[name] for name in (*recorded, *noted)}
+    block, lane = np.divmod(np.arange(count), LANES)
+
+    def now(name: str) -> NDArray:
+        column = blocks[name]
+        return column[block, lane] if column.ndim == 2 else column[block[:kept], :, lane[:kept]].T
+
+    columns = {name: np.zeros((longest + 1, *now(name).shape), blocks[name].dtype) for name in recorded}
+    for name, record in columns.items():
+        record[0] = now(name)
+    notes = {name: np.zeros((longest, *now(name).shape), blocks[name].dtype) for name in noted}
+    space = world.action_space
+    # As the rule receives them: a continuous action is a float32 there.
+    whole = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
+    shape: tuple[int, ...] = () if has_one_number(space) else space.shape or ()
+    actions = np.zeros((longest, count, *shape), np.int64 if whole else np.float32)
+    rewards = np.zeros((longest, count))
+    bars = np.zeros(count, np.int64)
+    alive = np.ones(count, bool)
+    policy.begin(count)
+    for bar in range(longest):
+        chosen = np.asarray(policy.act(observation))
+        observation, reward, terminated, truncated, _ = envs.step(chosen)
+        actions[bar], rewards[bar] = chosen.reshape(count, *shape), reward
+        bars += alive
+        for name, record in columns.items():
+            record[bar + 1] = now(name)
+        for name, record in notes.items():
+            record[bar] = now(name)
+            blocks[name][:] = 0
+        alive &= ~(terminated | truncated)
+        if progress is not None and bar % 256 == 0:
+            progress(bar, longest)
+        if not alive.any():
+            break
+    if progress is not None:
+        progress(longest, longest)
+    envs.close()
+    return Records(columns, notes, actions, rewards, bars, start_state)
+
+
+def has_one_number(space: gymnasium.Space) -> bool:
+    """Tell whether an action is a single number, whichever of the two shapes for that the space has."""
+    return space.shape in ((), (1,))
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse no seeds, and the same twice."""
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds = {tuple(seeds)!r}: needs one or more different whole numbers")
 
 
 @one_thread()
@@ -122,68 +218,28 @@ def backtest(
     seeds: differ in drawn parameters and slippage; without either they are all alike.
     progress: called now and then with (bars played, bars in all).
     """
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds = {tuple(seeds)!r}: needs one or more different whole numbers")
+    check_seeds(seeds)
     part = market.split(split)
-    values = {**params, "start": "first", "episode_length": None}
+    values = {**params, **WHOLE_SPLIT}
     world = trading_world(part, **values)
-    instruments, count = len(part.symbols), len(part.symbols) * len(seeds)
+    instruments = len(part.symbols)
     # Environment s·K + k plays instrument k under seed s.
-    first = np.tile(part.begin, len(seeds))
-    last = np.tile(part.end - 1, len(seeds))
-    envs = make_vec(world, count, backend="native", observation="cursor", autoreset=False, threads=1)
-    observation, _ = envs.reset(
-        seed=[_stream_seed(seed, k) for seed in seeds for k in range(instruments)],
-        options={"cursor": first, "last": last},
-    )
-    start_state = {name: np.array(envs.column(name)) for name in state_columns(world.state_type)}
-    longest = int((last - first).max())
-    records = {name: np.zeros((longest + 1, count), start_state[name].dtype) for name in RECORDED}
-    for name in RECORDED:
-        records[name][0] = start_state[name]
-    # The columns themselves: `envs.column`, which copies, would take most of the time.
-    columns = {name: envs.buffers.blocks[name] for name in RECORDED}  # [blocks, lanes] each
-    block, lane = np.divmod(np.arange(count), LANES)
-    discrete = isinstance(world.action_space, gymnasium.spaces.Discrete)
-    # As the rule receives them: a continuous action is a float32 there.
-    actions = np.zeros((longest, count), np.int64 if discrete else np.float32)
-    rewards = np.zeros((longest, count))
-    bars = np.zeros(count, np.int64)
-    alive = np.ones(count, bool)
-    policy.begin(count)
-    for bar in range(longest):
-        chosen = np.asarray(policy.act(observation))
-        observation, reward, terminated, truncated, _ = envs.step(chosen)
-        actions[bar], rewards[bar] = chosen.reshape(count), reward
-        bars += alive
-        for name, record in records.items():
-            record[bar + 1] = columns[name][block, lane]
-        alive &= ~(terminated | truncated)
-        if progress is not None and bar % 256 == 0:
-            progress(bar, longest)
-        if not alive.any():
-            break
-    if progress is not None:
-        progress(longest, longest)
-    envs.close()
-    tracks = tuple(
-        _track(part, k, np.arange(k, count, instruments), records, actions, rewards, bars, start_state)
-        for k in range(instruments)
-    )
+    records = play_through(
+        policy, world, np.tile(part.begin, len(seeds)), np.tile(part.end - 1, len(seeds)),
+        [stream_seed(seed, k) for seed in seeds for k in range(instruments)], RECORDED, progress,
+    )  # fmt: skip
+    tracks = tuple(_track(part, k, np.arange(k, len(records.bars), instruments), records) for k in range(instruments))
     return Backtest(tracks, tuple(int(seed) for seed in seeds), environment_config(values), world)
 
 
-def _track(
-    part: Market, instrument: int, columns: NDArray[np.int64], records: Mapping[str, NDArray], actions: NDArray,
-    rewards: NDArray, bars: NDArray[np.int64], start_state: Mapping[str, NDArray],
-) -> Track:  # fmt: skip
+def _track(part: Market, instrument: int, columns: NDArray[np.int64], records: Records) -> Track:
     """Cut one instrument out of the batch, and keep what an ended episode left."""
     begin, end = int(part.begin[instrument]), int(part.end[instrument])
     length = end - 1 - begin
-    own_bars = bars[columns]
+    own_bars = records.bars[columns]
     rows = np.arange(length + 1)[:, None]
     kept = {name: np.take_along_axis(record[:, columns], np.minimum(rows, own_bars), 0)
-            for name, record in records.items()}  # fmt: skip
+            for name, record in records.columns.items()}  # fmt: skip
     played = rows[:-1] < own_bars
 
     def during(values: NDArray) -> NDArray:
@@ -196,15 +252,15 @@ def _track(
         price=part.ohlc[begin:end, 3],
         equity=np.maximum(kept["equity"], 0.0),
         units=np.where(rows <= own_bars, kept["units"], 0.0),
-        actions=during(actions[:length, columns]),
-        rewards=during(rewards[:length, columns]),
+        actions=during(records.actions[:length, columns]),
+        rewards=during(records.rewards[:length, columns]),
         fees=np.diff(kept["fees"], axis=0),
         funding=np.diff(kept["funding"], axis=0),
         turnover=np.diff(kept["turnover"], axis=0),
         order_codes=during(kept["order_code"][1:]),
         exit_codes=during(kept["exit_code"][1:]),
         bars=own_bars,
-        start_state={name: values[..., columns] for name, values in start_state.items()},
+        start_state={name: values[..., columns] for name, values in records.start_state.items()},
     )
 
 
@@ -280,10 +336,10 @@ def play_episodes(
 
 
 def random_start_episodes(
-    policy: Policy, market: Market, split: str, params: Mapping[str, Any], episodes: int = 256, seed: int = 0
+    policy: Policy, market: Market | Basket, split: str, params: Mapping[str, Any], episodes: int = 256, seed: int = 0
 ) -> Episodes:
     """Play episodes of a split as in training: random starts, and the length that the parameters say."""
-    world = trading_world(market.split(split), **{**params, "start": "random"})
+    world = world_on(market.split(split), {**params, "start": "random"})
     count = min(episodes, MOST_ENVIRONMENTS)
     envs = make_vec(world, count, backend="native", observation="cursor", seed=seed)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +16,30 @@ from velodrome.errors import ConfigError
 from velodrome.learn.backtest import Policy
 
 BUY_AND_HOLD, FLAT, RANDOM = "buy_and_hold", "always_flat", "random"
-BASELINES = (BUY_AND_HOLD, FLAT, RANDOM)
-LABELS = {BUY_AND_HOLD: "buy and hold", FLAT: "always flat", RANDOM: "random"}
+EQUAL_HELD, EQUAL_REBALANCED, BEST_SINGLE, CASH = "equal_held", "equal_rebalanced", "best_single", "cash"
+LABELS = {
+    BUY_AND_HOLD: "buy and hold",
+    FLAT: "always flat",
+    EQUAL_HELD: "equal, held",
+    EQUAL_REBALANCED: "equal, rebalanced",
+    BEST_SINGLE: "best one (hindsight)",
+    CASH: "cash",
+    RANDOM: "random",
+}
+HINDSIGHT = (BEST_SINGLE,)  # what nobody could have known beforehand: no doubt is cast on an agent that is below it
 
 
 class ConstantPolicy:
-    """Takes the same action always."""
+    """Takes the same action always: a number, or an array of them."""
 
-    def __init__(self, action: int | float) -> None:
+    def __init__(self, action: int | float | NDArray) -> None:
         self.action = action
         self._actions: NDArray = np.zeros(0)
 
     def begin(self, num_envs: int) -> None:
         """Make room for the actions of so many environments."""
-        self._actions = np.full(num_envs, self.action, np.int64 if isinstance(self.action, int) else np.float32)
+        kind = np.int64 if np.asarray(self.action).dtype.kind in "iu" else np.float32
+        self._actions = np.full((num_envs, *np.shape(self.action)), self.action, kind)
 
     def act(self, observation: Any) -> NDArray:
         """Return the action for every environment."""
@@ -76,6 +87,7 @@ class Baseline:
     name: str
     policy: Policy | None  # None: the actions cannot express it
     note: str  # what it does, or why it cannot
+    params: Mapping[str, Any] | None = None  # of the environment that it plays in; None: the agent's own
 
 
 def trading_baselines(config: TradingConfig, space: gymnasium.Space, seed: int = 0) -> tuple[Baseline, ...]:

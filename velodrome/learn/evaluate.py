@@ -4,58 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from velodrome.envs.margin_account import CODE_NAMES
 from velodrome.errors import ConfigError, LeakError
-from velodrome.learn.backtest import (
-    Backtest,
-    Episodes,
-    Policy,
-    backtest,
-    draws_anything,
-    environment_config,
-    play_episodes,
-)
-from velodrome.learn.baselines import LABELS, RANDOM, RandomPolicy, trading_baselines
+from velodrome.learn.backtest import Episodes, Policy, play_episodes
+from velodrome.learn.baselines import HINDSIGHT, LABELS, RANDOM, RandomPolicy
 from velodrome.learn.bootstrap import Interval, block_length, percentile_interval, stationary_orders
 from velodrome.learn.evaluation import COMPARED, Difference, Evaluation, Row
+from velodrome.learn.games import Game, Played, game_on, times
 from velodrome.learn.performance import (
-    BAR_FIGURES,
     EPISODE_METRICS,
     METRICS,
-    PATH_FIGURES,
     YEAR,
     Curve,
     PathMeter,
     bars_per_year,
-    curve,
     deepest_drawdown,
-    trade_figures,
 )
 from velodrome.learn.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.learn.trades import SCHEMA as TRADE_SCHEMA
-from velodrome.learn.trades import round_trips
-from velodrome.tables.market import Market
+from velodrome.tables.basket import Basket
+from velodrome.tables.market import Market, WindowedRows
 
 FEW_TRADES = 30
 FEW_BARS = 250
 SHORT_YEARS = 0.25
 ENOUGH_PROBABILITY = 0.95
 WITHOUT_INTERVAL = ("longest_under_water",)  # of a path that is cut into blocks it means nothing
-ACTION_BINS = 21  # of continuous actions
-
 
 # What may be evaluated
 
 
-def check_out_of_sample(market: Market, split: str, trained_on: str | None, allow_training_split: bool) -> bool:
+def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None, allow_training_split: bool) -> bool:
     """Return whether the split is the training split; refuse one that shares time with it, unless that is asked for."""
     part = market.split(split)
     if trained_on is None:
@@ -89,36 +74,19 @@ def as_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
     return given
 
 
-# The evaluation of a trading policy
+# The evaluation on a market
 
 
-@dataclass(frozen=True)
-class _Played:
-    """One policy's backtest with what was made of it."""
-
-    name: str
-    backtest: Backtest
-    curve: Curve
-    trades: pl.DataFrame
-    traded_seeds: int
-
-    @property
-    def start_equity(self) -> float:
-        return float(np.mean(sum(track.equity[0] for track in self.backtest.tracks)))
-
-    def meter(self, per_year: float) -> PathMeter:
-        return PathMeter(self.curve, per_year)
-
-
-def _play(name: str, policy: Policy, market: Market, split: str, params: Mapping[str, Any], seeds: tuple[int, ...],
-          traded: tuple[int, ...], progress: Callable[[str, int, int], None] | None) -> _Played:  # fmt: skip
+def _play(
+    game: Game, name: str, policy: Policy, seeds: tuple[int, ...], traded: int,
+    progress: Callable[[str, int, int], None] | None, params: Mapping[str, Any] | None = None,
+) -> Played:  # fmt: skip
     told = None if progress is None else lambda done, total: progress(name, done, total)
-    played = backtest(policy, market, split, params, seeds, told)
-    return _Played(name, played, curve(played), round_trips(played, traded), len(traded))
+    return game.play(name, policy, seeds, traded, told, params)
 
 
 def evaluate_policy(
-    policy: Policy, market: Market, split: str, env_params: Mapping[str, Any], *,
+    policy: Policy, market: Market | Basket, split: str, env_params: Mapping[str, Any], *,
     seeds: int | Sequence[int] = 5, random_seeds: int = 10, samples: int = 1000, confidence: float = 0.95,
     bootstrap_seed: int = 0, trials: Trials | None = None, trained_on: str | None = "train",
     allow_training_split: bool = False, notes: Sequence[str] = (),
@@ -126,7 +94,8 @@ def evaluate_policy(
 ) -> Evaluation:  # fmt: skip
     """Play a policy and the baselines over a whole split of a market, and measure them with intervals.
 
-    env_params: of the trading environment, as in training; starts and lengths of episodes are replaced by the split.
+    market: a market is traded in an account for each instrument, a basket in one account for all: a portfolio.
+    env_params: of that environment, as in training; starts and lengths of episodes are replaced by the split.
     seeds: of drawn parameters and slippage; where nothing is drawn one of them says all. random_seeds: of the random
         baseline. samples, confidence, bootstrap_seed: of the stationary bootstrap.
     trials: if this policy is the best of many, how many and how their Sharpe ratios per bar varied.
@@ -138,25 +107,29 @@ def evaluate_policy(
     if samples < 1 or random_seeds < 1:
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")
     given = as_seeds(seeds)
-    config = environment_config(env_params)
-    used = given if draws_anything(config) else given[:1]
-    agent = _play("agent", policy, market, split, env_params, used, used, progress)
+    game = game_on(market, split, env_params)
+    used = given if game.draws else given[:1]
+    agent = _play(game, "agent", policy, used, len(used), progress)
     remarks = [*notes]
     if len(used) < len(given):
         remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(given)}")
-    others: list[_Played] = []
-    for baseline in trading_baselines(config, agent.backtest.world.action_space, given[0]):
+    others: list[Played] = []
+    for baseline in game.baselines(agent, given[0]):
         remarks.append(f"{LABELS[baseline.name]}: {baseline.note}")
         if baseline.policy is not None:
             own = as_seeds(random_seeds) if baseline.name == RANDOM else used
-            others.append(_play(baseline.name, baseline.policy, market, split, env_params, own, own[:1], progress))
-    if any(other.traded_seeds < len(other.backtest.seeds) for other in others):
-        remarks.append("baselines: trades, win rate and spread are those of the first seed, the rest means over seeds")
+            others.append(_play(game, baseline.name, baseline.policy, own, 1, progress, baseline.params))
+    for other in others:
+        if other.ended_early:
+            remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
+    if any(other.traded_seeds < other.seeds for other in others):
+        remarks.append(f"baselines: {game.of_first_seed} are those of the first seed, the rest means over seeds")
 
     per_year = bars_per_year(np.unique(market.time))
     rows, differences, block = _measure(agent, others, market.optimum, per_year, samples, confidence, bootstrap_seed,
                                         trials)  # fmt: skip
     information = {
+        "environment": game.name,
         "title": market.name,
         "symbols": list(market.symbols),
         "timeframe": market.timeframe,
@@ -175,6 +148,8 @@ def evaluate_policy(
         "trials": None if trials is None else asdict(trials),
         "params": {key: str(value) if callable(value) else value for key, value in env_params.items()},
         "drawdown": _drawdown(agent.curve),
+        "hindsight": [other.name for other in others if other.name in HINDSIGHT],
+        **game.information(agent),
     }
     return Evaluation(
         kind="backtest",
@@ -182,37 +157,38 @@ def evaluate_policy(
         in_sample=in_sample,
         rows=rows,
         differences=differences,
-        actions=_action_mix(agent.backtest),
-        warnings=_warnings(agent, rows, differences, information, in_sample, trials),
+        actions=game.actions(agent),
+        warnings=_warnings(game, agent, rows, differences, information, in_sample, trials),
         notes=tuple(remarks),
         information=information,
         equity=_equity_frame(agent, others),
-        bars=_bars_frame(agent.backtest),
+        bars=game.bars(agent),
         trades=agent.trades,
     )
 
 
 def quick_figures(
-    policy: Policy, market: Market, split: str, env_params: Mapping[str, Any], *, seeds: int | Sequence[int] = 1,
+    policy: Policy, market: Market | Basket, split: str, env_params: Mapping[str, Any], *,
+    seeds: int | Sequence[int] = 1,
     trained_on: str | None = "train", allow_training_split: bool = False,
 ) -> dict[str, float]:  # fmt: skip
     """Return the figures of a policy's way through a split without baselines, trades and intervals: cheap and often."""
     check_out_of_sample(market, split, trained_on, allow_training_split)
-    played = curve(backtest(policy, market, split, env_params, as_seeds(seeds)))
+    played = game_on(market, split, env_params).curve(policy, as_seeds(seeds))
     meter = PathMeter(played, bars_per_year(np.unique(market.time)))
-    found = dict(zip((*PATH_FIGURES, *BAR_FIGURES), map(float, meter.figures()), strict=True))
+    found = dict(zip(meter.names, map(float, meter.figures()), strict=True))
     per_account = found.pop("account_log_return")
     return found | ({"of_optimum": per_account / market.optimum} if market.optimum else {})
 
 
 def _measure(
-    agent: _Played, others: Sequence[_Played], optimum: float | None, per_year: float, samples: int, confidence: float,
+    agent: Played, others: Sequence[Played], optimum: float | None, per_year: float, samples: int, confidence: float,
     seed: int, trials: Trials | None,
 ) -> tuple[tuple[Row, ...], tuple[Difference, ...], float]:  # fmt: skip
     """Return the table, the differences to the baselines, and the mean block length of the bootstrap."""
     everyone = (agent, *others)
-    meters = {played.name: played.meter(per_year) for played in everyone}
-    names = (*PATH_FIGURES, *BAR_FIGURES)
+    meters = {played.name: PathMeter(played.curve, per_year) for played in everyone}
+    names = meters["agent"].names
     # Blocks long enough for every policy's returns and for their clusters of volatility.
     series = [meter.returns.mean(axis=0) for meter in meters.values()]
     block = max(block_length(values) for own in series for values in (own, own**2))
@@ -252,10 +228,10 @@ def _measure(
 
 
 def _complete(
-    found: dict[str, float], played: _Played, optimum: float | None, trials: Trials | None
+    found: dict[str, float], played: Played, optimum: float | None, trials: Trials | None
 ) -> dict[str, float]:
     """Add to the figures of a path those of its trades and of its Sharpe ratio."""
-    found |= trade_figures(played.trades, played.traded_seeds, played.start_equity)
+    found |= played.figures
     found["costs"] = found["fees"] + found["spread_and_slippage"] + found["funding"]
     if optimum:
         found["of_optimum"] = found["account_log_return"] / optimum
@@ -268,7 +244,7 @@ def _complete(
 
 
 def _trade_intervals(
-    agent: _Played, point: Mapping[str, float], samples: int, confidence: float, seed: int
+    agent: Played, point: Mapping[str, float], samples: int, confidence: float, seed: int
 ) -> dict[str, Interval]:
     """Return the intervals of what trades have on average; trades are drawn one by one."""
     if len(agent.trades) < 2:
@@ -304,19 +280,18 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
 
 
 def _warnings(
-    agent: _Played, rows: Sequence[Row], differences: Sequence[Difference], information: Mapping[str, Any],
-    in_sample: bool, trials: Trials | None,
+    game: Game, agent: Played, rows: Sequence[Row], differences: Sequence[Difference],
+    information: Mapping[str, Any], in_sample: bool, trials: Trials | None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return what speaks against trusting the result."""
     by_name = {row.name: row for row in rows}
     found = []
     if in_sample:
         found.append("in sample: the agent was trained on this data; the result says nothing about new data")
-    early = sum(int(track.ended_early.sum()) for track in agent.backtest.tracks)
-    if early:
-        total = len(agent.backtest.tracks) * len(agent.backtest.seeds)
+    if agent.ended_early:
         found.append(
-            f"{early} of {total} episodes terminated early (bankrupt or drawdown limit); equity is flat from there"
+            f"{agent.ended_early} of {agent.episodes} episodes terminated early (bankrupt or drawdown limit); equity "
+            "is flat from there"
         )
     if information["bars"] < FEW_BARS:
         found.append(f"the split has {information['bars']} bars only")
@@ -333,7 +308,7 @@ def _warnings(
     elif gain.high < 0.0:
         found.append(f"the agent lost: the {confidence} interval of its log return lies below 0")
     for other in differences:
-        if other.metric != COMPARED[0]:
+        if other.metric != COMPARED[0] or other.baseline in HINDSIGHT:
             continue
         ahead = f"the {confidence} interval of agent − {LABELS[other.baseline]} (log return)"
         if Interval(other.value, other.low, other.high).includes_zero:
@@ -344,69 +319,20 @@ def _warnings(
         found.append(
             f"after {trials.count} trials the deflated Sharpe ratio is below {ENOUGH_PROBABILITY:.0%}: it may be luck"
         )
-    config = agent.backtest.config
-    if not any((config.fee, config.half_spread, config.slippage, config.slippage_atr)):
+    if not game.costs:
         found.append("no trading costs are set: fee, spread and slippage are all 0")
     return tuple(found)
 
 
-def _action_mix(played: Backtest) -> tuple[tuple[str, float], ...]:
-    """Return the share of each action in all bars played; continuous actions in bins named by their middles."""
-    taken = np.concatenate([track.actions[track.played] for track in played.tracks])
-    if names := played.action_names:
-        shares = np.bincount(taken.astype(np.int64), minlength=len(names)) / max(len(taken), 1)
-        return tuple(zip(names, map(float, shares), strict=True))
-    counts, edges = np.histogram(taken, bins=ACTION_BINS, range=(-1.0, 1.0))
-    middles = 0.5 * (edges[1:] + edges[:-1])
-    return tuple(
-        (f"{middle:+.2f}", float(share)) for middle, share in zip(middles, counts / max(len(taken), 1), strict=True)
-    )
-
-
-def _times(time: NDArray[np.int64]) -> pl.Series:
-    return pl.Series("time", time).cast(pl.Datetime("ns", "UTC"))
-
-
-def _equity_frame(agent: _Played, others: Sequence[_Played]) -> pl.DataFrame:
+def _equity_frame(agent: Played, others: Sequence[Played]) -> pl.DataFrame:
     """Return time and equity over start equity of each policy: means over seeds, and extremes if several."""
-    frame: dict[str, Any] = {"time": _times(agent.curve.time)}
+    frame: dict[str, Any] = {"time": times(agent.curve.time)}
     for played in (agent, *others):
         growth = played.curve.growth
         frame[played.name] = growth.mean(axis=1)
         if growth.shape[1] > 1:
             frame[f"{played.name}_low"], frame[f"{played.name}_high"] = growth.min(axis=1), growth.max(axis=1)
     return pl.DataFrame(frame)
-
-
-def _bars_frame(played: Backtest) -> pl.DataFrame:
-    """Return what the agent did bar by bar under the first seed; the first bar of an instrument has no decision."""
-    frames = []
-    codes = np.array(CODE_NAMES)
-    for track in played.tracks:
-        actions = track.actions[:, 0]
-        named: list[Any] = (
-            [played.action_names[action] for action in actions] if played.action_names else actions.tolist()
-        )
-        on = track.played[:, 0]
-        frames.append(
-            pl.DataFrame(
-                {
-                    "symbol": [track.symbol] * len(track.time),
-                    "time": _times(track.time),
-                    "price": track.price,
-                    "equity": track.equity[:, 0],
-                    "units": track.units[:, 0],
-                    "exposure": track.exposure[:, 0],
-                    "action": [None, *(action if alive else None for action, alive in zip(named, on, strict=True))],
-                    "reward": np.r_[0.0, track.rewards[:, 0]],
-                    "fees": np.r_[0.0, track.fees[:, 0]],
-                    "funding": np.r_[0.0, track.funding[:, 0]],
-                    "order": ["none", *codes[track.order_codes[:, 0]].tolist()],
-                    "exit": ["none", *codes[track.exit_codes[:, 0]].tolist()],
-                }
-            )
-        )
-    return pl.concat(frames)
 
 
 # The evaluation of any other policy

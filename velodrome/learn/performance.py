@@ -62,6 +62,10 @@ METRICS = (
     Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together", False),
     Metric("exposure", "Mean exposure", "share", "mean value of the position, long or short, over equity"),
     Metric("in_market", "Time in market", "share", "share of the bars at whose close a position is held"),
+    Metric("cash_share", "Mean cash", "share", "mean cash over equity"),
+    Metric("positions", "Mean positions", "count", "mean number of positions with a weight above `position_floor`"),
+    Metric("largest_weight", "Mean largest weight", "share", "mean of the largest weight, long or short"),
+    Metric("orders", "Orders filled", "count", "purchases and sales of all instruments"),
     Metric("trades", "Trades", "count", "round trips, from flat or the opposite side back to it"),
     Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs", True),
     Metric("average_trade", "Average trade", "change",
@@ -90,7 +94,7 @@ PATH_FIGURES = (
 )  # fmt: skip
 # Log return per account is what the optimum is about: several accounts together do better than each by itself.
 BAR_FIGURES = ("turnover", "fees", "funding", "exposure", "in_market", "reward", "account_log_return")
-SUMMED = ("turnover", "fees", "funding")  # the others are means over bars
+SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")  # the others are means over bars
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Curve:
 
     time: NDArray[np.int64]  # [T + 1] nanoseconds UTC
     growth: NDArray[np.float64]  # [T + 1, S] equity over start equity
-    per_bar: Mapping[str, NDArray[np.float64]]  # by name of BAR_FIGURES: [T, S]
+    per_bar: Mapping[str, NDArray[np.float64]]  # by name (of trading: BAR_FIGURES): [T, S]
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -222,19 +226,18 @@ class PathMeter:
 
     def __init__(self, measured: Curve, per_year: float) -> None:
         self.per_year = per_year
+        self.names = (*PATH_FIGURES, *measured.per_bar)
         self.returns = np.ascontiguousarray(measured.returns.T)  # [S, T]
         self.logs = np.ascontiguousarray(measured.log_returns.T)
         self.extras = np.ascontiguousarray(
-            np.stack([measured.per_bar[name] for name in BAR_FIGURES], axis=-1).swapaxes(0, 1)
+            np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
         )  # [S, T, M]
         self.centre = self.returns.mean(axis=1) if self.returns.shape[1] else np.zeros(len(self.returns))
         self.seeds, self.bars = self.returns.shape
-        scale = np.ones(len(PATH_FIGURES) + len(BAR_FIGURES))
-        scale[[len(PATH_FIGURES) + BAR_FIGURES.index(name) for name in SUMMED]] = self.bars
-        self.scale = scale
+        self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
 
     def figures(self, order: NDArray[np.int64] | None = None, seeds: NDArray[np.int64] | None = None) -> NDArray:
-        """Return PATH_FIGURES and BAR_FIGURES, means over the seeds for which they are defined."""
+        """Return the figures of `names`, means over the seeds for which they are defined."""
         order = np.arange(self.bars) if order is None else order
         chosen = range(self.seeds) if seeds is None else seeds
         found = np.empty((len(chosen), len(self.scale)))

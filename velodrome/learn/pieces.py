@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.envs.trading_world import trading_world
-from velodrome.learn.backtest import Policy
+from velodrome.learn.backtest import WHOLE_SPLIT, Policy, world_on
 from velodrome.learn.evaluate import check_out_of_sample
 from velodrome.learn.threads import one_thread
-from velodrome.tables.market import Market
+from velodrome.tables.basket import Basket
+from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec
 
 
 @one_thread()
 def play_pieces(
-    policy: Policy, market: Market, split: str, params: Mapping[str, Any], pieces: int = 16, seed: int = 0
+    policy: Policy, market: Market | Basket, split: str, params: Mapping[str, Any], pieces: int = 16, seed: int = 0
 ) -> dict[str, float]:
     """Return figures of a policy over a split, played once in so many pieces, each with a flat account of its own.
 
@@ -26,7 +26,7 @@ def play_pieces(
     check_out_of_sample(market, split, "train" if "train" in market.splits else None, False)
     part = market.split(split)
     first, last = _cut(part, pieces)
-    world = trading_world(part, **{**params, "start": "first", "episode_length": None})
+    world = world_on(part, {**params, **WHOLE_SPLIT})
     count = len(first)
     envs = make_vec(world, count, observation="cursor", autoreset=False, threads=1)
     observation, _ = envs.reset(seed=seed, options={"cursor": first, "last": last})
@@ -55,8 +55,8 @@ def play_pieces(
     return result | ({"of_optimum": mean / market.optimum} if market.optimum else {})
 
 
-def _cut(part: Market, pieces: int) -> tuple[Any, Any]:
-    """Return first and last bar of the pieces: neighbours of about equal length, none across two instruments."""
+def _cut(part: WindowedRows, pieces: int) -> tuple[Any, Any]:
+    """Return first and last bar of the pieces: neighbours of about equal length, none across two stretches of bars."""
     firsts, lasts = [], []
     for begin, end in zip(part.begin, part.end, strict=True):
         bars = int(end - 1 - begin)

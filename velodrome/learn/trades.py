@@ -34,14 +34,9 @@ from velodrome.errors import VelodromeError
 from velodrome.learn.backtest import Backtest, Track
 from velodrome.vector.assemble import rebuild, rule_substitutions
 
-ORDER, STOP, TARGET_REACHED, LIQUIDATION, SESSION_END, END = (
-    "order",
-    "stop",
-    "target",
-    "liquidated",
-    "session end",
-    "end",
-)
+ORDER, STOP, TARGET_REACHED, LIQUIDATION, SESSION_END, DECAY, END = (
+    "order", "stop", "target", "liquidated", "session end", "decay", "end",
+)  # fmt: skip
 EXIT_REASONS = {LIQUIDATED: LIQUIDATION, STOPPED: STOP, TARGET: TARGET_REACHED, SESSION_CLOSED: SESSION_END}
 REALISING_ORDERS = (CLOSED, SWITCHED, SWITCH_CLOSED, DECREASED)
 TOLERANCE = 1e-9  # relative difference between the two ways of playing that rounding may make
@@ -199,7 +194,7 @@ def _trips_of(played: Backtest, track: Track, column: int) -> list[tuple]:
                     order_is_next = False
                 trip = _apply(change, trip, bar, moment, base)
                 if trip.left == 0.0:
-                    found.append(_row(trip, track.symbol, seed, bar, moment, reason))
+                    found.append(trade_row(trip, track.symbol, seed, bar, moment, reason))
                     trip = None
     _check_replay(track, column, state)
     if trip is not None:
@@ -207,7 +202,7 @@ def _trips_of(played: Backtest, track: Track, column: int) -> list[tuple]:
         price = float(track.price[last])
         trip.profit += trip.side * trip.left * (price - state.entry[0])
         trip.exit_value += trip.left * price
-        found.append(_row(trip, track.symbol, seed, last - 1, int(track.time[last]), END))
+        found.append(trade_row(trip, track.symbol, seed, last - 1, int(track.time[last]), END))
     return found
 
 
@@ -228,7 +223,8 @@ def _apply(change: Change, trip: Trip | None, bar: int, moment: int, base: float
     return trip
 
 
-def _row(trip: Trip, symbol: str, seed: int, bar: int, moment: int, reason: str) -> tuple:
+def trade_row(trip: Trip, symbol: str, seed: int, bar: int, moment: int, reason: str) -> tuple:
+    """Return a trip that has ended as a row of SCHEMA."""
     return (
         symbol, seed, "long" if trip.side > 0.0 else "short", trip.entry_time, moment,
         trip.entry_value / trip.entered, trip.exit_value / trip.entered, trip.side * trip.entered,

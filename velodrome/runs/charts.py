@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from velodrome.learn.baselines import LABELS
+from velodrome.learn.baselines import HINDSIGHT, LABELS
 from velodrome.learn.evaluate import Evaluation
 from velodrome.learn.performance import drawdowns
 
@@ -20,7 +20,8 @@ BUCKETS = 1500  # a wide screen has about so many pixels; a longer series keeps 
 SHOWN_INSTRUMENTS = 8
 MARKED_TRADES = 1000
 CROWDED_TRADES = 150  # beyond this the marks hide the price; they start switched off
-CROWDED_CHANGES = 300  # changes of side beyond which single bars of exposure are a solid block
+CROWDED_CHANGES = 300  # changes of side, or jumps, beyond which single bars of exposure are a solid block
+JUMP = 0.25  # of exposure, from bar to bar
 STRETCHES = 150
 DIGITS = 7  # significant, of what is drawn
 
@@ -85,8 +86,9 @@ def equity_figure(evaluation: Evaluation) -> Figure:
         if f"{name}_low" in frame.columns:
             data += _band(time, frame[f"{name}_low"].to_numpy(), frame[f"{name}_high"].to_numpy(), label, name)
         values = frame[name].to_numpy()
-        data.append(line(time, values, label, name, hovertemplate="%{y:.4f}", legendgroup=name))
-    return {"data": data, "layout": _layout("equity / start equity", unified=True)}
+        dash = {"line": {"dash": "dot"}} if name in HINDSIGHT else {}
+        data.append(line(time, values, label, name, hovertemplate="%{y:.4f}", legendgroup=name, **dash))
+    return {"data": data, "layout": layout_of("equity / start equity", unified=True)}
 
 
 def _band(time: NDArray, low: NDArray, high: NDArray, label: str, colour: str) -> list[Figure]:
@@ -102,22 +104,34 @@ def drawdown_figure(evaluation: Evaluation) -> Figure:
     time = milliseconds(frame["time"])
     data = []
     for name, label in policies(evaluation):
-        filled = {"fill": "tozeroy", "fillcolor": "var(--agent-soft)"} if name == "agent" else {}
+        filled: Figure = {"fill": "tozeroy", "fillcolor": "var(--agent-soft)"} if name == "agent" else {}
+        if name in HINDSIGHT:
+            filled = {"line": {"dash": "dot"}}
         depth = -drawdowns(frame[name].to_numpy())
         data.append(line(time, depth, label, name, hovertemplate="%{y:.2%}", **filled))
-    layout = _layout("below the peak", unified=True)
+    layout = layout_of("below the peak", unified=True)
     layout["yaxis"]["tickformat"] = ".1%"
     return {"data": data, "layout": layout}
 
 
 def shown_symbols(evaluation: Evaluation) -> list[str]:
-    """Return the instruments whose position is drawn."""
-    return evaluation.bars["symbol"].unique(maintain_order=True).to_list()[:SHOWN_INSTRUMENTS]
+    """Return the instruments whose position is drawn: of a portfolio, those with most weight on average."""
+    bars = evaluation.bars
+    if "weight" in bars.columns:
+        size = bars.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
+        return size.sort("weight", descending=True, maintain_order=True)["symbol"].to_list()[:SHOWN_INSTRUMENTS]
+    return bars["symbol"].unique(maintain_order=True).to_list()[:SHOWN_INSTRUMENTS]
+
+
+def instrument_bars(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
+    """Return the bars of one instrument; its weight in a portfolio is its exposure."""
+    bars = evaluation.bars.filter(pl.col("symbol") == symbol)
+    return bars.rename({"weight": "exposure"}) if "weight" in bars.columns else bars
 
 
 def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
     """The price of one instrument with entries and exits, and the exposure under it, both under the first seed."""
-    bars = evaluation.bars.filter(pl.col("symbol") == symbol)
+    bars = instrument_bars(evaluation, symbol)
     time = milliseconds(bars["time"])
     exposure = bars["exposure"].to_numpy()
     data = [line(time, bars["price"].to_numpy(), "close", "price", hovertemplate="%{y:.6g}")]
@@ -132,8 +146,11 @@ def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
         data.append(
             line(time, exposure, "exposure", "agent", line=step, fill="tozeroy", fillcolor="var(--agent-soft)", **below)
         )
-    data += _trade_marks(first_seed_trades(evaluation, symbol))
-    layout = _layout("price")
+    trades = first_seed_trades(evaluation, symbol)
+    if "weight" in evaluation.bars.columns:
+        trades = _at_closes(trades, bars)
+    data += _trade_marks(trades)
+    layout = layout_of("price")
     layout["yaxis"]["domain"] = [0.36, 1.0]
     layout["yaxis2"] = {"title": {"text": "exposure"}, "domain": [0.0, 0.28], "tickformat": ".0%", "zeroline": True}
     layout["xaxis"]["anchor"] = "y2"
@@ -141,8 +158,8 @@ def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
 
 
 def exposure_stretch(exposure: NDArray[np.float64]) -> int:
-    """Return how many bars to draw as one: 0 (each by itself) unless the side changes too often to be seen."""
-    changes = int((np.diff(np.sign(exposure)) != 0).sum())
+    """Return how many bars to draw as one: 0 (each by itself) unless exposure changes too often to be seen."""
+    changes = int(((np.diff(np.sign(exposure)) != 0) | (np.abs(np.diff(exposure)) > JUMP)).sum())
     return 0 if changes <= CROWDED_CHANGES else max(2, len(exposure) // STRETCHES)
 
 
@@ -157,6 +174,14 @@ def first_seed_trades(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
     """Return an instrument's trades under the seed whose bars are drawn."""
     seed = evaluation.information["seeds"][0]
     return evaluation.trades.filter((pl.col("symbol") == symbol) & (pl.col("seed") == seed))
+
+
+def _at_closes(trades: pl.DataFrame, bars: pl.DataFrame) -> pl.DataFrame:
+    """Return trades with the closes of their bars as prices: a mean over thousands of fills lies off the chart."""
+    for moment in ("entry", "exit"):
+        closes = bars.select(pl.col("time").alias(f"{moment}_time"), pl.col("price").alias(f"{moment}_price"))
+        trades = trades.drop(f"{moment}_price").join(closes, on=f"{moment}_time", how="left", maintain_order="left")
+    return trades
 
 
 def _trade_marks(trades: pl.DataFrame) -> list[Figure]:
@@ -193,7 +218,7 @@ def actions_figure(evaluation: Evaluation) -> Figure:
         "text": [f"{share:.1%}" for share in shares], "cliponaxis": False,
         "textposition": "none" if many else "outside",
     }  # fmt: skip
-    layout = _layout("share of bars" if evaluation.kind == "backtest" else "share of steps")
+    layout = layout_of("share of bars" if evaluation.kind == "backtest" else "share of steps")
     layout["showlegend"] = False
     layout["bargap"] = 0.5 if len(names) < 6 else 0.2
     layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
@@ -206,7 +231,7 @@ def episodes_figure(evaluation: Evaluation) -> Figure:
     returns = evaluation.episodes["returns"]
     counts, edges = np.histogram(returns, bins=min(40, max(5, len(returns) // 5)))
     middles = 0.5 * (edges[:-1] + edges[1:])
-    layout = _layout("episodes")
+    layout = layout_of("episodes")
     layout["showlegend"] = False
     layout["bargap"] = 0.05
     layout["xaxis"] = {"title": {"text": "episode return"}, "automargin": True}
@@ -239,7 +264,7 @@ def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
                 # A single result would be a line without length.
                 data.append({**drawn, "mode": "lines+markers"} if own.height < 30 else drawn)
         if data:
-            layout = _layout(unit)
+            layout = layout_of(unit)
             layout["xaxis"] = {"title": {"text": "environment steps"}, "automargin": True}
             layout["showlegend"] = len(data) > 1
             layout["yaxis"]["tickformat"] = "~s" if "second" in unit else ""
@@ -247,7 +272,8 @@ def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
     return figures
 
 
-def _layout(unit: str, unified: bool = False) -> Figure:
+def layout_of(unit: str, unified: bool = False) -> Figure:
+    """Return the layout of a chart over time, with a name for what is drawn upwards."""
     return {
         "xaxis": {"type": "date", "automargin": True},
         "yaxis": {"title": {"text": unit}, "automargin": True},

@@ -12,12 +12,13 @@ from pydantic import Field, field_validator, model_validator
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.config import DQNConfig, NetworkConfig, PPOConfig
-from velodrome.runs.market_config import FOR_FILES, SYNTHETIC, MarketConfig, Section
+from velodrome.runs.market_config import FOR_BASKETS, FOR_FILES, FOR_MARKETS, SYNTHETIC, MarketConfig, Section
 from velodrome.runs.parameters import (
     check_environment,
     checked_parameters,
     is_rule,
     resolved_parameters,
+    takes_basket,
     takes_market,
 )
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
@@ -266,6 +267,10 @@ def idle_keys(env: str, algorithm: str, source: str) -> dict[str, Idle]:
             elif source in SYNTHETIC and name not in SYNTHETIC[source]:
                 reason = f"market.source is the built-in process {source}, which has no {name}"
                 idle[f"market.{name}"] = Idle("market.source", reason)
+        basket = takes_basket(env)
+        for name in FOR_MARKETS if basket else FOR_BASKETS:
+            data = "one grid of several instruments" if basket else "each instrument by itself"
+            idle[f"market.{name}"] = Idle("env", f"env is {env}, which plays on {data} and has no use for {name}")
     else:
         for key in ("market", "evaluation.split", "evaluation.final_split"):
             idle[key] = Idle("env", f"env is {env}, which plays on no market")

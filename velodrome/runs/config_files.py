@@ -23,6 +23,7 @@ from velodrome.runs.config_problems import (
 )  # fmt: skip
 from velodrome.runs.config_text import SUFFIXES, parse_value, read_file
 from velodrome.runs.fields import unknown_key
+from velodrome.runs.market_config import SYNTHETIC
 
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_PRESET = "trading"
@@ -232,7 +233,7 @@ def _settle(layers: Sequence[Layer]) -> dict[str, Any]:
     choices = made_choices(content)
     if choices[1] not in ("ppo", "dqn"):
         return content
-    kept = _own_parameters(layers)
+    kept = _own_bars(_own_parameters(layers))
     for key, idle in idle_keys(*choices).items():
         chosen_in = max(
             (index for index, layer in enumerate(layers) if has_key(layer.content, idle.chooser)), default=-1
@@ -256,6 +257,22 @@ def _own_parameters(layers: Sequence[Layer]) -> list[Layer]:
         own = before[-1] if before else RunConfig.model_construct().env
         replaced = bool(later) and later[-1] != own and "params" in layer.content
         kept.append(Layer(layer.origin, _without(layer.content, "params")) if replaced else layer)
+    return kept
+
+
+def _own_bars(layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers without number and bar size of instruments of a process that a later one replaced by files."""
+    chosen = [layer.content["market"].get("source") if isinstance(layer.content.get("market"), dict) else None
+              for layer in layers]  # fmt: skip
+    kept = []
+    for index, layer in enumerate(layers):
+        later = [source for source in chosen[index + 1 :] if source is not None]
+        if later and chosen[index] in SYNTHETIC and str(later[-1]) not in SYNTHETIC:
+            content = _without(layer.content, "market.timeframe")
+            if isinstance(content["market"].get("symbols"), int):
+                content = _without(content, "market.symbols")
+            layer = Layer(layer.origin, content)
+        kept.append(layer)
     return kept
 
 

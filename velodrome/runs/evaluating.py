@@ -15,6 +15,7 @@ from velodrome.runs.store import EvaluationRow, SqlStore, open_store
 if TYPE_CHECKING:
     from velodrome.learn.evaluation import Evaluation
     from velodrome.learn.sharpe import Trials
+    from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
 EPISODES = 100  # of environments without a market
@@ -23,7 +24,7 @@ EPISODES = 100  # of environments without a market
 def evaluate(
     run: str | Path | Run, split: str | None = None, *, root: str | Path = "runs", checkpoint: str = "best",
     allow_training_split: bool = False, trials: Trials | None = None, report: bool = True, progress: bool = False,
-    market: Market | None = None,
+    market: Market | Basket | None = None,
 ) -> Evaluation:  # fmt: skip
     """Evaluate a run on a split that it did not learn from (`evaluation.final_split` if none is given).
 
@@ -39,7 +40,7 @@ def evaluate(
 
 
 def evaluate_run(
-    run: Run, split: str | None = None, *, market: Market | None = None, store: SqlStore | None = None,
+    run: Run, split: str | None = None, *, market: Market | Basket | None = None, store: SqlStore | None = None,
     checkpoint: str = "best", allow_training_split: bool = False, trials: Trials | None = None, report: bool = True,
     progress: bool = False,
 ) -> Evaluation:  # fmt: skip

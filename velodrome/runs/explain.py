@@ -23,6 +23,7 @@ RUN = "run"  # what the fields outside any section are listed under
 COMMENT_WIDTH = 100  # columns of a comment in YAML
 TABLES_BEGIN = "<!-- tables: python -m velodrome.runs.explain docs/configuration.md -->"
 TABLES_END = "<!-- end of tables -->"
+ALSO_LISTED = ("portfolio",)  # environments whose parameters the page of the docs has beside those of trading
 
 
 def section_lines(env: str = "trading") -> dict[str, list[FieldLine]]:
@@ -197,6 +198,9 @@ def markdown_table(section: str | None = None, env: str = "trading") -> str:
         rows = [(f"`{line.key}`", line.legal, f"`{value_text(line.default)}`", line.meaning) for line in lines]
         parts += [f"### {name}", "", section_meaning(name, env), ""]
         parts += [*_markdown_rows(("key", "takes", "default", "meaning"), rows), ""]
+        if section is None and name == "params":
+            for other in ALSO_LISTED:
+                parts += [markdown_table(name, other).replace(f"### {name}", f"### {name} of {other}", 1)]
     return "\n".join(parts).rstrip() + "\n"
 
 

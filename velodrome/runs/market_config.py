@@ -12,6 +12,7 @@ from velodrome.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
+    from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
 # The built-in processes, and which fields each is made from; velodrome/bars/synthetic.py has their equations.
@@ -20,8 +21,12 @@ SYNTHETIC = {
     "ou": ("length", "seed", "start", "price", "volatility", "reversion"),
     "gbm": ("length", "seed", "start", "price", "volatility", "drift"),
     "regimes": ("length", "seed", "start", "price", "volatility", "persistence", "states"),
+    "factors": ("length", "seed", "start", "price", "volatility", "drift", "phi", "common"),
 }
 FOR_FILES = ("timezone", "day_first")
+# What makes no difference to the other of the two that are built of bars.
+FOR_MARKETS, FOR_BASKETS = ("session",), ("min_instruments",)
+FEWEST_INSTRUMENTS = 2  # of a basket
 
 
 class Section(BaseModel):
@@ -35,7 +40,8 @@ class MarketConfig(Section):
 
     source: str = Field(
         "ar1", min_length=1, description="where bars come from: a built-in process, or a price file or folder (write "
-        "./ar1 for a folder of that name)", json_schema_extra={"legal": "path, or one of ar1, ou, gbm, regimes"},
+        "./ar1 for a folder of that name)",
+        json_schema_extra={"legal": "path, or one of ar1, ou, gbm, regimes, factors"},
     )  # fmt: skip
     symbols: int | tuple[str, ...] | None = Field(
         None, description="files: instruments to keep, all if null; built-in process: their names or number, 1 if null",
@@ -55,8 +61,8 @@ class MarketConfig(Section):
     volatility: float = Field(
         1e-3, gt=0.0, description="built-in process: deviation of the noise in a bar's log return"
     )
-    drift: float = Field(0.0, description="ar1, gbm: mean log return of a bar")
-    phi: float = Field(0.3, gt=-1.0, lt=1.0, description="ar1: dependence of a bar's return on the last one")
+    drift: float = Field(0.0, description="ar1, gbm, factors: mean log return of a bar")
+    phi: float = Field(0.3, gt=-1.0, lt=1.0, description="ar1, factors: dependence of a bar's return on the last one")
     reversion: float = Field(
         0.05, gt=0.0, lt=2.0, description="ou: share of the distance to its level that the log price returns in a bar"
     )
@@ -65,6 +71,9 @@ class MarketConfig(Section):
         None, description="regimes: drift and volatility of 2 or 3 states; a calm rise, a turbulent fall and a flat "
         "state if null", json_schema_extra={"legal": "2 or 3 pairs [drift, volatility], or null"},
     )  # fmt: skip
+    common: float = Field(
+        0.5, ge=0.0, le=0.6, description="factors: share of the noise's variance that instruments have in common"
+    )
     features: tuple[str, ...] | dict[str, tuple[str, ...]] | None = Field(
         None, description="what each bar of a window shows (`velodrome data features` lists the names); eight that do "
         "not follow the price level if null",
@@ -83,7 +92,12 @@ class MarketConfig(Section):
     scaler: Literal["standard", "robust", "minmax", "none"] = Field("standard", description="of the features")
     clip: float | None = Field(None, gt=0.0, description="bound of scaled features, on both sides of 0")
     per_instrument: bool = Field(False, description="scale each instrument on its own")
-    session: str = Field("day", description="day (calendar days), or the pause that ends a session, such as 6h")
+    session: str = Field(
+        "day", description="trading: day (calendar days), or the pause that ends a session, such as 6h"
+    )
+    min_instruments: int = Field(
+        1, ge=1, description="portfolio: decisions begin when so many instruments have complete windows"
+    )
     check_leaks: bool = Field(True, description="prove while building that no feature or window knows the future")
 
     @field_validator("source", mode="before")
@@ -147,14 +161,29 @@ class MarketConfig(Section):
         names = None if self.symbols is None else list(self.symbols)  # type: ignore[arg-type]
         return read_bars(path, names, timezone=self.timezone, day_first=self.day_first)
 
+    def _choices(self) -> dict[str, Any]:
+        """Return what is chosen alike for a market and a basket."""
+        names = ("features", "windows", "splits", "embargo", "scaler", "check_leaks", "clip", "per_instrument")
+        # A built-in process makes bars of its timeframe; bars of files are kept as they are for finer windows.
+        timeframe = None if self.is_synthetic else self.timeframe
+        return {**{name: getattr(self, name) for name in names}, "timeframe": timeframe}
+
     def build(self) -> Market:
         """Build the market: bars, features, windows, splits and scalers."""
         from velodrome.tables import build_market
 
-        # A built-in process makes bars of its timeframe; bars of files are kept as they are for finer windows.
-        return build_market(
-            self.bars(), features=self.features, windows=self.windows,
-            timeframe=None if self.is_synthetic else self.timeframe, splits=self.splits, embargo=self.embargo,
-            scaler=self.scaler, session=self.session, check_leaks=self.check_leaks, clip=self.clip,
-            per_instrument=self.per_instrument,
-        )  # fmt: skip
+        return build_market(self.bars(), session=self.session, **self._choices())
+
+    def build_basket(self) -> Basket:
+        """Build the basket: all instruments on one grid, with features, windows, splits and scalers."""
+        from velodrome.tables import build_basket
+
+        bars = self.bars()
+        if len(bars.symbols) < FEWEST_INSTRUMENTS:
+            wanted = "a number or names" if self.is_synthetic else "a folder of several files"
+            raise ConfigError(
+                f"market has {len(bars.symbols)} instrument ({bars.symbols[0]}), and a portfolio needs "
+                f"{FEWEST_INSTRUMENTS} or more: give {'market.symbols' if self.is_synthetic else 'market.source'} "
+                f"{wanted}, or the basket that the run was given (market=…)."
+            )
+        return build_basket(bars, min_instruments=self.min_instruments, **self._choices())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Mapping
@@ -49,10 +50,24 @@ def is_rule(env: str) -> bool:
 
 
 def takes_market(env: str) -> bool:
-    """Return whether an environment plays on a market."""
+    """Return whether an environment plays on price data: a market, or a basket."""
+    return price_data(env) is not None
+
+
+def takes_basket(env: str) -> bool:
+    """Return whether an environment plays on a basket: several instruments on one grid."""
+    return price_data(env) == "Basket"
+
+
+@functools.cache
+def price_data(env: str) -> str | None:
+    """Return what an environment takes as `market`, as its signature has it: "Market", "Basket" or None."""
     from velodrome.envs.catalog import CATALOG, world_factory
 
-    return env in CATALOG and "market" in inspect.signature(world_factory(env)).parameters
+    if env not in CATALOG:
+        return None
+    wanted = inspect.signature(world_factory(env)).parameters.get("market")
+    return None if wanted is None else str(wanted.annotation).partition(" ")[0]
 
 
 def parameter_model(env: str) -> type[EnvConfig] | None:

@@ -16,7 +16,7 @@ from velodrome.learn.baselines import LABELS
 from velodrome.learn.evaluate import Evaluation
 from velodrome.learn.evaluation import Difference, format_interval
 from velodrome.learn.performance import BY_NAME, format_figure
-from velodrome.runs import charts
+from velodrome.runs import charts, charts_portfolio
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 LISTED_TRADES = 200
@@ -28,15 +28,18 @@ EPISODES_FOOTER = "These are episodes of a simulated environment; they say nothi
 GROUPS = (
     ("Return and risk", ("return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown",
                          "longest_under_water", "mean_log_return", "of_optimum", "reward")),
-    ("Costs and exposure", ("turnover", "fees", "spread_and_slippage", "funding", "costs", "exposure", "in_market")),
-    ("Trades", ("trades", "win_rate", "average_trade", "profit_factor")),
+    ("Costs and exposure", ("turnover", "fees", "spread_and_slippage", "funding", "costs", "exposure", "in_market",
+                            "cash_share", "positions", "largest_weight")),
+    ("Trades", ("orders", "trades", "win_rate", "average_trade", "profit_factor")),
     ("How sure", ("probabilistic_sharpe", "deflated_sharpe", "minimum_track_record")),
     ("Episodes", ("episode_return", "episode_length", "reward_per_step", "worst_episode", "best_episode")),
 )  # fmt: skip
 TILES = {
     "backtest": ("return", "sharpe", "max_drawdown", "trades", "win_rate"),
     "episodes": ("episode_return", "episode_length", "worst_episode", "best_episode"),
+    "portfolio": ("return", "sharpe", "max_drawdown", "of_optimum", "turnover", "positions"),
 }
+MOST_TILES = 5
 METRIC_COLUMNS = {"step", "name", "value"}
 
 
@@ -50,6 +53,7 @@ class Chart:
     figure: charts.Figure
     wide: bool = True
     logarithmic: bool = False  # offers a logarithmic scale
+    tall: bool = False  # has a long legend
 
 
 def write_report(
@@ -105,6 +109,7 @@ def render_report(
         trade_columns=TRADE_COLUMNS,
         definitions=[BY_NAME[row.name] for row in evaluation.rows],
         method=_method(evaluation),
+        hindsight=about_hindsight(evaluation),
         footer=FOOTER if evaluation.kind == "backtest" else EPISODES_FOOTER,
         # A closing tag inside a text would end the script element that carries the figures.
         figures=json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("</", "<\\/"),
@@ -134,7 +139,8 @@ def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> 
 
 def _tiles(evaluation: Evaluation) -> list[dict[str, str]]:
     tiles = []
-    for name in TILES[evaluation.kind]:
+    names = TILES["portfolio" if charts_portfolio.is_portfolio(evaluation) else evaluation.kind]
+    for name in [name for name in names if name in evaluation.metrics][:MOST_TILES]:
         row, metric = evaluation.row(name), BY_NAME[name]
         interval = format_interval(row)
         tiles.append(
@@ -202,7 +208,10 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
     several = len(evaluation.information["seeds"]) > 1 or any(n.endswith("_low") for n in evaluation.equity.columns)
     bands = " Lines are means over seeds, bands run from the worst to the best seed." if several else ""
     of_mean = " Drawdowns are those of the mean curves; the table has the means of the seeds' own." if several else ""
-    accounts = " Several instruments: the mean of their accounts." if len(evaluation.information["symbols"]) > 1 else ""
+    portfolio = charts_portfolio.is_portfolio(evaluation)
+    one_account = portfolio or len(evaluation.information["symbols"]) == 1
+    accounts = "" if one_account else " Several instruments: the mean of their accounts."
+    hindsight = " A dotted line chose with the knowledge of the whole split." if about_hindsight(evaluation) else ""
     drawdown = evaluation.information["drawdown"]
     deepest = "The agent's equity never fell below an earlier peak."
     if drawdown is not None:
@@ -213,11 +222,38 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
             f"and {end} (UTC)."
         )
     return [
-        Chart("equity", "Equity", "Equity over start equity, at the close of each bar." + bands + accounts + thinned,
+        Chart("equity", "Equity",
+              "Equity over start equity, at the close of each bar." + bands + accounts + hindsight + thinned,
               charts.equity_figure(evaluation), logarithmic=True),
         Chart("drawdown", "Drawdown", deepest + of_mean, charts.drawdown_figure(evaluation)),
+        *(_portfolio_charts(evaluation) if portfolio else ()),
         Chart("actions", "Action mix", "What the agent asked for, in all bars that it played.",
               charts.actions_figure(evaluation)),
+    ]  # fmt: skip
+
+
+def about_hindsight(evaluation: Evaluation) -> bool:
+    """Tell whether a baseline knew what nobody could know."""
+    return bool(evaluation.information.get("hindsight"))
+
+
+def _portfolio_charts(evaluation: Evaluation) -> list[Chart]:
+    seed = evaluation.information["seeds"][0]
+    stretch = charts_portfolio.shares(evaluation).stretch
+    means = f", means of every {stretch} bars" if stretch > 1 else ""
+    count = len(evaluation.information["symbols"])
+    largest = f" The {charts_portfolio.SHOWN} with most on average have a colour each."
+    contributed = "What each instrument added to the return: units times the change of price, less its costs"
+    return [
+        Chart("weights", "Weights",
+              f"What the account held under seed {seed}, as parts of equity{means}; short positions lie below zero."
+              + (largest if count > charts_portfolio.SHOWN + 1 else ""), charts_portfolio.weights_figure(evaluation),
+              tall=True),
+        Chart("contributions", "Contribution by instrument",
+              f"{contributed}, over start equity. All together are the total return.",
+              charts_portfolio.contributions_figure(evaluation)),
+        Chart("turnover", "Turnover", f"Traded value over equity in a bar under seed {seed}{means}.",
+              charts_portfolio.turnover_figure(evaluation)),
     ]  # fmt: skip
 
 
@@ -229,16 +265,17 @@ def _position_charts(evaluation: Evaluation) -> list[Chart]:
     seed = evaluation.information["seeds"][0]
     for place, symbol in enumerate(charts.shown_symbols(evaluation)):
         caption = f"{symbol} under seed {seed}; exposure is the signed value of the position over equity."
-        exposure = evaluation.bars.filter(pl.col("symbol") == symbol)["exposure"].to_numpy()
+        exposure = charts.instrument_bars(evaluation, symbol)["exposure"].to_numpy()
         if stretch := charts.exposure_stretch(exposure):
-            caption += f" It changes side often: shown are mean, lowest and highest of every {stretch} bars."
+            caption += f" It changes often: shown are mean, lowest and highest of every {stretch} bars."
         count = charts.first_seed_trades(evaluation, symbol).height
         if count > charts.MARKED_TRADES:
             caption += f" Marked are the first {charts.MARKED_TRADES:,} of {count:,} trades."
         if count > charts.CROWDED_TRADES:
             caption += " Trades are many: switch their marks on in the legend and zoom in."
         if total > charts.SHOWN_INSTRUMENTS:
-            caption += f" The first {charts.SHOWN_INSTRUMENTS} of {total} instruments can be shown."
+            which = "largest" if charts_portfolio.is_portfolio(evaluation) else "first"
+            caption += f" The {which} {charts.SHOWN_INSTRUMENTS} of {total} instruments can be shown."
         found.append(Chart(f"position-{place}", symbol, caption, charts.position_figure(evaluation, symbol)))
     return found
 

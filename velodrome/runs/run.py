@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.rollout.worlds import Worlds
     from velodrome.runs.live import Mode
+    from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
 log = logging.getLogger("velodrome.runs")
@@ -120,11 +121,11 @@ class Run:
             )
 
     @functools.cached_property
-    def market(self) -> Market | None:
-        """The market that it was trained on, built again; None for environments without one."""
+    def market(self) -> Market | Basket | None:
+        """The market or basket that it was trained on, built again; None for environments without one."""
         return setup.build_market(self.config)
 
-    def check_data(self, market: Market | None, what_for: str) -> None:
+    def check_data(self, market: Market | Basket | None, what_for: str) -> None:
         """Refuse data that is not what the run began with."""
         known = self.folder.information["data_hash"]
         now = None if market is None else market.content_hash
@@ -137,7 +138,8 @@ class Run:
 
 def train(
     config: str | Path | Mapping[str, Any] | RunConfig | None = None, *, console: Console | None = None,
-    mode: Mode | None = None, evaluate: bool = True, market: Market | Mapping[str, Any] | None = None, **overrides: Any,
+    mode: Mode | None = None, evaluate: bool = True, market: Market | Basket | Mapping[str, Any] | None = None,
+    **overrides: Any,
 ) -> Run:  # fmt: skip
     """Train an agent and return the run.
 
@@ -145,13 +147,15 @@ def train(
     overrides: fields by name, such as steps=1_000_000 or **{"ppo.learning_rate": 1e-3}.
     mode: "live", "plain", "json" or "quiet"; chosen by where output goes if None.
     evaluate: play the final split at the end and write the report.
-    market: one that was built already, or settings of the section `market`; the configuration's otherwise. To continue
-        or evaluate a run that was given one, give it again.
+    market: a market (portfolio: a basket) that was built already, or settings of the section `market`; the
+        configuration's otherwise. To continue or evaluate a run that was given one, give it again.
     """
     if isinstance(market, Mapping):
         overrides["market"], market = market, None
     chosen = load_run_config(config, overrides)
     chosen.usable_device()  # one that cannot be used is told before there is a folder
+    if market is not None:
+        setup.check_market(chosen, market)
     built = setup.build_market(chosen) if market is None else market
     folder = RunFolder.create(
         chosen.logging.folder, chosen.name or chosen.env.replace("/", "-").replace(":", "-"), config=to_yaml(chosen),
@@ -162,7 +166,7 @@ def train(
 
 def resume(
     run: str | Path | Run, *, root: str | Path = "runs", console: Console | None = None, mode: Mode | None = None,
-    evaluate: bool = True, market: Market | None = None,
+    evaluate: bool = True, market: Market | Basket | None = None,
 ) -> Run:  # fmt: skip
     """Continue a run from its last checkpoint, on the CPU to the same bits as if it had never stopped.
 
@@ -177,7 +181,7 @@ def resume(
 class _Session:
     """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption."""
 
-    def __init__(self, run: Run, config: RunConfig, market: Market | None, resumed: str | None) -> None:
+    def __init__(self, run: Run, config: RunConfig, market: Market | Basket | None, resumed: str | None) -> None:
         self.run, self.config, self.market, self.resumed = run, config, market, resumed
         self.best = -math.inf  # result of the best evaluation so far
         self.saved_at = 0.0  # seconds, of the last checkpoint

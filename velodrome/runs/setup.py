@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.runs.config import RunConfig
-from velodrome.runs.parameters import is_rule, takes_market
+from velodrome.runs.parameters import is_rule, price_data, takes_basket, takes_market
 from velodrome.vector.config import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from velodrome.learn.dqn import DQN
     from velodrome.learn.ppo import PPO
     from velodrome.rollout.worlds import Worlds
+    from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
     from velodrome.vector.autoscale import Autoscaler
 
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
 
-def environment_options(config: RunConfig, market: Market | None, num_envs: int, device: str) -> dict[str, Any]:
+def environment_options(
+    config: RunConfig, market: Market | Basket | None, num_envs: int, device: str
+) -> dict[str, Any]:
     """Return what `make_vec` is told to make the environments that a run learns in, or others like them."""
     if not is_rule(config.env):
         return {**config.vector.foreign_options(), "seed": config.seed, **config.params}
@@ -56,7 +59,7 @@ def make_few_environments(config: RunConfig, num_envs: int) -> Any:
 
 @contextlib.contextmanager
 def learning_worlds(
-    config: RunConfig, market: Market | None, device: str, monitor: Path | None = None
+    config: RunConfig, market: Market | Basket | None, device: str, monitor: Path | None = None
 ) -> Iterator[Worlds]:
     """Yield the environments of a run as its learner sees them, and close them at the end.
 
@@ -219,6 +222,17 @@ def load_policy(
     )  # fmt: skip
 
 
-def build_market(config: RunConfig) -> Market | None:
-    """Return the market of a run, None for environments without one."""
-    return config.market.build() if takes_market(config.env) else None
+def build_market(config: RunConfig) -> Market | Basket | None:
+    """Return the market or the basket of a run, as its environment takes it; None for environments without one."""
+    if not takes_market(config.env):
+        return None
+    return config.market.build_basket() if takes_basket(config.env) else config.market.build()
+
+
+def check_market(config: RunConfig, market: Market | Basket) -> None:
+    """Refuse a market that was built already and is not what the environment plays on."""
+    wanted = price_data(config.env)
+    if type(market).__name__ != wanted:
+        makers = {"Market": "vd.build_market(bars)", "Basket": "vd.build_basket(bars)"}
+        advice = f"it plays on a {wanted}: {makers[wanted]}" if wanted in makers else "it plays on no market"
+        raise ConfigError(f"market is a {type(market).__name__}, and env = {config.env!r}: {advice}.")

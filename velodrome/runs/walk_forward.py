@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.learn.evaluation import Evaluation
-    from velodrome.tables.market import Market
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market, WindowedRows
 
 SPLIT = "walk_forward"  # of the joined tests
 FILE = "walk_forward"
@@ -127,19 +128,20 @@ def walk_forward(
     """
     from rich.console import Console
 
-    from velodrome import tables
+    from velodrome.tables.splits import fold_splits
 
     config, folder = _configuration(run_or_config, root)
     if not takes_market(config.env):
         raise ConfigError(
-            f"env = {config.env!r} plays on no market, so that nothing follows its data; walk-forward is for trading."
+            f"env = {config.env!r} plays on no market, so that nothing follows its data; walk-forward is for trading "
+            "and portfolios."
         )
     console = console or Console()
     market = setup.build_market(config)
     assert market is not None
-    parts = tables.walk_forward(market, folds, train, test, embargo, anchored, config.market.clip)
+    parts = fold_splits(market, folds, train, test, embargo, anchored)
     share = _validation_share(config, market)
-    plan = [_dates(market, part.splits, share) for part in parts]
+    plan = [_dates(market, splits, share) for splits in parts]
     settings = {
         "configuration": config.hash, "data": market.content_hash, "folds": len(plan), "embargo": embargo,
         "splits": plan,
@@ -159,7 +161,7 @@ def walk_forward(
         evaluation = evaluate_run(run, "test", market=own, report=False)
         done.append(Fold(number, run, splits, evaluation))
         policies.append(_with_windows(run, own))
-    joined = _evaluate_joined(config, market, [part.splits["test"] for part in parts], policies, embargo)
+    joined = _evaluate_joined(config, market, [splits["test"] for splits in parts], policies, embargo)
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
     _write(result, config)
     console.print(f"report: {result.path / FILE}.html", soft_wrap=True)
@@ -183,7 +185,7 @@ def _configuration(given: str | Path | Run | RunConfig | Mapping[str, Any], root
     return config, Path(config.logging.folder).resolve()
 
 
-def _validation_share(config: RunConfig, market: Market) -> float:
+def _validation_share(config: RunConfig, market: WindowedRows) -> float:
     """Return the part of a window that is kept for validation: as large as the configuration's own, beside training."""
     split = config.evaluation.split
     if split is None or config.evaluation.every_steps is None:
@@ -192,7 +194,7 @@ def _validation_share(config: RunConfig, market: Market) -> float:
     return bars[split] / (bars[split] + bars["train"])
 
 
-def _dates(market: Market, splits: Mapping[str, Sequence[tuple[int, int]]], share: float) -> dict[str, Dates]:
+def _dates(market: WindowedRows, splits: Mapping[str, Sequence[tuple[int, int]]], share: float) -> dict[str, Dates]:
     """Return a fold's splits by date, the end of its training part as validation."""
     time = market.time
     seen = np.unique(np.concatenate([time[low:high] for low, high in splits["train"]]))
@@ -208,7 +210,7 @@ def _dates(market: Market, splits: Mapping[str, Sequence[tuple[int, int]]], shar
     return {**dates, "test": (_text(middle), None if end is None else _text(end))}
 
 
-def _first_after(market: Market, rows: Sequence[tuple[int, int]]) -> int | None:
+def _first_after(market: WindowedRows, rows: Sequence[tuple[int, int]]) -> int | None:
     """Return the time of the first bar after some rows, None if they reach the data's end."""
     following = [market.time[high] for (_, high), end in zip(rows, market.end, strict=True) if high < end]
     return int(min(following)) if following else None
@@ -228,7 +230,7 @@ def _fold_config(config: RunConfig, folder: Path, name: str, splits: Mapping[str
     )  # fmt: skip
 
 
-def _finished_run(config: RunConfig, market: Market, folder: Path, name: str, console: Console) -> Run:
+def _finished_run(config: RunConfig, market: Market | Basket, folder: Path, name: str, console: Console) -> Run:
     """Return the run of a fold: the one that has finished, the one that was begun and now is, or a new one."""
     mode = choose_mode(console)
     begun = [Run(found) for found in run_folders(folder) if found.information["name"] == name]
@@ -307,22 +309,21 @@ class FoldsPolicy:
             policy.forget(ended)
 
 
-def _with_windows(run: Run, market: Market) -> TrainedPolicy:
+def _with_windows(run: Run, market: WindowedRows) -> TrainedPolicy:
     from velodrome.rollout.observation import WindowBank
 
     return run.policy.with_bank(WindowBank(market.windows))
 
 
 def _evaluate_joined(
-    config: RunConfig, market: Market, tests: Sequence[Sequence[tuple[int, int]]], policies: Sequence[TrainedPolicy],
-    embargo: int,
+    config: RunConfig, market: Market | Basket, tests: Sequence[Sequence[tuple[int, int]]],
+    policies: Sequence[TrainedPolicy], embargo: int,
 ) -> Evaluation:  # fmt: skip
     """Play all tests one after the other on one account, each bar by the agent of its fold."""
-    from velodrome.envs.trading_world import observed_values
-    from velodrome.learn.backtest import environment_config
+    from velodrome.learn.backtest import WHOLE_SPLIT, world_on
     from velodrome.learn.evaluate import evaluate_policy
 
-    observed = observed_values(environment_config(config.params))
+    observed = world_on(market, {**config.params, **WHOLE_SPLIT}).observed
     left_at = observed.index("episode_left") if "episode_left" in observed else None
     policy = FoldsPolicy(policies, tests, len(market), left_at)
     whole = tuple((first[0], last[1]) for first, last in zip(tests[0], tests[-1], strict=True))

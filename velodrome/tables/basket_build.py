@@ -232,6 +232,7 @@ def _assemble(draft: BasketDraft, name: str | None) -> Basket:
         "splits": draft.splits,
         "scalers": [scaler.to_dict() for scaler in draft.scalers],
     }
+    known = bars.optimum_of == "portfolio" and recipe.execution == recipe.source
     return Basket(
         symbols=bars.symbols,
         timeframe=recipe.execution.text,
@@ -246,6 +247,8 @@ def _assemble(draft: BasketDraft, name: str | None) -> Basket:
         content_hash=content_hash({"choices": record, "arrays": arrays, "windows": tuple(tables)}),
         name=name or "basket",
         scalers=draft.scalers,
+        # That of one instrument alone says nothing about an account that holds all of them.
+        optimum=bars.optimum if known else None,
     )
 
 

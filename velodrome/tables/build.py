@@ -110,7 +110,7 @@ def _assemble(draft: Draft, session: str, name: str | None) -> Market:
         splits=draft.splits,
         content_hash=content_hash({"choices": choices, "arrays": arrays, "columns": columns, "windows": tuple(tables)}),
         # Resampled bars have another best return, which is not known.
-        optimum=bars.optimum if recipe.execution == recipe.source else None,
+        optimum=bars.optimum if recipe.execution == recipe.source and bars.optimum_of == "instrument" else None,
         name=name or (bars.symbols[0] if len(bars.symbols) == 1 else "market"),
         scalers=draft.scalers,
     )

@@ -36,6 +36,9 @@ class WindowedRows:
     content_hash: str = ""  # of every array and every choice that made them
     name: str = "market"
     scalers: tuple[Scaler, ...] = ()  # [w] how the features of each window were scaled
+    # Best achievable expected log return a bar without costs, where it is known: of one instrument by itself for a
+    # `Market`, of long weights on all of them and cash for a `Basket`.
+    optimum: float | None = None
 
     @property
     def stretches(self) -> tuple[str, ...]:
@@ -75,4 +78,3 @@ class Market(WindowedRows):
     atr: NDArray[np.float64]  # [T] average true range over 14 bars, in price units, known when the bar closed
     session_last: NDArray[np.uint8]  # [T] 1 on the last bar of its session
     columns: Mapping[str, NDArray[np.float64]]  # further columns of the data by name, [T] each (funding rates …)
-    optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known

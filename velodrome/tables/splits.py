@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError
 from velodrome.tables.clock import time_zone
 from velodrome.tables.hashing import content_hash
-from velodrome.tables.market import Market
+from velodrome.tables.market import Market, WindowedRows
 from velodrome.tables.scaling import refit
 
 Moment: TypeAlias = "str | datetime.date | datetime.datetime | np.datetime64 | None"
@@ -176,7 +176,42 @@ def walk_forward(
     anchored: every fold trains from the first bar on, and `train` is what the first fold has.
     Scalers are fitted again on each fold's training split, in the way the market's were; `clip` bounds the result.
     """
-    time, symbols = market.time, market.symbols
+    if not isinstance(market, Market):
+        raise ConfigError(
+            f"market is a {type(market).__name__}: the features of a basket are carried over gaps, which cannot be "
+            "scaled anew; build one for each fold with build_basket(splits={'train': (from, to), …}), or let "
+            "`velodrome eval RUN --walk-forward` do so."
+        )
+    plan = fold_splits(market, folds, train, test, embargo, anchored)
+    markets = []
+    for fold, splits in enumerate(plan):
+        windows, scalers = refit(
+            market.windows, market.scalers, market.symbols, market.begin, market.end, splits["train"], clip
+        )  # fmt: skip
+        record = {"of": market.content_hash, "splits": splits, "scalers": [scaler.to_dict() for scaler in scalers]}
+        markets.append(
+            replace(
+                market,
+                windows=windows,
+                scalers=scalers,
+                splits=splits,
+                content_hash=content_hash(record),
+                name=f"{market.name}[fold {fold + 1} of {len(plan)}]",
+            )
+        )
+    return markets
+
+
+def fold_splits(
+    market: WindowedRows,
+    folds: int | None = None,
+    train: int | float | None = None,
+    test: int | float | None = None,
+    embargo: int = 0,
+    anchored: bool = False,
+) -> list[dict[str, Rows]]:
+    """Return the splits "train" and "test" of each fold, as `walk_forward` has them, of a market or a basket."""
+    time = market.time
     times = _distinct(time, market.begin, market.end)
     count = len(times)
     if folds is not None and (isinstance(folds, bool) or not isinstance(folds, int) or folds < 1):
@@ -194,7 +229,7 @@ def walk_forward(
             f"{folds} folds of {test_bars} test bars after {train_bars} training bars need "
             f"{train_bars + folds * test_bars} bars, and {count} may be traded; take fewer folds or shorter parts."
         )
-    markets = []
+    found = []
     for fold in range(folds):
         middle = count - (folds - fold) * test_bars
         stop = middle + test_bars
@@ -202,22 +237,8 @@ def walk_forward(
             "train": (int(times[0 if anchored else middle - train_bars]), int(times[middle])),
             "test": (int(times[middle]), int(times[stop]) if stop < count else int(times[-1]) + 1),
         }
-        splits = rows_between(moments, time, market.begin, market.end, market.begin, symbols, embargo)
-        windows, scalers = refit(
-            market.windows, market.scalers, symbols, market.begin, market.end, splits["train"], clip
-        )  # fmt: skip
-        record = {"of": market.content_hash, "splits": splits, "scalers": [scaler.to_dict() for scaler in scalers]}
-        markets.append(
-            replace(
-                market,
-                windows=windows,
-                scalers=scalers,
-                splits=splits,
-                content_hash=content_hash(record),
-                name=f"{market.name}[fold {fold + 1} of {folds}]",
-            )
-        )
-    return markets
+        found.append(rows_between(moments, time, market.begin, market.end, market.begin, market.stretches, embargo))
+    return found
 
 
 def _bars(name: str, value: int | float, count: int) -> int:
