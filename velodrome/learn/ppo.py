@@ -306,7 +306,7 @@ def shuffled(count: int, generator: torch.Generator) -> Tensor:
 
 def action_mix(actions: Tensor, distribution: Distribution) -> dict[str, float]:
     """Return the share of every discrete action, or mean and deviation of continuous ones."""
-    if distribution.kind == "gaussian":
+    if distribution.kind in ("gaussian", "dirichlet"):
         return {"action/mean": float(actions.mean()), "action/std": float(actions.std(correction=0))}
     if distribution.kind == "multi_categorical" or distribution.width > MOST_ACTIONS_SHOWN:
         return {}
