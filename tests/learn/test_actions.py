@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import gymnasium
 import numpy as np
 import pytest
@@ -18,10 +20,16 @@ def numbers(seed, *shape, scale=3.0):
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def concentrations(parameters):
+    """0.2 and what grows with the parameters, from exp(-2) at 0: exponentially up to exp(5), then linearly."""
+    raised = parameters - 2.0
+    return 0.2 + torch.where(raised < 5.0, raised.clamp(max=5.0).exp(), math.exp(5.0) * (raised - 4.0))
+
+
 def reference(kind, parameters, log_std):
     """The same distribution by torch, as a list of independent ones over the columns of an action."""
     if kind.kind == "dirichlet":
-        return [torch.distributions.Dirichlet(1.0 + torch.nn.functional.softplus(parameters))]
+        return [torch.distributions.Dirichlet(concentrations(parameters), validate_args=False)]
     if kind.kind == "gaussian":
         normal = torch.distributions.Normal(parameters, log_std.exp().expand_as(parameters))
         return [torch.distributions.Independent(normal, 1)]
@@ -90,7 +98,7 @@ def test_continuous_actions_are_drawn_with_their_mean_and_deviation():
     np.testing.assert_allclose(actions.std(0).numpy(), log_std.exp().numpy(), rtol=0.02)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.kind}-{kind.width}")
+@pytest.mark.parametrize("kind", KINDS[:-2], ids=lambda kind: f"{kind.kind}-{kind.width}")
 def test_the_mode_is_the_likeliest_action(kind):
     parameters = numbers(7, 50, kind.width).float()
     log_std = torch.zeros(kind.width) if kind.kind == "gaussian" else None
@@ -137,18 +145,19 @@ def test_deviations_may_be_shared_by_the_first_values():
 @given(seed=st.integers(0, 10_000), size=st.integers(2, 12), scale=st.sampled_from([0.1, 3.0, 30.0]))
 def test_density_and_entropy_of_weights_are_those_of_scipy(seed, size, scale):
     parameters = numbers(seed, 1, size, scale=scale)
-    concentration = 1.0 + np.logaddexp(0.0, parameters[0].numpy())
+    concentration = concentrations(parameters)[0].numpy()
     kind = Dirichlet(size)
-    actions = kind.sample(parameters, None, torch.Generator().manual_seed(seed))
+    actions = kind.sample(parameters, None, torch.Generator().manual_seed(seed)).double()
+    actions /= actions.sum()
     log_prob, entropy = kind.evaluate(parameters, None, actions)
-    weights = actions[0].double().numpy()
-    assert float(log_prob) == pytest.approx(stats.dirichlet.logpdf(weights / weights.sum(), concentration), abs=1e-4)
+    expected = stats.dirichlet.logpdf(actions[0].numpy(), concentration)
+    assert float(log_prob) == pytest.approx(expected, rel=1e-9, abs=1e-6)
     assert float(entropy) == pytest.approx(stats.dirichlet.entropy(concentration), rel=1e-9, abs=1e-9)
 
 
 def test_weights_are_drawn_with_their_mean_and_spread():
-    parameters = torch.tensor([[2.0, -1.0, 0.0, 4.0]])
-    concentration = 1.0 + np.logaddexp(0.0, parameters[0].numpy())
+    parameters = torch.tensor([[2.0, -1.0, 0.0, 4.0]], dtype=torch.float64)
+    concentration = concentrations(parameters)[0].numpy()
     total = concentration.sum()
     drawn = Dirichlet(4).sample(parameters.expand(40_000, -1), None, torch.Generator().manual_seed(0)).numpy()
     mean = concentration / total
@@ -179,12 +188,12 @@ def test_the_most_extreme_parameters_give_points_of_the_simplex_and_finite_gradi
         assert torch.isfinite(gradient).all()
 
 
-def test_the_likeliest_weights_are_in_the_proportions_of_the_softplus():
+def test_the_weights_played_are_in_the_proportions_of_what_grows():
     parameters = numbers(5, 20, 6)
-    softplus = np.logaddexp(0.0, parameters.numpy())
-    expected = softplus / softplus.sum(1, keepdims=True)
-    np.testing.assert_allclose(Dirichlet(6).mode(parameters).numpy(), expected, rtol=1e-5, atol=1e-7)
-    # Where all concentrations are 1 to the last digit, the proportions are still those.
+    growth = concentrations(parameters) - 0.2
+    expected = growth / growth.sum(1, keepdim=True)
+    np.testing.assert_allclose(Dirichlet(6).mode(parameters).numpy(), expected.numpy(), rtol=1e-5, atol=1e-7)
+    # Where all concentrations are the smallest to the last digit, the proportions are still those.
     tiny = torch.tensor([[-200.0, -201.0]])
     np.testing.assert_allclose(Dirichlet(2).mode(tiny).numpy(), [[0.731059, 0.268941]], rtol=1e-5)
 

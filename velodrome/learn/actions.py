@@ -14,9 +14,10 @@ from velodrome.errors import ConfigError
 from velodrome.learn.config import Head
 
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
-EDGE = 1e-6  # smallest weight that is drawn
-SMALLEST = 1e-30  # smallest weight whose logarithm is taken
-LOW = 15.0  # below minus this, softplus and exponential are the same float32
+EDGE = 1e-20  # smallest weight that is drawn
+FLOOR = 0.2  # smallest concentration
+OFFSET = 2.0  # parameters of 0 are concentrations of FLOOR + exp(-OFFSET)
+LINEAR = 5.0  # logarithm of the growth at which it goes on linearly
 
 
 class Categorical:
@@ -147,8 +148,9 @@ class Gaussian:
 class Dirichlet:
     """Points of the simplex: numbers above 0 that add up to 1, as weights do; parameters are any numbers, [n, size].
 
-    The concentrations are 1 + softplus of them: none is below 1, so there is always a likeliest point, and it is in
-    the proportions of the softplus.
+    The concentrations are FLOOR + growth(parameters). Below 1 they draw points near the corners of the simplex, from
+    which far more is learnt about single instruments than from the even mixtures that concentrations above 1 draw; such
+    a density has no likeliest point, so what is played is the one in the proportions of the growth.
     """
 
     kind = "dirichlet"
@@ -160,42 +162,45 @@ class Dirichlet:
         self.shape = (size,)
 
     def sample(self, parameters: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
-        """Draw actions; they are kept off the boundary, where the density is 0 or its logarithm has no end."""
-        drawn = torch._sample_dirichlet(self._concentration(parameters.float()), generator).clamp(min=EDGE)
+        """Draw actions; they are kept off the boundary, where the density has no finite logarithm."""
+        drawn = torch._sample_dirichlet(self.concentration(parameters.float()), generator).clamp(min=EDGE)
         return drawn / drawn.sum(1, keepdim=True)
 
     def mode(self, parameters: Tensor) -> Tensor:
-        """Return the likeliest actions."""
-        # Of numbers far below 0 the softplus is their exponential, which is 0 before its logarithm can be taken.
-        low = parameters.float().clamp(max=-LOW)
-        log_softplus = torch.where(
-            parameters < -LOW, low, functional.softplus(parameters.float().clamp(min=-LOW)).log()
-        )
-        return functional.softmax(log_softplus, 1)
+        """Return the actions to play if none are drawn."""
+        return functional.softmax(log_growth(parameters.float()), 1)
 
     def log_prob(self, parameters: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
         """Return the logarithm of the actions' density, [n]."""
-        return self._log_prob(self._concentration(parameters.double()), actions).to(parameters.dtype)
+        # In float64, here and below: of large concentrations, large numbers cancel.
+        return self._log_prob(self.concentration(parameters.double()), actions).to(parameters.dtype)
 
     def evaluate(self, parameters: Tensor, log_std: Tensor | None, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-density and entropy, [n] each."""
-        # In float64: of large concentrations, large numbers cancel.
-        concentration = self._concentration(parameters.double())
+        concentration = self.concentration(parameters.double())
         total = concentration.sum(1)
         entropy = (
-            torch.lgamma(concentration).sum(1) - torch.lgamma(total)
+            torch.lgamma(concentration).sum(1)
+            - torch.lgamma(total)
             + (total - self.width) * torch.digamma(total)
             - ((concentration - 1.0) * torch.digamma(concentration)).sum(1)
-        )  # fmt: skip
+        )
         return self._log_prob(concentration, actions).to(parameters.dtype), entropy.to(parameters.dtype)
 
+    def concentration(self, parameters: Tensor) -> Tensor:
+        """Return the concentrations, above 0."""
+        return FLOOR + log_growth(parameters).exp()
+
     def _log_prob(self, concentration: Tensor, actions: Tensor) -> Tensor:
-        logs = actions.double().clamp(min=SMALLEST).log()
+        logs = actions.double().clamp(min=EDGE).log()
         constant = torch.lgamma(concentration.sum(1)) - torch.lgamma(concentration).sum(1)
         return constant + ((concentration - 1.0) * logs).sum(1)
 
-    def _concentration(self, parameters: Tensor) -> Tensor:
-        return 1.0 + functional.softplus(parameters)
+
+def log_growth(parameters: Tensor) -> Tensor:
+    """Return the logarithm of a growth that is exponential at first and linear above, where it could run away."""
+    raised = parameters - OFFSET
+    return raised.clamp(max=LINEAR) + torch.log1p((raised - LINEAR).clamp(min=0.0))
 
 
 Distribution = Categorical | MultiCategorical | Gaussian | Dirichlet

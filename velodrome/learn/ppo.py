@@ -288,7 +288,9 @@ def ppo_loss(
         error = torch.maximum(error, (near - batch.returns).square())
     value_loss = 0.5 * error.mean()
     entropy = entropy.mean()
-    loss = policy_loss + config.value_weight * value_loss - config.entropy * entropy
+    loss = policy_loss + config.value_weight * value_loss
+    if config.entropy:  # the gradient of some entropies takes longer than all the rest
+        loss = loss - config.entropy * entropy
     with torch.no_grad():
         kl = (ratio - 1.0 - change).mean()
         clipped = ((ratio - 1.0).abs() > config.clip).float().mean()
