@@ -24,8 +24,8 @@ class NetworkConfig(LearnConfig):
     kind: str = Field(
         "mlp",
         description="mlp, mlp_batch_norm, conv (1-D convolution over each window), gru (memory over the steps of an "
-        "episode), instruments (one network for every instrument of a portfolio), or module:Class, an nn.Module of "
-        "your own",
+        "episode), instruments (portfolio: the same network for each instrument, joined by what all show together), or "
+        "module:Class, an nn.Module of your own",
     )
     hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers")
     activation: Literal["tanh", "relu", "silu", "gelu"] = Field("tanh", description="between the layers")
@@ -36,7 +36,8 @@ class NetworkConfig(LearnConfig):
     head: Head = Field(
         "auto",
         description="distribution over continuous actions: gaussian (cut at the ends of the range), or dirichlet "
-        "(weights that add up to 1: portfolio with weighting = simplex); auto: gaussian",
+        "(weights that add up to 1: portfolio with weighting = simplex; it learnt as much as gaussian there); auto: "
+        "gaussian. A softmax head is gaussian with the portfolio's weighting = softmax",
     )
     initial_log_std: float = Field(
         -0.5, ge=-10.0, le=2.0, description="continuous actions: logarithm of the first standard deviation"

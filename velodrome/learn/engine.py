@@ -85,6 +85,7 @@ class AutogradEngine:
         """Prepare for a rollout, during which the weights do not change."""
         self.policy.eval()
         if self.encode_once and self.bank is not None:
+            self.encoding = None  # not both at once: they can be large
             with self._precision():
                 self.encoding = self.policy.encode_bars(self.bank)
 

@@ -40,10 +40,12 @@ class ActorCritic(nn.Module):
         self.distribution: Distribution = distribution_for(space, config.head, tied)
         self.policy_head: nn.Module
         self.value_head: nn.Module
-        if isinstance(self.actor, InstrumentTrunk) and isinstance(self.critic, InstrumentTrunk):
+        if isinstance(self.actor, InstrumentTrunk):
+            assert isinstance(self.critic, InstrumentTrunk)
             self.policy_head = InstrumentHead(self.actor, component_widths(self.distribution), POLICY_GAIN)
             self.value_head = ContextHead(self.critic, 1, 1.0)
         else:
+            assert not isinstance(self.critic, InstrumentTrunk)
             self.policy_head = linear(self.actor.out_features, self.distribution.width, POLICY_GAIN)
             self.value_head = linear(self.critic.out_features, 1, 1.0)
         gaussian = self.distribution if isinstance(self.distribution, Gaussian) else None
