@@ -11,11 +11,13 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import velodrome as vd
+from tests.baskets import small_basket
 from tests.markets import small_market
 from velodrome.learn.backtest import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds
+from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market
 
 SMALL_NETWORK = {"hidden": (16, 12), "memory": 10, "channels": (4, 5), "kernel": 3}
@@ -28,6 +30,18 @@ def trading_worlds(
     values = {"episode_length": (3, 9), "leverage": 20.0, **params}
     market = small_market(bars=60, instruments=2, seed=1) if market is None else market
     envs = vd.make_vec("trading", num_envs, market=market, observation="cursor", seed=seed, threads=1, **values)
+    worlds = make_worlds(envs)
+    assert isinstance(worlds, RuleWorlds)
+    return worlds
+
+
+def portfolio_worlds(
+    num_envs: int = 6, instruments: int = 3, basket: Basket | None = None, **params: Any
+) -> RuleWorlds:
+    """Return portfolios of a few wild instruments, some of them halted at times; episodes are short."""
+    basket = small_basket(bars=80, instruments=instruments, seed=1) if basket is None else basket
+    values = {"episode_length": (3, 9), "buy_fee": 0.001, "sell_fee": 0.001, **params}
+    envs = vd.make_vec("portfolio", num_envs, market=basket, observation="cursor", seed=0, threads=1, **values)
     worlds = make_worlds(envs)
     assert isinstance(worlds, RuleWorlds)
     return worlds

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests.learn.learners import SMALL_NETWORK
-from tests.learn.test_policy import SPACES
+from tests.learn.learners import SMALL_NETWORK, portfolio_worlds
+from tests.learn.test_policy import KINDS, SPACES
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError
 from velodrome.learn import export
 from velodrome.learn.acting import TrainedPolicy
-from velodrome.learn.config import NETWORKS, NetworkConfig
+from velodrome.learn.config import NetworkConfig
 from velodrome.learn.export import OPSET, export_onnx, export_torchscript
 from velodrome.learn.policy import ActorCritic
 from velodrome.learn.q_network import QNetwork
@@ -26,7 +26,7 @@ from velodrome.rollout.observation import ObservationShape
 
 SHAPE = ObservationShape(4, ((5, 3), (2, 2)))
 WITHOUT_WINDOWS = ObservationShape(6)
-EVERY = [(kind, shared, space) for kind in NETWORKS for shared in (False, True) for space in SPACES]
+EVERY = [(kind, shared, space) for kind in KINDS for shared in (False, True) for space in SPACES]
 # One of each kind of network and of action; exporting to ONNX takes seconds.
 SOME = [("mlp", False, "discrete"), ("conv", True, "continuous"), ("gru", False, "multi_discrete")]
 
@@ -45,6 +45,47 @@ def make_policy(kind="mlp", shared=False, space="discrete", shape=SHAPE, normali
         moments = RunningMoments(shape.values)
         moments.update(torch.randn(100, shape.values) * 7.0 + 3.0)
     return TrainedPolicy(network, shape, SPACES[space], moments=moments)
+
+
+def instruments_policy(weighting, account_values="shares"):
+    """One network for all instruments, on portfolios of several kinds of action."""
+    worlds = portfolio_worlds(3, 4, account_values=account_values, **PORTFOLIOS[weighting])
+    head = "dirichlet" if weighting == "dirichlet" else "auto"
+    torch.manual_seed(0)
+    network = ActorCritic(
+        worlds.shape, worlds.action_space, NetworkConfig(kind="instruments", hidden=(8, 6), head=head)
+    )  # fmt: skip
+    with torch.no_grad():
+        for layer in (network.policy_head.each.layer, network.policy_head.rest):
+            if layer is not None:
+                layer.weight.mul_(100.0)
+    moments = RunningMoments(worlds.shape.values)
+    moments.update(torch.randn(100, worlds.shape.values) * 7.0 + 3.0)
+    return TrainedPolicy(network, worlds.shape, worlds.action_space, moments=moments)
+
+
+PORTFOLIOS = {
+    "softmax": {}, "dirichlet": {"weighting": "simplex"}, "signed": {"weighting": "signed"},
+    "discrete": {"action": "discrete"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PORTFOLIOS)
+def test_one_network_for_all_instruments_is_exported(kind, tmp_path, capfd):
+    policy = instruments_policy(kind)
+    path = export_torchscript(policy, tmp_path / "policy.pt")
+    assert capfd.readouterr() == ("", "")
+    assert_acts_alike(policy, torchscript_function(path))
+
+
+@pytest.mark.parametrize(
+    "kind", ["dirichlet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("softmax", "signed", "discrete"))]
+)
+def test_one_network_for_all_instruments_is_exported_to_onnx(kind, tmp_path, capfd):
+    policy = instruments_policy(kind)
+    path = export_onnx(policy, tmp_path / "policy.onnx")
+    assert capfd.readouterr() == ("", "")
+    assert_acts_alike(policy, onnx_function(path))
 
 
 def onnx_function(path):

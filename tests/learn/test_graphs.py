@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -25,6 +27,18 @@ def learner(network: dict | None = None, action: str = "levels", **config) -> PP
     )  # fmt: skip
     settings = PPOConfig(rollout_length=16, normalise_rewards=True, learning_rate=1e-3, entropy=0.01, **config)
     return PPO(make_worlds(envs), NetworkConfig(**(network or {})), settings, total_steps=10**6, seed=0)
+
+
+def portfolio_learner(head: str, action: str = "weights", **config) -> PPO:
+    bars = vd.synthetic_bars("gbm", 5_000, seed=0, symbols=5, volatility=0.01)
+    basket = vd.build_basket(bars, features=["log_return"], windows=8, check_leaks=False)
+    envs = vd.make_vec(
+        "portfolio", 128, market=basket, backend="cuda", observation="cursor", seed=0, episode_length=32,
+        check_actions=False, action=action, weighting="simplex",
+    )  # fmt: skip
+    network = NetworkConfig(kind="instruments", hidden=(16, 16), head=head)
+    settings = PPOConfig(rollout_length=16, normalise_rewards=True, learning_rate=1e-3, entropy=0.01, **config)
+    return PPO(make_worlds(envs), network, settings, total_steps=10**6, seed=0)
 
 
 def numbers(ppo: PPO, iterations: int = 6) -> list[dict[str, float]]:
@@ -66,3 +80,20 @@ def test_a_run_on_a_gpu_goes_on_from_its_state():
     left, right = numbers(one, 3), numbers(other, 3)
     for before, after in zip(left, right, strict=True):
         assert after == pytest.approx(before, rel=2e-2, abs=2e-4)
+
+
+@pytest.mark.parametrize(("head", "action"), [("dirichlet", "weights"), ("auto", "weights"), ("auto", "discrete")])
+def test_graphs_of_portfolios_give_what_eager_kernels_give(head, action):
+    captured, eager = (numbers(portfolio_learner(head, action, cuda_graphs=flag)) for flag in (True, False))
+    for left, right in zip(captured, eager, strict=True):
+        assert left == pytest.approx(right, rel=2e-2, abs=2e-4)
+
+
+def test_weights_drawn_in_a_graph_are_new_ones_each_time():
+    learner = portfolio_learner("dirichlet")
+    drawn = []
+    for _ in range(6):
+        learner.iterate()
+        drawn.append(learner.rollout.actions.clone())
+    assert all(not torch.equal(one, other) for one, other in itertools.pairwise(drawn))
+    torch.testing.assert_close(drawn[-1].sum(2), torch.ones_like(drawn[-1][:, :, 0]))

@@ -23,7 +23,7 @@ def observation(rows=6, shape=SHAPE):
     return Observation(torch.randn(rows, shape.values), None, torch.randn(rows, shape.window_floats))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in NETWORKS if kind != "gru"])
+@pytest.mark.parametrize("kind", [kind for kind in NETWORKS if kind not in ("gru", "instruments")])
 @pytest.mark.parametrize("hidden", [(7,), (16, 12), (8, 9, 10)])
 def test_features_are_as_wide_as_the_last_layer(kind, hidden):
     trunk = make_trunk(SHAPE, NetworkConfig(**{**SMALL_NETWORK, "kind": kind, "hidden": hidden}))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.learn.learners import make_ppo, portfolio_worlds
 from tests.runs.small_runs import one_thread, tiny  # noqa: F401
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.acting import TrainedPolicy
+from velodrome.learn.config import NetworkConfig
 from velodrome.runs import setup
 from velodrome.runs.config_files import load_run_config
 
@@ -76,6 +81,44 @@ def test_a_policy_comes_back_from_what_a_checkpoint_holds(learner, tmp_path):
         for _ in range(3):
             flat = rng.normal(size=(16, loaded.shape.floats)).astype(np.float32)
             assert np.array_equal(loaded.act(flat), own.act(flat))
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "params"),
+    [("instruments", "dirichlet", {"weighting": "simplex"}), ("instruments", "auto", {"action": "discrete"}),
+     ("instruments", "auto", {"account_values": "raw"}), ("mlp", "dirichlet", {"weighting": "simplex"})],
+)  # fmt: skip
+def test_the_policy_of_a_portfolio_comes_back_without_its_data(kind, head, params):
+    worlds = portfolio_worlds(6, 4, **params)
+    learning = make_ppo(worlds, {"kind": kind, "head": head, "hidden": (8, 6)}, normalise_observations=True)
+    learning.iterate()
+    config = SimpleNamespace(
+        env="portfolio", algorithm="ppo", network=NetworkConfig(kind=kind, head=head, hidden=(8, 6))
+    )  # fmt: skip
+    agent = json.loads(json.dumps(setup.describe_agent(config, worlds)))
+    assert agent == setup.describe_agent(config, worlds)
+    loaded = setup.load_policy(learning.state()[0], {"agent": agent})
+    own = TrainedPolicy.of(learning.policy, worlds, learning.moments)
+    flat = np.random.default_rng(0).normal(size=(16, loaded.shape.floats)).astype(np.float32)
+    assert np.array_equal(loaded.act(flat), own.act(flat))
+
+
+def test_a_checkpoint_from_before_there_were_heads_and_instruments_still_serves():
+    worlds = portfolio_worlds(6, 4)
+    learning = make_ppo(worlds, {"hidden": (8, 6)})
+    config = SimpleNamespace(env="portfolio", algorithm="ppo", network=NetworkConfig(hidden=(8, 6)))
+    agent = setup.describe_agent(config, worlds)
+    before = {name: value for name, value in agent.items() if name != "instruments"}
+    before["network"] = {name: value for name, value in agent["network"].items() if name != "head"}
+    setup.check_agent(before, agent, "here")
+    loaded = setup.load_policy(learning.state()[0], {"agent": before})
+    flat = np.random.default_rng(0).normal(size=(16, loaded.shape.floats)).astype(np.float32)
+    assert np.array_equal(loaded.act(flat), TrainedPolicy.of(learning.policy, worlds).act(flat))
+    other = {**agent, "network": {**agent["network"], "head": "gaussian"}}
+    with pytest.raises(CheckpointError, match="network is"):
+        setup.check_agent(before, other, "here")
+    with pytest.raises(CheckpointError, match="instruments is"):
+        setup.check_agent({**agent, "instruments": {"count": 3, "own": [1]}}, agent, "here")
 
 
 def test_an_agent_that_differs_is_refused_by_what_differs(tmp_path):

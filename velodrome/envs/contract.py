@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import gymnasium
@@ -60,6 +61,40 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True)
+class InstrumentLayout:
+    """Which parts of an observation and of an action belong to each of several alike things, such as instruments.
+
+    A row of every window holds the features of each instrument in turn. The first `count` components of an action
+    belong to the instruments, further ones to none of them.
+    """
+
+    count: int
+    own: tuple[int, ...] = ()  # first places in `observed` of runs of `count` values, one for each instrument in turn
+
+    def shared(self, values: int) -> tuple[tuple[int, int], ...]:
+        """Return [begin, end) of those of so many observed values that belong to no instrument."""
+        begins = (0, *(first + self.count for first in sorted(self.own)))
+        ends = (*sorted(self.own), values)
+        return tuple((begin, end) for begin, end in zip(begins, ends, strict=True) if end > begin)
+
+    def check(self, values: int, windows: tuple[tuple[int, int], ...]) -> None:
+        """Refuse a layout that does not fit so many observed values and windows of [rows, features]."""
+        runs = sorted(self.own)
+        apart = all(first + self.count <= after for first, after in pairwise((*runs, values)))
+        if self.count < 1 or not apart or (runs and runs[0] < 0):
+            raise ConfigError(
+                f"World.instruments = {self}: needs runs of `count` values that lie side by side or apart within the "
+                f"{values} observed ones."
+            )
+        for rows, features in windows:
+            if features % self.count:
+                raise ConfigError(
+                    f"World.instruments has {self.count} instruments; a window of [{rows}, {features}] does not divide "
+                    f"by them."
+                )
+
+
+@dataclass(frozen=True)
 class World:
     """One environment ready to be run any number of times: its rule, its parameters and its read-only tables."""
 
@@ -74,12 +109,17 @@ class World:
     windows: WindowTables = field(default_factory=lambda: no_windows(0))
     window_names: tuple[str, ...] = ()
     cursors: tuple[tuple[int, int], ...] = ()  # [begin, end) of the bars that a cursor can be at; none given: all
+    instruments: InstrumentLayout | None = None  # how observations and actions divide by instrument, if they do
     shortest_truncation: int = 1  # an episode that is truncated had at least so many steps
     substitutions: Mapping[str, Callable] = field(default_factory=dict)  # names in the rule taken by a user's function
     substitution_examples: Mapping[str, tuple] = field(default_factory=dict)  # arguments to try each on
     reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it
     check_options: Callable[[Mapping[str, NDArray]], None] | None = None  # raises if an option of reset() is illegal
     describe_state: Callable[[Mapping[str, Any]], str] | None = None  # a line about an environment, given its columns
+
+    def __post_init__(self) -> None:
+        if self.instruments is not None:
+            self.instruments.check(len(self.observed), self.window_shapes)
 
     @property
     def window_shapes(self) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from velodrome.envs import portfolio
 from velodrome.envs import portfolio_numbers as codes
 from velodrome.envs.config import low_ends, number_ranges
-from velodrome.envs.contract import World
+from velodrome.envs.contract import InstrumentLayout, World
 from velodrome.envs.episodes import (
     RESET_OPTIONS,
     STARTS,
@@ -79,6 +79,12 @@ def observed_values(config: PortfolioConfig, symbols: tuple[str, ...]) -> tuple[
     return ("cash_share", *parts, "drawdown", "episode_left")
 
 
+def instrument_layout(config: PortfolioConfig, instruments: int) -> InstrumentLayout:
+    """Return which of `observed_values` belong to the instruments: all but cash, drawdown and time."""
+    kinds = 1 if config.account_values == "raw" else 3
+    return InstrumentLayout(instruments, tuple(1 + kind * instruments for kind in range(kinds)))
+
+
 def portfolio_tables(basket: Basket, config: PortfolioConfig) -> portfolio.Tables:
     """Return the read-only arrays that the rule reads."""
     low, high, whole = number_ranges(config)
@@ -131,6 +137,7 @@ def portfolio_world(
         windows=basket.windows,
         window_names=basket.window_names,
         cursors=tuple((int(begin), int(end)) for begin, end in zip(basket.begin, basket.end, strict=True)),
+        instruments=instrument_layout(config, instruments),
         shortest_truncation=shortest_truncation(config),
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},

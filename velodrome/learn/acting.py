@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import Distribution, distribution_for
+from velodrome.learn.instruments import ContextHead, ContextLinear, InstrumentFirst, InstrumentHead, InstrumentTrunk
 from velodrome.learn.networks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
@@ -23,8 +24,9 @@ from velodrome.rollout.worlds import ForeignWorlds, Worlds
 
 # Modules that do the same in training as in use.
 WITHOUT_MODES = (
-    ActorCritic, Trunk, RecurrentTrunk, LinearFirst, ConvolutionFirst, nn.Sequential, nn.ModuleList, nn.Linear,
-    nn.Conv1d, nn.Flatten, nn.GRUCell, nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU,
+    ActorCritic, Trunk, RecurrentTrunk, LinearFirst, ConvolutionFirst, InstrumentTrunk, InstrumentFirst, InstrumentHead,
+    ContextLinear, ContextHead, nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d, nn.Flatten, nn.GRUCell, nn.Tanh,
+    nn.ReLU, nn.SiLU, nn.GELU,
 )  # fmt: skip
 
 
@@ -51,7 +53,8 @@ class TrainedPolicy:
         self.network, self.shape, self.action_space = network, shape, action_space
         self.moments, self.bank, self.window_names = moments, None, window_names
         self.observation_space = observation_space
-        self.distribution: Distribution = distribution_for(action_space)
+        # A network of action values has none of its own.
+        self.distribution: Distribution = getattr(network, "distribution", None) or distribution_for(action_space)
         self.memory_size = int(getattr(network, "memory_size", 0))
         self.device = next(network.parameters()).device
         self.has_modes = any(type(module) not in WITHOUT_MODES for module in network.modules())

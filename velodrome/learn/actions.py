@@ -11,8 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from velodrome.errors import ConfigError
+from velodrome.learn.config import Head
 
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
+EDGE = 1e-20  # smallest weight that is drawn
+FLOOR = 0.2  # smallest concentration
+OFFSET = 2.0  # parameters of 0 are concentrations of FLOOR + exp(-OFFSET)
+LINEAR = 5.0  # logarithm of the growth at which it goes on linearly
 
 
 class Categorical:
@@ -56,15 +61,21 @@ class MultiCategorical:
         self.counts = counts
         self.width = sum(counts)
         self.shape = (len(counts),)
+        # Choices of the same size are one tensor: a hundred instruments are then as many kernels as one.
+        self._size = counts[0] if len(set(counts)) == 1 else None
         self._parts = [Categorical(count) for count in counts]
 
     def sample(self, logits: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Draw every choice."""
+        if self._size is not None:
+            return self._parts[0].sample(logits.reshape(-1, self._size), None, generator).view(-1, len(self.counts))
         drawn = [part.sample(own, None, generator) for part, own in zip(self._parts, self._split(logits), strict=True)]
         return torch.stack(drawn, 1)
 
     def mode(self, logits: Tensor) -> Tensor:
         """Return the likeliest actions."""
+        if self._size is not None:
+            return logits.unflatten(1, (len(self.counts), self._size)).argmax(2)
         return torch.stack([own.argmax(1) for own in self._split(logits)], 1)
 
     def log_prob(self, logits: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
@@ -73,6 +84,10 @@ class MultiCategorical:
 
     def evaluate(self, logits: Tensor, log_std: Tensor | None, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy, [n] each."""
+        if self._size is not None:
+            each = self._parts[0].evaluate(logits.reshape(-1, self._size), None, actions.reshape(-1))
+            log_prob, entropy = (part.view(-1, len(self.counts)).sum(1) for part in each)
+            return log_prob, entropy
         found = [
             part.evaluate(own, None, actions[:, k])
             for k, (part, own) in enumerate(zip(self._parts, self._split(logits), strict=True))
@@ -86,22 +101,28 @@ class MultiCategorical:
 class Gaussian:
     """Independent normal values; parameters are means [n, size], with one deviation each for all observations.
 
-    Actions are not squashed; the environments receive them cut at the ends of their range.
+    Actions are not squashed; the environments receive them cut at the ends of their range. The first `tied` values
+    share one deviation, which is then the first of `log_std`.
     """
 
     kind = "gaussian"
     dtype = torch.float32
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, tied: int = 1) -> None:
         self.width = size
         self.counts: tuple[int, ...] = ()
         self.shape = (size,)
+        self.tied = tied
+
+    @property
+    def deviations(self) -> int:
+        """How many deviations there are."""
+        return self.width - self.tied + 1
 
     def sample(self, mean: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Draw actions."""
-        assert log_std is not None
         noise = torch.empty_like(mean, dtype=torch.float32).normal_(generator=generator)
-        return mean.float() + noise * log_std.exp()
+        return mean.float() + noise * self._each(log_std).exp()
 
     def mode(self, mean: Tensor) -> Tensor:
         """Return the likeliest actions."""
@@ -109,22 +130,93 @@ class Gaussian:
 
     def log_prob(self, mean: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
         """Return the logarithm of the actions' density, [n]."""
-        assert log_std is not None
+        log_std = self._each(log_std)
         scaled = (actions - mean) * (-log_std).exp()
         return -(0.5 * scaled.square() + log_std + LOG_ROOT_2_PI).sum(1)
 
     def evaluate(self, mean: Tensor, log_std: Tensor | None, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-density and entropy, [n] each."""
-        assert log_std is not None
-        entropy = (log_std + 0.5 + LOG_ROOT_2_PI).sum().expand(mean.shape[0])
+        entropy = (self._each(log_std) + 0.5 + LOG_ROOT_2_PI).sum().expand(mean.shape[0])
         return self.log_prob(mean, log_std, actions), entropy
 
+    def _each(self, log_std: Tensor | None) -> Tensor:
+        """Return the logarithm of every value's deviation, [size]."""
+        assert log_std is not None
+        return log_std if self.tied == 1 else torch.cat([log_std[:1].expand(self.tied), log_std[1:]])
 
-Distribution = Categorical | MultiCategorical | Gaussian
+
+class Dirichlet:
+    """Points of the simplex: numbers above 0 that add up to 1, as weights do; parameters are any numbers, [n, size].
+
+    The concentrations are FLOOR + growth(parameters). Below 1 they draw points near the corners of the simplex, from
+    which far more is learnt about single instruments than from the even mixtures that concentrations above 1 draw; such
+    a density has no likeliest point, so what is played is the one in the proportions of the growth.
+    """
+
+    kind = "dirichlet"
+    dtype = torch.float32
+
+    def __init__(self, size: int) -> None:
+        self.width = size
+        self.counts: tuple[int, ...] = ()
+        self.shape = (size,)
+
+    def sample(self, parameters: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Draw actions; they are kept off the boundary, where the density has no finite logarithm."""
+        drawn = torch._sample_dirichlet(self.concentration(parameters.float()), generator).clamp(min=EDGE)
+        return drawn / drawn.sum(1, keepdim=True)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the actions to play if none are drawn."""
+        return functional.softmax(log_growth(parameters.float()), 1)
+
+    def log_prob(self, parameters: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
+        """Return the logarithm of the actions' density, [n]."""
+        # In float64, here and below: of large concentrations, large numbers cancel.
+        return self._log_prob(self.concentration(parameters.double()), actions).to(parameters.dtype)
+
+    def evaluate(self, parameters: Tensor, log_std: Tensor | None, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-density and entropy, [n] each."""
+        concentration = self.concentration(parameters.double())
+        total = concentration.sum(1)
+        entropy = (
+            torch.lgamma(concentration).sum(1)
+            - torch.lgamma(total)
+            + (total - self.width) * torch.digamma(total)
+            - ((concentration - 1.0) * torch.digamma(concentration)).sum(1)
+        )
+        return self._log_prob(concentration, actions).to(parameters.dtype), entropy.to(parameters.dtype)
+
+    def concentration(self, parameters: Tensor) -> Tensor:
+        """Return the concentrations, above 0."""
+        return FLOOR + log_growth(parameters).exp()
+
+    def _log_prob(self, concentration: Tensor, actions: Tensor) -> Tensor:
+        logs = actions.double().clamp(min=EDGE).log()
+        constant = torch.lgamma(concentration.sum(1)) - torch.lgamma(concentration).sum(1)
+        return constant + ((concentration - 1.0) * logs).sum(1)
 
 
-def distribution_for(space: gymnasium.Space) -> Distribution:
-    """Return the distribution over an action space."""
+def log_growth(parameters: Tensor) -> Tensor:
+    """Return the logarithm of a growth that is exponential at first and linear above, where it could run away."""
+    raised = parameters - OFFSET
+    return raised.clamp(max=LINEAR) + torch.log1p((raised - LINEAR).clamp(min=0.0))
+
+
+Distribution = Categorical | MultiCategorical | Gaussian | Dirichlet
+
+
+def distribution_for(space: gymnasium.Space, head: Head = "auto", tied: int = 1) -> Distribution:
+    """Return the distribution over an action space.
+
+    head: which one, where there is a choice. tied: how many of the first values of a Gaussian share a deviation.
+    """
+    if head == "dirichlet":
+        return Dirichlet(_simplex_size(space))
+    if head == "gaussian" and not isinstance(space, gymnasium.spaces.Box):
+        raise ConfigError(
+            f"network.head = 'gaussian' draws from a Box, and the action space is {space}; leave it at 'auto'."
+        )
     if isinstance(space, gymnasium.spaces.Discrete):
         if space.start != 0:
             raise ConfigError(f"The action space {space} must count from 0.")
@@ -134,7 +226,24 @@ def distribution_for(space: gymnasium.Space) -> Distribution:
             raise ConfigError(f"The action space {space} must be one row of choices that count from 0.")
         return MultiCategorical(tuple(int(count) for count in space.nvec))
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-        return Gaussian(int(space.shape[0]))
+        return Gaussian(int(space.shape[0]), tied)
     raise ConfigError(
         f"No distribution over the action space {space}; learners take Discrete, MultiDiscrete and one-dimensional Box."
     )
+
+
+def _simplex_size(space: gymnasium.Space) -> int:
+    """Return how many weights an action has, if it can be a point of the simplex."""
+    fits = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.shape[0] > 1
+    if not fits or (space.low != 0.0).any() or (space.high != 1.0).any():  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"network.head = 'dirichlet' draws weights that add up to 1, and needs a one-dimensional Box from 0 to 1 "
+            f"in two or more places; the action space is {space}. Use 'auto', or in the portfolio environment "
+            f"action = 'weights' with weighting = 'simplex'."
+        )
+    return int(space.shape[0])  # type: ignore[index]
+
+
+def component_widths(distribution: Distribution) -> tuple[int, ...]:
+    """Return how many parameters each component of an action has."""
+    return distribution.counts or (1,) * distribution.width

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from velodrome.errors import did_you_mean
 
 Schedule = Literal["constant", "linear", "cosine"]
+Head = Literal["auto", "gaussian", "dirichlet"]
 
 
 class LearnConfig(BaseModel):
@@ -23,7 +24,8 @@ class NetworkConfig(LearnConfig):
     kind: str = Field(
         "mlp",
         description="mlp, mlp_batch_norm, conv (1-D convolution over each window), gru (memory over the steps of an "
-        "episode), or module:Class, an nn.Module of your own",
+        "episode), instruments (portfolio: the same network for each instrument, joined by what all show together), or "
+        "module:Class, an nn.Module of your own",
     )
     hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers")
     activation: Literal["tanh", "relu", "silu", "gelu"] = Field("tanh", description="between the layers")
@@ -31,6 +33,12 @@ class NetworkConfig(LearnConfig):
     channels: tuple[int, ...] = Field((16, 32), description="conv: channels of the convolutions over a window")
     kernel: int = Field(5, ge=1, le=255, description="conv: bars that a convolution sees, unit: rows of the window")
     memory: int = Field(64, ge=1, le=4096, description="gru: width of the state carried from step to step")
+    head: Head = Field(
+        "auto",
+        description="distribution over continuous actions: gaussian (cut at the ends of the range), or dirichlet "
+        "(weights that add up to 1: portfolio with weighting = simplex; it learnt as much as gaussian there); auto: "
+        "gaussian. A softmax head is gaussian with the portfolio's weighting = softmax",
+    )
     initial_log_std: float = Field(
         -0.5, ge=-10.0, le=2.0, description="continuous actions: logarithm of the first standard deviation"
     )
@@ -53,7 +61,7 @@ class NetworkConfig(LearnConfig):
         return widths
 
 
-NETWORKS = ("mlp", "mlp_batch_norm", "conv", "gru")
+NETWORKS = ("mlp", "mlp_batch_norm", "conv", "gru", "instruments")
 
 
 class LearnerConfig(LearnConfig):

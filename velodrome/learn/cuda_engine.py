@@ -302,6 +302,8 @@ def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str
     """Return why the CUDA engine cannot run a policy, or None."""
     if policy.linear_layers() is None:
         return "the network is not a plain perceptron"
+    if policy.distribution.kind == "dirichlet":
+        return "network.head = dirichlet; this engine has discrete and Gaussian actions"
     if config.compile:
         return "compile = true asks for torch.compile"
     if config.per_bar == "always":

@@ -18,6 +18,7 @@ from velodrome.rollout.storage import Rollout
 ADAM_EPSILON = 1e-5
 # Encoding all bars must save at least this part of the samples' encodings to be worth the look-ups.
 WORTH_ENCODING = 0.7
+MOST_ENCODED = 2**28  # floats of all bars' encodings, 1 GiB: more are not kept unless per_bar = always
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,10 @@ class AutogradEngine:
         """Decide whether to compute the market's part once per bar rather than once per sample."""
         if self.bank is None or not self.policy.can_encode_bars or self.config.per_bar == "never":
             return False
-        return self.config.per_bar == "always" or len(self.bank.bars) < WORTH_ENCODING * samples
+        if self.config.per_bar == "always":
+            return True
+        bars = len(self.bank.bars)
+        return bars < WORTH_ENCODING * samples and bars * self.policy.encoded_width <= MOST_ENCODED
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"
@@ -81,6 +85,7 @@ class AutogradEngine:
         """Prepare for a rollout, during which the weights do not change."""
         self.policy.eval()
         if self.encode_once and self.bank is not None:
+            self.encoding = None  # not both at once: they can be large
             with self._precision():
                 self.encoding = self.policy.encode_bars(self.bank)
 

@@ -118,6 +118,8 @@ def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str
     layers = policy.linear_layers()
     if layers is None:
         return "the network is not a plain perceptron"
+    if policy.distribution.kind == "dirichlet":
+        return "network.head = dirichlet; these loops have discrete and Gaussian actions"
     if config.compile:
         return "compile = true asks for torch.compile"
     if config.precision != "float32":

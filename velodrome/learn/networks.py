@@ -1,16 +1,12 @@
-"""Networks from observations to features. The market's part depends on the bar only and may be computed once per bar.
+"""Networks from observations to features: a first layer, which joins windows and values, and a body on top of it.
 
-A trunk is a first layer, which joins windows and values, and a body on top of it. The first layer's `encode` sees the
-windows alone; `join` adds what depends on the environment. Encoding every bar once and picking rows by cursor is
-therefore exact, and cheaper wherever a batch has more samples than the market has bars.
+`layers.py` says how the market's part of the first layer is computed once per bar.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +14,9 @@ from torch.nn import functional
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
+from velodrome.learn.instruments import InstrumentTrunk
+from velodrome.learn.layers import ACTIVATIONS, BarEncoding, encode_bars, linear, windows_part
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank, split_windows
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU,
-}  # fmt: skip
-
-
-def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
-    """Return a linear layer with orthogonal weights, which PPO is known to start well from, and biases of 0."""
-    layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class LinearFirst(nn.Module):
@@ -88,13 +74,6 @@ class ConvolutionFirst(nn.Module):
         return encoded + self.values(values)
 
 
-class BarEncoding(NamedTuple):
-    """The first layer's view of every bar."""
-
-    table: Tensor  # [bars, width]
-    position: Tensor  # [all bars] row of the table that belongs to a cursor
-
-
 class Trunk(nn.Module):
     """From an observation to features, [n, out_features]."""
 
@@ -112,30 +91,18 @@ class Trunk(nn.Module):
             body += [linear(inputs, width), *([nn.BatchNorm1d(width)] if norm else []), activation()]
             inputs = width
         self.body = nn.Sequential(*body)
+        self.encoded_width = first
         self.out_features = inputs
         self.memory_size = 0
 
     def forward(self, observation: Observation, bank: WindowBank | None, encoding: BarEncoding | None) -> Tensor:
         """Return features; an encoding of the bars, if given, is looked up instead of encoding every sample."""
-        values, cursor, windows = observation
-        if windows is not None:
-            encoded = self.first.encode(windows)
-        elif bank is None or cursor is None:
-            encoded = None
-        elif encoding is not None:
-            encoded = functional.embedding(encoding.position.index_select(0, cursor), encoding.table)
-        else:
-            encoded = self.first.encode(bank.gather(cursor))
-        return self.body(self.first.join(encoded, values))
+        encoded = windows_part(self.first, observation, bank, encoding)
+        return self.body(self.first.join(encoded, observation.values))
 
     def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
         """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
-        if cursor is None:
-            return BarEncoding(self.first.encode(bank.gather(bank.bars)), bank.position)
-        bars = torch.unique(cursor)
-        position = torch.zeros_like(bank.position)
-        position[bars.long()] = torch.arange(len(bars), device=bars.device)
-        return BarEncoding(self.first.encode(bank.gather(bars)), position)
+        return encode_bars(self.first, bank, cursor)
 
 
 class RecurrentTrunk(nn.Module):
@@ -148,6 +115,7 @@ class RecurrentTrunk(nn.Module):
         for name, parameter in self.cell.named_parameters():
             nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)
         self.out_features = self.memory_size = config.memory
+        self.encoded_width = self.below.encoded_width
 
     def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
         """Encode bars as the trunk below does."""
@@ -192,8 +160,10 @@ class UserTrunk(nn.Module):
         return self.network([] if windows is None else split_windows(windows, self.shapes), values)
 
 
-def make_trunk(shape: ObservationShape, config: NetworkConfig) -> Trunk | RecurrentTrunk | UserTrunk:
+def make_trunk(shape: ObservationShape, config: NetworkConfig) -> Trunk | RecurrentTrunk | UserTrunk | InstrumentTrunk:
     """Return the trunk that a configuration asks for."""
     if ":" in config.kind:
         return UserTrunk(shape, config)
+    if config.kind == "instruments":
+        return InstrumentTrunk(shape, config)
     return RecurrentTrunk(shape, config) if config.kind == "gru" else Trunk(shape, config)

@@ -8,12 +8,16 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from velodrome.learn.actions import Distribution, Gaussian, distribution_for
+from velodrome.learn.actions import Distribution, Gaussian, component_widths, distribution_for
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.networks import BarEncoding, RecurrentTrunk, Trunk, UserTrunk, linear, make_trunk
+from velodrome.learn.instruments import ContextHead, InstrumentFeatures, InstrumentHead, InstrumentTrunk
+from velodrome.learn.layers import BarEncoding, linear
+from velodrome.learn.networks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 Encoding = tuple[BarEncoding, BarEncoding]  # of the actor and of the critic
+Features = Tensor | InstrumentFeatures
+POLICY_GAIN = 0.01  # a first policy close to uniform explores; this is the usual choice
 
 
 class Outputs(NamedTuple):
@@ -29,20 +33,35 @@ class ActorCritic(nn.Module):
 
     def __init__(self, shape: ObservationShape, space: gymnasium.Space, config: NetworkConfig) -> None:
         super().__init__()
-        self.distribution: Distribution = distribution_for(space)
         self.actor = make_trunk(shape, config)
         self.critic = self.actor if config.shared else make_trunk(shape, config)
-        # A first policy close to uniform explores; the gain of 0.01 is the usual choice.
-        self.policy_head = linear(self.actor.out_features, self.distribution.width, 0.01)
-        self.value_head = linear(self.critic.out_features, 1, 1.0)
-        gaussian = isinstance(self.distribution, Gaussian)
+        # As many parameters for any number of instruments: they share a deviation.
+        tied = self.actor.count if isinstance(self.actor, InstrumentTrunk) else 1
+        self.distribution: Distribution = distribution_for(space, config.head, tied)
+        self.policy_head: nn.Module
+        self.value_head: nn.Module
+        if isinstance(self.actor, InstrumentTrunk):
+            assert isinstance(self.critic, InstrumentTrunk)
+            self.policy_head = InstrumentHead(self.actor, component_widths(self.distribution), POLICY_GAIN)
+            self.value_head = ContextHead(self.critic, 1, 1.0)
+        else:
+            assert not isinstance(self.critic, InstrumentTrunk)
+            self.policy_head = linear(self.actor.out_features, self.distribution.width, POLICY_GAIN)
+            self.value_head = linear(self.critic.out_features, 1, 1.0)
+        gaussian = self.distribution if isinstance(self.distribution, Gaussian) else None
         self.log_std = (
-            nn.Parameter(torch.full((self.distribution.width,), config.initial_log_std)) if gaussian else None
+            None if gaussian is None else nn.Parameter(torch.full((gaussian.deviations,), config.initial_log_std))
         )
         self.shared = config.shared
         self.memory_size = self.actor.memory_size if config.shared else self.actor.memory_size + self.critic.memory_size
         # A user's own network decides for itself what to do with windows.
         self.can_encode_bars = bool(shape.windows) and not isinstance(self.actor, UserTrunk)
+
+    @property
+    def encoded_width(self) -> int:
+        """Floats of a bar's encoding, of both trunks together."""
+        trunks = (self.actor,) if self.shared else (self.actor, self.critic)
+        return sum(0 if isinstance(trunk, UserTrunk) else trunk.encoded_width for trunk in trunks)
 
     @property
     def recurrent(self) -> bool:
@@ -60,7 +79,7 @@ class ActorCritic(nn.Module):
         actor_bars, critic_bars = encoding or (None, None)
         features = self.actor(observation, bank, actor_bars)
         critic = features if self.shared else self.critic(observation, bank, critic_bars)
-        return self._heads(features, critic, features.new_zeros((features.shape[0], 0)))
+        return self._heads(features, critic, observation.values.new_zeros((observation.values.shape[0], 0)))
 
     def sequence(
         self, observation: Observation, bank: WindowBank | None, encoding: Encoding | None, memory: Tensor,
@@ -96,7 +115,7 @@ class ActorCritic(nn.Module):
         actor = self.actor.encode_bars(bank, cursor)
         return actor, actor if self.shared else self.critic.encode_bars(bank, cursor)
 
-    def _heads(self, actor: Tensor, critic: Tensor, memory: Tensor) -> Outputs:
+    def _heads(self, actor: Features, critic: Features, memory: Tensor) -> Outputs:
         return Outputs(self.policy_head(actor).float(), self.value_head(critic).float().squeeze(1), memory)
 
     def linear_layers(self) -> tuple[list[nn.Linear], list[nn.Linear]] | None:

@@ -288,7 +288,9 @@ def ppo_loss(
         error = torch.maximum(error, (near - batch.returns).square())
     value_loss = 0.5 * error.mean()
     entropy = entropy.mean()
-    loss = policy_loss + config.value_weight * value_loss - config.entropy * entropy
+    loss = policy_loss + config.value_weight * value_loss
+    if config.entropy:  # the gradient of some entropies takes longer than all the rest
+        loss = loss - config.entropy * entropy
     with torch.no_grad():
         kl = (ratio - 1.0 - change).mean()
         clipped = ((ratio - 1.0).abs() > config.clip).float().mean()
@@ -306,7 +308,7 @@ def shuffled(count: int, generator: torch.Generator) -> Tensor:
 
 def action_mix(actions: Tensor, distribution: Distribution) -> dict[str, float]:
     """Return the share of every discrete action, or mean and deviation of continuous ones."""
-    if distribution.kind == "gaussian":
+    if distribution.kind in ("gaussian", "dirichlet"):
         return {"action/mean": float(actions.mean()), "action/std": float(actions.std(correction=0))}
     if distribution.kind == "multi_categorical" or distribution.width > MOST_ACTIONS_SHOWN:
         return {}

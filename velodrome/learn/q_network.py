@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.networks import BarEncoding, RecurrentTrunk, Trunk, UserTrunk, linear, make_trunk
+from velodrome.learn.instruments import InstrumentTrunk
+from velodrome.learn.layers import BarEncoding, linear
+from velodrome.learn.networks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 HEAD_GAIN = 0.01  # first values close to 0: market rewards are thousandths, and an error of 1 would take long to decay
@@ -27,6 +29,11 @@ class QNetwork(nn.Module):
             raise ConfigError(
                 "network.kind = 'gru': DQN replays single steps and cannot carry memory between them; use 'mlp', "
                 "'mlp_batch_norm' or 'conv' with windows that reach back far enough, or algorithm = 'ppo'."
+            )
+        if isinstance(trunk, InstrumentTrunk):
+            raise ConfigError(
+                "network.kind = 'instruments': DQN chooses one of several actions, which does not divide by "
+                "instrument; use 'mlp', 'mlp_batch_norm' or 'conv', or algorithm = 'ppo'."
             )
         self.trunk = trunk
         self.actions = action_count(space)

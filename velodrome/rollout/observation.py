@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from velodrome.envs.contract import InstrumentLayout
 from velodrome.tables.windows import WindowTables
 
 
@@ -30,6 +31,7 @@ class ObservationShape:
 
     values: int
     windows: tuple[tuple[int, int], ...] = ()  # [rows, features] of each window
+    instruments: InstrumentLayout | None = None  # how values, windows and actions divide by instrument, if they do
 
     @property
     def window_floats(self) -> int:

@@ -332,7 +332,7 @@ def rule_shape(envs: RuleVectorEnv) -> ObservationShape:
     """Return the size of a rule environment's observations; they must be asked for by cursor."""
     if envs.observation != "cursor":
         raise BackendError(f"observation = {envs.observation!r}: a learner reads windows by cursor; use 'cursor'.")
-    return ObservationShape(len(envs.world.observed), envs.world.window_shapes)
+    return ObservationShape(len(envs.world.observed), envs.world.window_shapes, envs.world.instruments)
 
 
 def rule_observation(worlds: Worlds, observations: Any, cursors: Any) -> Observation:

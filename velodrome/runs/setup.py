@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
+from velodrome.learn.config import NetworkConfig
 from velodrome.runs.config import RunConfig
 from velodrome.runs.parameters import is_rule, price_data, takes_basket, takes_market
 from velodrome.vector.config import MEBIBYTE
@@ -124,6 +126,8 @@ def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:
 def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:
     """Return what must be known to use a network without its data, as JSON holds it."""
     names = getattr(getattr(worlds.envs, "world", None), "window_names", ())
+    layout = worlds.shape.instruments
+    instruments = {} if layout is None else {"instruments": {"count": layout.count, "own": list(layout.own)}}
     return {
         "env": config.env,
         "algorithm": config.algorithm,
@@ -132,6 +136,7 @@ def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:
         "window_names": list(names),
         "actions": describe_space(worlds.action_space),
         "network": config.network.model_dump(mode="json"),
+        **instruments,
     }
 
 
@@ -162,7 +167,14 @@ def read_space(described: dict[str, Any]) -> gymnasium.Space:
 
 
 def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
-    """Refuse the checkpoint of another environment or network, naming what differs."""
+    """Refuse the checkpoint of another environment or network, naming what differs.
+
+    What checkpoints did not yet say when it was written is no difference; settings of the network had their defaults.
+    """
+    if isinstance(saved.get("network"), dict):
+        saved = {**saved, "network": {**NetworkConfig().model_dump(mode="json"), **saved["network"]}}
+    if "instruments" in wanted and "instruments" not in saved:
+        wanted = {name: value for name, value in wanted.items() if name != "instruments"}
     for name, value in wanted.items():
         if saved.get(name) != value:
             raise CheckpointError(
@@ -192,13 +204,16 @@ def load_policy(
     observation_space: of one environment of another library, whose observations need not be flat.
     """
     from velodrome.learn.acting import TrainedPolicy
-    from velodrome.learn.config import NetworkConfig
     from velodrome.learn.snapshots import only
     from velodrome.rollout.moments import RunningMoments
     from velodrome.rollout.observation import ObservationShape
 
     agent = plain["agent"]
-    shape = ObservationShape(agent["values"], tuple((rows, width) for rows, width in agent["windows"]))
+    layout = agent.get("instruments")
+    shape = ObservationShape(
+        agent["values"], tuple((rows, width) for rows, width in agent["windows"]),
+        None if layout is None else InstrumentLayout(layout["count"], tuple(layout["own"])),
+    )  # fmt: skip
     space = read_space(agent["actions"])
     settings = NetworkConfig(**agent["network"])
     network: Any

@@ -1,0 +1,129 @@
+"""PPO learns to hold the instrument that rises: portfolios whose best is known, judged on bars that it never saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import velodrome as vd
+from velodrome.bars.frame import Bars
+from velodrome.bars.synthetic import autoregression, bar_times, bars_along
+from velodrome.learn.acting import TrainedPolicy
+from velodrome.learn.backtest import Policy
+from velodrome.learn.config import NetworkConfig, PPOConfig
+from velodrome.learn.ppo import PPO
+from velodrome.rollout.observation import WindowBank
+from velodrome.rollout.worlds import make_worlds
+from velodrome.tables.basket import Basket
+
+INSTRUMENTS, VOLATILITY, PHI = 7, 1e-2, 0.3
+COMMON = np.linspace(0.35, 0.7, INSTRUMENTS)  # part of each instrument's noise that all share
+TRAINED, TESTED = 20_000, 100_000  # bars
+ENVIRONMENT: dict[str, Any] = {"fill": "close"}
+# Trades do not move prices and cost nothing, so a decision is judged by the next bar alone.
+SETTINGS: dict[str, Any] = {
+    "gamma": 0.0, "gae_lambda": 0.0, "rollout_length": 8, "epochs": 4, "minibatches": 4, "learning_rate": 1e-3,
+    "schedule": "linear", "normalise_rewards": True,
+}  # fmt: skip
+
+
+def correlated_bars(length: int, seed: int) -> Bars:
+    """Return instruments whose next return is PHI times the last one and noise, part of which they share."""
+    streams = np.random.SeedSequence(seed).spawn(INSTRUMENTS + 1)
+    common = np.random.default_rng(streams[0]).standard_normal(length + 1)
+    time = bar_times("2020-01-01", "1h", length)
+    series = {}
+    for k, stream in enumerate(streams[1:]):
+        shocks, ranges, volumes = (np.random.default_rng(part) for part in stream.spawn(3))
+        own = np.sqrt(1.0 - COMMON[k] ** 2) * shocks.standard_normal(length + 1)
+        noise = VOLATILITY * (COMMON[k] * common + own)
+        path = np.cumsum(np.r_[0.0, autoregression(noise[0] / np.sqrt(1.0 - PHI**2), PHI, noise[1:])])
+        series[f"K{k}"] = bars_along(time, 100.0, path, VOLATILITY, ranges, volumes)
+    return Bars(series, "1h")
+
+
+def best_return() -> float:
+    """Return the expected log return a bar of holding what is expected to rise most, or cash if nothing is.
+
+    Mixtures reduce the variance, which is worth less than 1e-3 of this here.
+    """
+    covariance = VOLATILITY**2 * (np.outer(COMMON, COMMON) + np.diag(1.0 - COMMON**2)) / (1.0 - PHI**2)
+    last = np.random.default_rng(0).multivariate_normal(np.zeros(INSTRUMENTS), covariance, 400_000)
+    return float(np.maximum(PHI * last.max(axis=1), 0.0).mean())
+
+
+@pytest.fixture(scope="module")
+def basket() -> Basket:
+    train = TRAINED / (TRAINED + TESTED)
+    return vd.build_basket(
+        correlated_bars(TRAINED + TESTED, seed=0), features=["log_return"], windows=4,
+        splits={"train": train, "test": 1.0 - train}, check_leaks=False,
+    )  # fmt: skip
+
+
+def share_of_best(policy: Policy, basket: Basket, split: str = "test", pieces: int = 500, **params: Any) -> float:
+    """Return the mean log return a bar over a whole split, as a share of the best; played in pieces side by side."""
+    part = basket.split(split)
+    length = int(part.end[0] - 1 - part.begin[0]) // pieces
+    first = part.begin[0] + length * np.arange(pieces)
+    envs = vd.make_vec(
+        "portfolio", pieces, market=part, observation="cursor", autoreset=False, threads=1, **ENVIRONMENT, **params
+    )
+    observation, _ = envs.reset(seed=0, options={"cursor": first, "last": first + length})
+    policy.begin(pieces)
+    total = 0.0
+    for _ in range(length):
+        observation, reward, terminated, _, _ = envs.step(policy.act(observation))
+        assert not terminated.any()
+        total += float(reward.sum(dtype=np.float64))
+    return total / (pieces * length) / best_return()
+
+
+def learned(basket: Basket, network: dict[str, Any], steps: int, **params: Any) -> Policy:
+    """Return what PPO learns on the first bars in so many steps."""
+    envs = vd.make_vec(
+        "portfolio", 512, market=basket, split="train", observation="cursor", threads=1, check_actions=False,
+        episode_length=128, start="random", **ENVIRONMENT, **params,
+    )  # fmt: skip
+    learner = PPO(make_worlds(envs), NetworkConfig(**network), PPOConfig(**SETTINGS), total_steps=steps, seed=0)
+    while learner.steps < steps:
+        learner.iterate()
+    return TrainedPolicy.of(learner.policy, learner.worlds).with_bank(WindowBank(basket.windows))
+
+
+class EqualWeights:
+    """Holds the same of every instrument and no cash."""
+
+    def begin(self, num_envs: int) -> None:
+        self.action = np.ones((num_envs, INSTRUMENTS + 1), np.float32)
+        self.action[:, -1] = -1.0
+
+    def act(self, observation: Any) -> np.ndarray:
+        return self.action
+
+    def forget(self, ended: np.ndarray) -> None:
+        """Has nothing to forget."""
+
+
+def test_one_network_for_all_instruments_comes_close_to_the_best_out_of_sample(basket):
+    policy = learned(basket, {"kind": "instruments", "hidden": (32, 32)}, 120_000)
+    reached = share_of_best(policy, basket)
+    assert reached >= 0.88
+    assert reached > share_of_best(EqualWeights(), basket) + 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("network", "params", "steps", "share"),
+    [
+        ({"kind": "instruments", "hidden": (32, 32)}, {}, 400_000, 0.94),
+        ({"kind": "instruments", "hidden": (32, 32), "head": "dirichlet"}, {"weighting": "simplex"}, 500_000, 0.91),
+        ({"kind": "instruments", "hidden": (32, 32)}, {"weighting": "simplex"}, 400_000, 0.91),
+        ({"hidden": (64, 64)}, {}, 1_000_000, 0.86),
+    ],
+    ids=["instruments, softmax", "instruments, dirichlet", "instruments, simplex", "flat, softmax"],
+)
+def test_portfolios_come_close_to_the_best_out_of_sample(network, params, steps, share, basket):
+    assert share_of_best(learned(basket, network, steps, **params), basket, **params) >= share

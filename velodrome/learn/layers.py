@@ -1,0 +1,87 @@
+"""What networks are made of: layers as PPO starts well from, and first layers that can see each bar once.
+
+A first layer joins windows and values. Its `encode` sees the windows alone; `join` adds what depends on the
+environment. Encoding every bar once and picking rows by cursor is therefore exact, and cheaper wherever a batch has
+more samples than the market has bars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from velodrome.rollout.observation import Observation, WindowBank
+
+PIECE = 2**22  # floats of windows laid out at a time where nothing is learnt, 16 MB
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU,
+}  # fmt: skip
+
+
+def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
+    """Return a linear layer with orthogonal weights, which PPO is known to start well from, and biases of 0."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class FirstLayer(Protocol):
+    """What looks at windows."""
+
+    def encode(self, windows: Tensor) -> Tensor:
+        """Return the windows' part of the layer, [n, encoded width]."""
+
+
+class BarEncoding(NamedTuple):
+    """The first layer's view of every bar."""
+
+    table: Tensor  # [bars, encoded width]
+    position: Tensor  # [all bars] row of the table that belongs to a cursor
+
+
+def windows_part(
+    first: FirstLayer, observation: Observation, bank: WindowBank | None, encoding: BarEncoding | None
+) -> Tensor | None:
+    """Return what the first layer makes of the windows, looked up in an encoding if there is one."""
+    _, cursor, windows = observation
+    if windows is not None:
+        return first.encode(windows)
+    if bank is None or cursor is None:
+        return None
+    if encoding is not None:
+        return functional.embedding(encoding.position.index_select(0, cursor), encoding.table)
+    return first.encode(bank.gather(cursor))
+
+
+def encode_bars(first: FirstLayer, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
+    """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
+    if cursor is None:
+        return BarEncoding(encoded_table(first, bank, bank.bars), bank.position)
+    bars = torch.unique(cursor)
+    position = torch.zeros_like(bank.position)
+    position[bars.long()] = torch.arange(len(bars), device=bars.device)
+    return BarEncoding(encoded_table(first, bank, bars), position)
+
+
+def encoded_table(first: FirstLayer, bank: WindowBank, bars: Tensor) -> Tensor:
+    """Return the encodings of some bars; where no gradients are wanted, their windows are never all laid out."""
+    size = max(1, PIECE // max(1, bank.floats))
+    if torch.is_grad_enabled() or len(bars) <= size:
+        return first.encode(bank.gather(bars))
+    table: Tensor | None = None
+    at = 0
+    for some in bars.split(size):
+        rows = first.encode(bank.gather(some))
+        if table is None:
+            table = rows.new_empty((len(bars), rows.shape[1]))
+        table[at : at + len(some)] = rows
+        at += len(some)
+    assert table is not None
+    return table
