@@ -25,7 +25,7 @@ def measured(tmp_path_factory):
     pytest.importorskip("stable_baselines3")
     folder = tmp_path_factory.mktemp("bench")
     options = PortfolioOptions(
-        sizes=(2, 1_024), instruments=(2, 7), seconds=0.05, repeats=2, json_path=folder / "portfolio.json",
+        sizes=(2, 1_024), instruments=(3, 7), seconds=0.05, repeats=2, json_path=folder / "portfolio.json",
         plot_path=folder / "portfolio.png", **COARSE,
     )  # fmt: skip
     out = Console(record=True, width=120)
@@ -37,10 +37,10 @@ def test_every_size_is_measured_after_parity(measured):
     assert "K = 7: compiled rule and plain NumPy agree over 2,400 steps" in report.parity
     assert {(row.num_envs, row.label) for row in report.measurements} >= {
         (2, "K = 7: velodrome, windows"), (2, "K = 7: SubprocVecEnv"), (1_024, "K = 7: DummyVecEnv"),
-        (1_024, "K = 2: velodrome, no windows, specialised"),
+        (1_024, "K = 3: velodrome, no windows, specialised"),
     }  # fmt: skip
     assert all(row.slowest <= row.steps_per_second <= row.fastest for row in report.measurements)
-    assert report.observation_floats == {2: 5 * 22 + 3, 7: 393}
+    assert report.observation_floats == {3: 5 * 33 + 4, 7: 393}
     assert "Portfolio: steps per second" in text
 
 
@@ -49,7 +49,7 @@ def test_promises_are_judged_by_what_was_measured(measured):
     names = [target.name for target in report.targets]
     assert names[0] == "steps per second, K = 7, 1,024 environments, windows"
     assert any(name.startswith("times the NumPy environment in DummyVecEnv") for name in names)
-    assert any(name.startswith("instrument steps per second of K = 7 over those of K = 2") for name in names)
+    assert any(name.startswith("instrument steps per second of K = 7 over those of K = 3") for name in names)
     ratio = next(target for target in report.targets if "DummyVecEnv" in target.name)
     ours = report.best("K = 7: velodrome, windows", 1_024)
     assert ratio.reached == pytest.approx(ours / report.best("K = 7: DummyVecEnv", 1_024))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -126,6 +126,14 @@ def with_preset(
 def number_names(model: type[EnvConfig]) -> tuple[str, ...]:
     """Return the numeric parameters in the order of declaration: the order in which ranges are drawn."""
     return tuple(name for name in model.model_fields if _number_bounds(model, name))
+
+
+def number_places(names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the places 0, 1, … of numeric parameters in the state.
+
+    As NumPy's integers: Numba compiles what takes one of Python's as an argument once for each value of it.
+    """
+    return tuple(np.arange(len(names), dtype=np.int64))
 
 
 def number_ranges(config: EnvConfig) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]]:

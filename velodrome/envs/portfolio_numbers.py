@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from velodrome.envs.config import number_names
+from velodrome.envs.config import number_names, number_places
 from velodrome.envs.portfolio_config import PortfolioConfig
 
 NUMBERS = number_names(PortfolioConfig)
@@ -12,7 +12,7 @@ NUMBERS = number_names(PortfolioConfig)
     TURNOVER_PENALTY, CONCENTRATION_PENALTY, CONCENTRATION_LIMIT, FEW_POSITIONS_PENALTY, MIN_POSITIONS,
     POSITION_FLOOR, EVENNESS_BONUS, EVENNESS_LIMIT, SHORTFALL_PENALTY, EXCESS_WEIGHT, RETURN_WEIGHT, CASH_WEIGHT,
     CASH_FLOOR, TIME_DECAY_FLOOR, FINAL_DISCOUNT, CASH_UNIT, HOLDING_UNIT,
-) = range(len(NUMBERS))  # fmt: skip
+) = number_places(NUMBERS)  # fmt: skip
 
 # What became of orders, counted per episode. A purchase or a sale counts once, whatever made it.
 COUNT_NAMES = (

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.config import number_names, params_type
+from velodrome.envs.config import number_names, number_places, params_type
 from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, increment
 from velodrome.envs.episodes import STATISTICS as MARKET_STATISTICS
 from velodrome.envs.episodes import (
@@ -66,7 +66,7 @@ NUMBERS = number_names(TradingConfig)  # their positions in State.numbers, by na
     INITIAL_CASH, FEE, HALF_SPREAD, SLIPPAGE, SLIPPAGE_ATR, FUNDING, LEVERAGE, MAINTENANCE_MARGIN, BANKRUPT_AT,
     REBALANCE_BAND, MIN_TRADE, POSITION_FRACTION, QUANTITY_PER_TRADE, COOLDOWN, TURNOVER_CAP, MAX_DRAWDOWN,
     DAILY_DRAWDOWN, TURNOVER_PENALTY, DRAWDOWN_PENALTY, SHARPE_DECAY,
-) = range(len(NUMBERS))  # fmt: skip
+) = number_places(NUMBERS)  # fmt: skip
 STATISTICS = (*MARKET_STATISTICS, "trades", "win_rate", "liquidations", *CODE_NAMES)
 TORCHTRADE_VALUES = ("exposure", "direction", "unrealised_return", "bars_held", "leverage", "liquidation_distance")
 ACCOUNT_VALUES = (*TORCHTRADE_VALUES, "drawdown", "episode_left")

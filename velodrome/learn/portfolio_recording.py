@@ -68,4 +68,5 @@ def recording_world(world: World, instruments: int) -> World:
         "State", (world.state_type,), {"__annotations__": columns, "__module__": __name__, "__doc__": "With notes."}
     )
     noting: dict[str, Callable] = {"trade": noted_trade, "stop_order": noted_stop, "decay_order": noted_decay}
-    return replace(world, state_type=state_type, substitutions={**world.substitutions, **noting})
+    params = world.params._replace(counts_positions=True)
+    return replace(world, state_type=state_type, params=params, substitutions={**world.substitutions, **noting})

@@ -90,13 +90,15 @@ def rebuild(
     substitutions: Mapping[str, Any],
     finish: Callable[[FunctionType], Any] = lambda function: function,
     filename: str | None = None,
+    known: dict[str, Any] | None = None,
 ) -> FunctionType:
     """Return the function with every function that it calls rebuilt and passed through `finish`.
 
     Names in `substitutions` stand for the values given, except within functions that are substitutes themselves: what a
     user's reward calls `step` is the user's.
+    known: by fingerprint, functions that were rebuilt and finished before, for other loops; taken from and added to.
     """
-    return _rebuild(function, substitutions, finish, {}, filename)
+    return _rebuild(function, substitutions, finish, {}, {} if known is None else known, filename)
 
 
 def _rebuild(
@@ -104,11 +106,15 @@ def _rebuild(
     substitutions: Mapping[str, Any],
     finish: Callable[[FunctionType], Any],
     done: dict[FunctionType, Any],
+    known: dict[str, Any],
     filename: str | None = None,
 ) -> FunctionType:
     def inner(value: FunctionType, names: Mapping[str, Any]) -> Any:
         if value not in done:
-            done[value] = finish(_rebuild(value, names, finish, done))
+            key = f"{value.__module__}.{value.__qualname__} {fingerprint(value, names)}"
+            if key not in known:
+                known[key] = finish(_rebuild(value, names, finish, done, known))
+            done[value] = known[key]
         return done[value]
 
     namespace = dict(function.__globals__)

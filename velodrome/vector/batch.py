@@ -149,7 +149,7 @@ def reset_all(chosen: NDArray[np.bool_], pack: Any) -> None:
     blocks, tables, params, windows, out = unpack(pack)
     for row in range(chosen.size):
         if chosen[row]:
-            begin(row % LANES, row, blocks[row // LANES], tables, chosen_params(params), out)
+            begin(np.uint32(row % LANES), np.uint32(row), blocks[row // LANES], tables, chosen_params(params), out)
             gather(out.cursors[row], windows, out.observations[row], out.streamed)
 
 

@@ -15,11 +15,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from velodrome.envs.contract import LANES, World, params_record
+from velodrome.envs.contract import LANES, World, params_record, state_dtype
 from velodrome.errors import ConfigError
 from velodrome.vector import batch, memory
 from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
+from velodrome.vector.inlining import InlinedCompiler
 from velodrome.vector.packing import pack_arguments
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 
@@ -40,6 +41,8 @@ COMPILED_MEMORY = {
 MAKE_ARRAYS = ("unpack", "step_block", "gather_block")  # functions of batch.py and packing.py
 
 _compiled: dict[str, Any] = {}
+# By type of state, then by fingerprint: functions that loops call. The loops of a rule have most in common.
+_inlined: dict[np.dtype, dict[str, Any]] = {}
 
 
 def compiled_loop(
@@ -48,15 +51,20 @@ def compiled_loop(
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
     substitutions = {**rule_substitutions(world, specialise), "unpack": unpack, **COMPILED_MEMORY}
     target = f"{name}, {'all cores' if parallel else 'one core'}"
-    return _compile(world.name, getattr(batch, name), target, substitutions, parallel)
+    # Of one type of state: to Numba a record with further columns is a kind of the shorter one.
+    known = _inlined.setdefault(state_dtype(world.state_type), {})
+    return _compile(world.name, getattr(batch, name), target, substitutions, parallel, known)
 
 
-def _compile(name: str, loop: Any, target: str, substitutions: dict[str, Any], parallel: bool = False) -> Any:
+def _compile(
+    name: str, loop: Any, target: str, substitutions: dict[str, Any], parallel: bool = False,
+    known: dict[str, Any] | None = None,
+) -> Any:  # fmt: skip
     folder = kernel_folder(name, loop, target, substitutions)
     key = str(folder)
     if key not in _compiled:
         filename = str(folder / f"{loop.__name__}.py")
-        rebuilt = rebuild(loop, substitutions, _compile_inner, filename)
+        rebuilt = rebuild(loop, substitutions, _compile_inner, filename, known)
         _compiled[key] = njit(cache=True, parallel=parallel, **OPTIONS)(rebuilt)
     return _compiled[key]
 
@@ -70,7 +78,10 @@ def _compile_inner(function: FunctionType) -> Any:
     """
     needs_counts = function.__module__.startswith("velodrome.vector.") and function.__name__ in MAKE_ARRAYS
     counts = {} if needs_counts else {"_nrt": False}
-    return njit(forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **counts, **OPTIONS)(function)
+    return njit(
+        forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=InlinedCompiler, **counts,
+        **OPTIONS,
+    )(function)  # fmt: skip
 
 
 def compiled_functions() -> list[Any]:
