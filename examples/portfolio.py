@@ -19,14 +19,14 @@ console = Console(width=None if sys.stdout.isatty() else 150)
 
 
 def write_files(folder: Path, length: int) -> None:
-    """Write daily bars of five instruments that share shocks; the last is listed later than the others."""
-    bars = vd.synthetic_bars("factors", length, seed=1, symbols=list("ABCDE"), volatility=0.01, timeframe="1d",
+    """Write daily bars of seven instruments that share shocks; the last is listed later than the others."""
+    bars = vd.synthetic_bars("factors", length, seed=1, symbols=list("ABCDEFG"), volatility=0.01, timeframe="1d",
                              start="1990-01-01")  # fmt: skip
     for symbol in bars:
         series = bars[symbol]
         columns = {name: series.column(name) for name in ("open", "high", "low", "close", "volume")}
         frame = pl.DataFrame({"time": series.time.astype("datetime64[ns]"), **columns})
-        frame[length // 10 if symbol == "E" else 0 :].write_csv(folder / f"{symbol}.csv")
+        frame[length // 10 if symbol == "G" else 0 :].write_csv(folder / f"{symbol}.csv")
 
 
 def main() -> None:
@@ -47,11 +47,12 @@ def main() -> None:
     )
     console.print(f"{len(basket):,} bars of {basket.timeframe}; instruments and when they can be traded: {shares}")
 
-    # The preset's learner on a basket of our own, with fees. The same from the command line:
-    # velodrome train portfolio market.source=FOLDER params.buy_fee=1e-4 params.sell_fee=1e-4
+    # The preset's learner on a basket of our own, with fees, for which it has to look ahead. From the command line:
+    # velodrome train portfolio market.source=FOLDER params.buy_fee=1e-4 params.sell_fee=1e-4 ppo.gamma=0.9
     run = vd.train(
         "portfolio", market=basket, console=console, evaluate=False, steps=chosen.steps,
-        **{"params.buy_fee": 1e-4, "params.sell_fee": 1e-4, "logging.folder": chosen.runs},
+        **{"params.buy_fee": 1e-4, "params.sell_fee": 1e-4, "ppo.gamma": 0.9, "ppo.gae_lambda": 0.9,
+           "logging.folder": chosen.runs},
     )  # fmt: skip
     evaluation = vd.evaluate(run, market=basket)
     console.print(evaluation.table())

@@ -32,7 +32,7 @@ RUNS = {
     "own_environment.py": (["--num-envs", "4", "--steps", "80"], ["steps/s", "episodes, mean return", "grown to 8"]),
     "portfolio.py": (
         ["--bars", "2000", "--steps", "10000", "--runs", "{folder}"],
-        ["E 90%", "equal, rebalanced", "best one (hindsight)", "mean weight", "report.html"],
+        ["G 90%", "equal, rebalanced", "best one (hindsight)", "mean weight", "report.html"],
     ),
     "debug_one_environment.py": (["--bars", "400", "--steps", "6"], ["equity", "truncated True", "episode:"]),
 }

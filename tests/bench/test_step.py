@@ -128,7 +128,7 @@ def test_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_failing_peer_is_reported_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise PeerFailedError("failed: out of memory")
 
     monkeypatch.setattr(step_module, "measure_process_peer", fail)

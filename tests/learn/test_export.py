@@ -73,6 +73,7 @@ PORTFOLIOS = {
 @pytest.mark.parametrize("kind", PORTFOLIOS)
 def test_one_network_for_all_instruments_is_exported(kind, tmp_path, capfd):
     policy = instruments_policy(kind)
+    capfd.readouterr()  # the environment may have been compiled
     path = export_torchscript(policy, tmp_path / "policy.pt")
     assert capfd.readouterr() == ("", "")
     assert_acts_alike(policy, torchscript_function(path))

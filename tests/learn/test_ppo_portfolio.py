@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import velodrome as vd
-from velodrome.bars.frame import Bars
-from velodrome.bars.synthetic import autoregression, bar_times, bars_along
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.backtest import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
@@ -18,8 +16,7 @@ from velodrome.rollout.observation import WindowBank
 from velodrome.rollout.worlds import make_worlds
 from velodrome.tables.basket import Basket
 
-INSTRUMENTS, VOLATILITY, PHI = 7, 1e-2, 0.3
-COMMON = np.linspace(0.35, 0.7, INSTRUMENTS)  # part of each instrument's noise that all share
+INSTRUMENTS = 7
 TRAINED, TESTED = 20_000, 100_000  # bars
 ENVIRONMENT: dict[str, Any] = {"fill": "close"}
 # Trades do not move prices and cost nothing, so a decision is judged by the next bar alone.
@@ -29,36 +26,12 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def correlated_bars(length: int, seed: int) -> Bars:
-    """Return instruments whose next return is PHI times the last one and noise, part of which they share."""
-    streams = np.random.SeedSequence(seed).spawn(INSTRUMENTS + 1)
-    common = np.random.default_rng(streams[0]).standard_normal(length + 1)
-    time = bar_times("2020-01-01", "1h", length)
-    series = {}
-    for k, stream in enumerate(streams[1:]):
-        shocks, ranges, volumes = (np.random.default_rng(part) for part in stream.spawn(3))
-        own = np.sqrt(1.0 - COMMON[k] ** 2) * shocks.standard_normal(length + 1)
-        noise = VOLATILITY * (COMMON[k] * common + own)
-        path = np.cumsum(np.r_[0.0, autoregression(noise[0] / np.sqrt(1.0 - PHI**2), PHI, noise[1:])])
-        series[f"K{k}"] = bars_along(time, 100.0, path, VOLATILITY, ranges, volumes)
-    return Bars(series, "1h")
-
-
-def best_return() -> float:
-    """Return the expected log return a bar of holding what is expected to rise most, or cash if nothing is.
-
-    Mixtures reduce the variance, which is worth less than 1e-3 of this here.
-    """
-    covariance = VOLATILITY**2 * (np.outer(COMMON, COMMON) + np.diag(1.0 - COMMON**2)) / (1.0 - PHI**2)
-    last = np.random.default_rng(0).multivariate_normal(np.zeros(INSTRUMENTS), covariance, 400_000)
-    return float(np.maximum(PHI * last.max(axis=1), 0.0).mean())
-
-
 @pytest.fixture(scope="module")
 def basket() -> Basket:
     train = TRAINED / (TRAINED + TESTED)
+    bars = vd.synthetic_bars("factors", TRAINED + TESTED, seed=0, symbols=INSTRUMENTS, volatility=0.01)
     return vd.build_basket(
-        correlated_bars(TRAINED + TESTED, seed=0), features=["log_return"], windows=4,
+        bars, features=["log_return"], windows=4,
         splits={"train": train, "test": 1.0 - train}, check_leaks=False,
     )  # fmt: skip
 
@@ -78,7 +51,8 @@ def share_of_best(policy: Policy, basket: Basket, split: str = "test", pieces: i
         observation, reward, terminated, _, _ = envs.step(policy.act(observation))
         assert not terminated.any()
         total += float(reward.sum(dtype=np.float64))
-    return total / (pieces * length) / best_return()
+    assert basket.optimum is not None
+    return total / (pieces * length) / basket.optimum
 
 
 def learned(basket: Basket, network: dict[str, Any], steps: int, **params: Any) -> Policy:

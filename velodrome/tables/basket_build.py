@@ -17,7 +17,6 @@ from velodrome.tables import scaling
 from velodrome.tables.basket import Basket
 from velodrome.tables.build import frozen
 from velodrome.tables.cross_section import split_features
-from velodrome.tables.draft import TRAIN
 from velodrome.tables.families import DEFAULT_FEATURES
 from velodrome.tables.features import FeatureSpec
 from velodrome.tables.grid import Choices, Grid, GridWindow, make_grid
@@ -29,7 +28,7 @@ from velodrome.tables.recipe import (
     make_recipe,
     source_close_time,
 )
-from velodrome.tables.scaling import Scaler
+from velodrome.tables.scaling import TRAIN, Scaler
 from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, Rows, SplitChoice, make_splits
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows
 
@@ -110,11 +109,7 @@ def make_basket_draft(
     if scalers is not None:
         ready = scaling.check_given(scalers, named, bars.symbols)
     else:
-        if scaler != "none" and TRAIN not in cut:
-            raise ConfigError(
-                f"scaler {scaler!r} is fitted on the split {TRAIN!r}, and splits are {', '.join(cut) or 'none'}; "
-                "add that split, give scalers=… of another basket, or take scaler='none'."
-            )
+        scaling.check_training_split(scaler, cut)
         train = cut.get(TRAIN, ((begin, end),))[0]
         ready = fit_scalers(bars.symbols, choices, grid, train, scaler, clip, per_instrument)
     return BasketDraft(bars, choices, grid, instruments, begin, cut, ready, scalers is None, per_instrument)

@@ -9,7 +9,6 @@ from velodrome.bars.frame import Series
 from velodrome.bars.timeframe import describe_time
 from velodrome.tables import scaling
 from velodrome.tables.basket_build import BasketDraft, fit_scalers, last_moment
-from velodrome.tables.draft import TRAIN
 from velodrome.tables.grid import Grid, make_grid
 from velodrome.tables.leaks import (
     DENSE_INSTRUMENTS,
@@ -24,6 +23,7 @@ from velodrome.tables.leaks import (
     own_functions,
 )
 from velodrome.tables.recipe import source_close_time
+from velodrome.tables.scaling import TRAIN
 
 FEWEST_PREFIX_ROWS = 20_000  # rows of the grid, times instruments, that prefixes may take in all
 RANDOM_CUTS = 6

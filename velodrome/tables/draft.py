@@ -9,14 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars
-from velodrome.errors import ConfigError
 from velodrome.tables import scaling
 from velodrome.tables.features import FeatureSpec
 from velodrome.tables.recipe import Instrument, Recipe, make_instruments, make_recipe
-from velodrome.tables.scaling import Scaler
+from velodrome.tables.scaling import TRAIN, Scaler
 from velodrome.tables.splits import Rows, SplitChoice, make_splits
-
-TRAIN = "train"
 
 
 @dataclass(frozen=True)
@@ -63,11 +60,7 @@ def make_draft(
     if scalers is not None:
         ready = scaling.check_given(scalers, named, bars.symbols)
     else:
-        if scaler != "none" and TRAIN not in cut:
-            raise ConfigError(
-                f"scaler {scaler!r} is fitted on the split {TRAIN!r}, and splits are {', '.join(cut) or 'none'}; "
-                "add that split, give scalers=… of another market, or take scaler='none'."
-            )
+        scaling.check_training_split(scaler, cut)
         everything = tuple(zip(begin.tolist(), end.tolist(), strict=True))
         shown = training_rows(instruments, recipe, first, cut.get(TRAIN, everything))
         ready = tuple(

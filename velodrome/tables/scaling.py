@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.windows import WindowTables
 
+TRAIN = "train"  # the split that scalers are fitted on
 SCALER_KINDS = ("standard", "robust", "minmax", "none")
 
 
@@ -95,6 +96,15 @@ def check_kind(kind: str, clip: float | None) -> None:
         )
     if clip is not None and not clip > 0:
         raise ConfigError(f"clip is {clip!r}; give the largest scaled value to keep, such as 5.0, or None.")
+
+
+def check_training_split(kind: str, splits: Collection[str]) -> None:
+    """Refuse to fit where there is no training split."""
+    if kind != "none" and TRAIN not in splits:
+        raise ConfigError(
+            f"scaler {kind!r} is fitted on the split {TRAIN!r}, and splits are {', '.join(splits) or 'none'}; add that "
+            "split, give scalers=… of other data, or take scaler='none'."
+        )
 
 
 def fit(
