@@ -237,6 +237,59 @@ def test_an_order_is_money_and_a_purchase_leaves_the_reserve():
     assert dict(zip(COUNT_NAMES, state["counts"], strict=True))["cut_cash"] == 1
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize(
+    ("first", "then"), [((0, 1), (-0.5, 0.5)), ((0, -1), (1, 0)), ((-1, 0), (0, 1)), ((0.5, -0.5), (-0.5, 0.5))]
+)
+def test_signed_targets_are_reached_in_whatever_order_instruments_stand(first, then, mirrored):
+    env = one(flat_basket(2), weighting="signed", allow_short=True)
+    for target in (first, then):
+        env.step(np.array(target[::-1] if mirrored else target, np.float32))
+    state = env.state()
+    reached = state["units"] * 100.0 / state["equity"]
+    np.testing.assert_allclose(reached[::-1] if mirrored else reached, then, atol=1e-9)
+    counts = dict(zip(COUNT_NAMES, state["counts"], strict=True))
+    assert counts["cut_limit"] == counts["dropped_minimum"] == 0
+
+
+def test_a_reserve_is_kept_at_the_cost_of_all_alike():
+    env = one(flat_basket(4), weighting="simplex", cash_reserve=0.5, buy_fee=0.01)
+    env.step(np.array([0.25, 0.25, 0.25, 0.25, 0.0], np.float32))
+    state = env.state()
+    np.testing.assert_allclose(state["units"], 5_000.0 / 4 / 101.0, rtol=1e-9)
+    assert math.isclose(state["cash"], 5_000.0)
+    # It is for purchases to leave alone; nothing is sold for it.
+    env.step(np.array([0.25, 0.25, 0.25, 0.25, 0.0], np.float32))
+    np.testing.assert_allclose(env.state()["units"], 5_000.0 / 4 / 101.0, rtol=1e-9)
+
+
+def test_orders_below_the_minimum_are_counted_and_those_without_cash_are_not_among_them():
+    env = one(flat_basket(2), action="orders", order_scale=20.0, min_quantity=20.0)
+    env.step(np.array([1.0, 1.0], np.float32))  # 5 units each
+    assert dict(zip(COUNT_NAMES, env.state()["counts"], strict=True))["dropped_minimum"] == 2
+    env = one(flat_basket(2), action="orders", order_scale=1.0, buy_safety=1.0)
+    env.step(np.array([1.0, 1.0], np.float32))
+    counts = dict(zip(COUNT_NAMES, env.state()["counts"], strict=True))
+    assert (counts["dropped_minimum"], counts["cut_cash"] + counts["cut_limit"], counts["buys"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("reward", ["log_return", "excess"])
+def test_the_benchmark_is_told_whatever_the_reward_and_holds_what_can_be_traded(reward):
+    basket = flat_basket(2)
+    close = basket.close.copy()
+    close[6:, 0] = 150.0  # the first one rises by half, the second is halted from the start
+    tradable = basket.tradable.copy()
+    tradable[:, 1] = 0
+    env = one(
+        Basket(**{**vars(basket), "close": close, "tradable": tradable}), action="orders", reward=reward,
+        episode_length=6,
+    )  # fmt: skip
+    for _ in range(6):
+        *_, truncated, info = env.step(np.zeros(2, np.float32))
+    assert truncated
+    assert math.isclose(info["statistics"]["benchmark_return"], 0.25)
+
+
 def test_a_halted_instrument_keeps_its_units_and_the_refusal_is_counted():
     basket = flat_basket(2)
     tradable = basket.tradable.copy()

@@ -97,14 +97,18 @@ class PortfolioLedger:
         self.cash = self.equity = self.peak = self.initial = self.initial_cash
         self.fees = self.funding_paid = self.volume = self.turnover = self.reward_sum = self.running = 0.0
         self.drawdown = self.worst_drawdown = 0.0
+        self.gains: list[float] = []
         buy_fee, _ = self._fees()
         self.benchmark_cash, self.benchmark_units = 0.0, []
         for k in range(len(self.positions)):
             share = self.initial / len(self.positions)
-            price = self.close[0][k] if self.reference == "first_bar" else self.close[start][k]
+            if self.reference == "first_bar":
+                price = self.close[0][k]
+            else:
+                price = self.close[start][k] if self.tradable[start][k] else 0.0
             self.benchmark_units.append(share / (1.0 + buy_fee) / price if price else 0.0)
             self.benchmark_cash += 0.0 if price else share
-        self.benchmark = self._benchmark_at(start)
+        self.benchmark = self.benchmark_start = self._benchmark_at(start)
 
     # Small things
 
@@ -157,17 +161,19 @@ class PortfolioLedger:
 
         stopped = self._stops()
         equity = self._equity_now()
-        wanted = [0.0] * len(self.positions)
+        rest = [0.0] * len(self.positions)
         if equity > 0.0:
             wanted = self._size(action, equity, stopped)
-            for k, order in enumerate(wanted):
-                if order < 0.0:
-                    self._order(k, order)
+            rest = [order if self._passes(k, order) else 0.0 for k, order in enumerate(wanted)]
+            self._close_some(rest, -1.0)
         self._decays()
-        if self._equity_now() > 0.0:
-            for k, order in enumerate(wanted):
-                if order > 0.0:
-                    self._order(k, order)
+        self._close_some(rest, 1.0)
+        for side in (-1.0, 1.0):
+            if self._equity_now() > 0.0:
+                for k, order in enumerate(rest):
+                    opens = side * order > 0.0 and side * self.positions[k].units >= 0.0
+                    if opens and (side > 0.0 or self.allow_short):
+                        self._enlarge(k, side, abs(order))
 
         kept = self._equity_now() + self.step_costs
         assert abs(kept - opening) <= AUDIT * max(self.initial, self._gross()), "orders make or lose money"
@@ -281,23 +287,39 @@ class PortfolioLedger:
                 wanted.append(-position.units)
             else:
                 wanted.append(money / self.quotes[k] if self.quotes[k] else math.copysign(math.inf, money))
+        if self.cash_reserve:
+            room = self.cash - self.cash_reserve * self.initial
+            room += math.fsum(-wanted[k] * self.quotes[k] * (1.0 - selling) for k in free if wanted[k] < 0.0)
+            needed = math.fsum(wanted[k] * self.quotes[k] * (1.0 + buying) for k in free if wanted[k] > 0.0)
+            self._tie(needed, room, self.initial)
+            if needed > max(0.0, room):
+                for k in free:
+                    if wanted[k] > 0.0:
+                        wanted[k] *= max(0.0, room) / needed
         return wanted
 
     # Orders
 
-    def _order(self, k: int, wanted: float) -> None:
+    def _passes(self, k: int, wanted: float) -> bool:
+        """Tell whether an order is large enough and can be traded."""
+        if wanted == 0.0:
+            return False
         self._tie(abs(wanted), self.min_quantity[k])
         if abs(wanted) <= self.min_quantity[k]:
-            return
+            self.counts["dropped_minimum"] += 1
+            return False
         if not self.can[k]:
             self.counts["refused_untradable"] += 1
+        return self.can[k]
+
+    def _close_some(self, rest: list[float], side: float) -> None:
+        """Carry out what orders of one side take off positions of the other; `rest` keeps what they still want."""
+        if self._equity_now() <= 0.0:
             return
-        rest = wanted - self._reduce(k, wanted)
-        side = 1.0 if wanted > 0 else -1.0
-        held = self.positions[k].units
-        if side * held < 0.0 or side * rest <= 0.0 or (side < 0 and not self.allow_short):
-            return
-        self._enlarge(k, side, abs(rest))
+        for k, order in enumerate(rest):
+            if side * order > 0.0:
+                done = self._reduce(k, order)
+                rest[k] = order - done if abs(done) < abs(order) else 0.0
 
     def _payable(self, quote: float) -> float:
         safety = 1.0 if self.action == "weights" else self.buy_safety
@@ -364,10 +386,10 @@ class PortfolioLedger:
             size = min(payable, size)
         size = self._whole(size, self.lot[k])
         self._tie(size, self.min_quantity[k])
-        if self._is_dust(size * quote, equity) or size < self.min_quantity[k]:
+        if size < self.min_quantity[k]:
             self.counts["dropped_minimum"] += 1
-            return
-        self._trade(k, side * size)
+        elif not self._is_dust(size * quote, equity):
+            self._trade(k, side * size)
 
     def _trade(self, k: int, change: float) -> None:
         position, quote = self.positions[k], self.quotes[k]
@@ -424,6 +446,7 @@ class PortfolioLedger:
         self.turnover += turnover
         self.benchmark = self._benchmark_at(bar)
         self.equity, self.cursor = equity, bar
+        self.gains.append(equity / before - 1.0 if before > 0.0 else 0.0)
         self.peak = max(self.peak, equity)
         self.drawdown = 1.0 - equity / self.peak
         self.worst_drawdown = max(self.worst_drawdown, self.drawdown)
@@ -469,6 +492,12 @@ class PortfolioLedger:
             gini = differences / (2.0 * len(counted) * math.fsum(counted))
             total -= self.evenness_bonus * max(0.0, self.evenness_limit - gini)
         return total
+
+    def sharpe(self) -> float:
+        """Return mean over deviation of the returns of the bars so far."""
+        mean = math.fsum(self.gains) / len(self.gains)
+        variance = math.fsum((gain - mean) ** 2 for gain in self.gains) / len(self.gains)
+        return mean / math.sqrt(variance) if variance > 1e-13 * mean * mean else 0.0
 
     def account_vector(self) -> list[float]:
         positive = self.equity > 0.0

@@ -8,7 +8,7 @@ import pytest
 import velodrome as vd
 from tests.tables.price_data import MINUTE, START, gappy_bars, gappy_series
 from velodrome.bars.frame import Bars, Series
-from velodrome.errors import ConfigError, LeakError
+from velodrome.errors import ConfigError, DataError, LeakError
 from velodrome.tables import basket_build, cross_section, grid
 from velodrome.tables.basket import per_instrument
 from velodrome.tables.basket_leaks import find_basket_leaks
@@ -278,3 +278,20 @@ def test_coarse_windows_and_sessions_do_not_leak():
     basket = vd.build_basket(late, features=["log_return", "zscore:close"], windows={"1m": 3, "15m": 2, "1h": 2})
     assert basket.time[0] >= START
     assert [shape[0] for shape in zip(basket.windows.length, strict=True)] == [3, 2, 2]
+
+
+def days_from(hour: int, rows: int = 400) -> Series:
+    """A random walk by hours, cut into days that begin at some hour."""
+    hourly = 100.0 * np.exp(np.cumsum(np.random.default_rng(5).normal(0.0, 0.01, 24 * (rows + 2))))
+    parts = hourly[hour : hour + 24 * rows].reshape(rows, 24)
+    time = START + (np.arange(rows) * 24 + hour) * 60 * MINUTE
+    return Series(time, parts[:, 0], parts.max(axis=1), parts.min(axis=1), parts[:, -1], np.ones(rows))
+
+
+def test_bars_that_overlap_are_refused():
+    """The day from midnight closes after the day from five o'clock has opened: that open would be known in advance."""
+    apart = Bars({"BTC": days_from(0), "SPY": days_from(5)}, "1d", "UTC")
+    with pytest.raises(DataError, match=r"begin at different times.*05:00.*finer bars"):
+        vd.build_basket(apart, features=["log_return"], windows=3)
+    together = Bars({"BTC": days_from(5), "SPY": days_from(5)}, "1d", "UTC")
+    assert len(vd.build_basket(together, features=["log_return"], windows=3)) == 400

@@ -33,16 +33,17 @@ def test_what_is_inlined_is_neither_optimised_nor_generated_alone(tmp_path, monk
         assert len(function.overloads) <= 1
 
 
-def test_places_of_parameters_do_not_multiply_what_is_compiled():
+def test_places_of_parameters_do_not_multiply_what_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
+    monkeypatch.setattr(native, "_inlined", {})
+    monkeypatch.setattr(native, "_compiled", {})
     envs = vd.make_vec("trading", 3, market=small_market(), seed=0, threads=1)
     envs.reset()
     envs.step(np.zeros(3, np.int64))
-    known = native._inlined[state_dtype(envs.world.state_type)]
-    assert all(
-        len(function.overloads) <= 4
-        for key, function in known.items()
-        if ".number " in key and hasattr(function, "overloads")
+    (found,) = (
+        function for key, function in native._inlined[state_dtype(envs.world.state_type)].items() if ".number " in key
     )
+    assert 1 <= len(found.overloads) <= 4
 
 
 def test_a_state_with_further_columns_is_compiled_on_its_own():

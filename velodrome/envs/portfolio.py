@@ -47,10 +47,12 @@ from velodrome.envs.portfolio_numbers import (
     WEIGHTS,
 )
 from velodrome.envs.portfolio_orders import (
+    CLOSING_PURCHASES,
+    CLOSING_SALES,
     DECAYS,
     DUST,
+    OPENING_SALES,
     PHASES,
-    SALES,
     STOPS,
     Book,
     Forced,
@@ -100,7 +102,7 @@ class State(MarketState):
     gross: Float64  # Σ |weights|
     largest: Float64  # |weight|
     positions: Float64  # weights above `position_floor`, where the reward asks for them
-    benchmark: Float64  # equity of the equal-weight account
+    benchmark: Float64  # equity of the equal-weight account, kept up where the reward asks for it
     benchmark_start: Float64
     benchmark_cash: Float64  # of instruments that could not be bought at the start
     volume: Float64  # traded notional
@@ -159,28 +161,26 @@ def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
         state.extreme[k, i] = 0.0
         state.holding[k, i] = 0
         state.wanted[k, i] = 0.0
-    state.benchmark_cash[i] = cash
-    state.benchmark[i] = cash
-    if params.has_benchmark:
-        begin_benchmark(i, cash, state, tables, params)
-    state.benchmark_start[i] = state.benchmark[i]
+    begin_benchmark(i, cash, state, tables, params)
 
 
 def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any) -> None:
-    """Buy the same money's worth of every instrument that has a price, and pay the fee for it."""
+    """Buy the same money's worth of every instrument that can be traded, and pay the fee for it."""
     fee = fee_of(i, BUY_FEE, params.buy_fee, state, tables, params)
     share = cash / tables.lot.size
     left, worth = 0.0, 0.0
     for k in range(tables.lot.size):
         close = tables.close[state.start[i], k]
         price = tables.first[k] if params.first_bar_reference else close
-        units = share / (price * (1.0 + fee)) if price > 0.0 else 0.0
+        listed = params.first_bar_reference | (tables.tradable[state.start[i], k] == 1)
+        units = share / (price * (1.0 + fee)) if listed & (price > 0.0) else 0.0
         state.benchmark_units[k, i] = units
         worth += units * close
-        if price <= 0.0:
+        if units <= 0.0:
             left += share
     state.benchmark_cash[i] = left
     state.benchmark[i] = left + worth
+    state.benchmark_start[i] = left + worth
 
 
 def terms_of(i: int, draw: float, state: Any, tables: Tables, params: Any) -> Terms:
@@ -258,7 +258,7 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
             longest_held = max(longest_held, held)
     book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
 
-    # Stops, sales, decay, purchases: one loop, so that compiled code has one copy of them.
+    # Stops, sales, decay, purchases: one loop, so that compiled code has one copy of each.
     forced = Forced(
         number(i, TRAILING_STOP, params.trailing_stop, state, params),
         number(i, MAX_HOLDING, params.max_holding, state, params),
@@ -269,11 +269,13 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
             due = forced.stop > 0.0
         elif phase == DECAYS:
             due = (forced.longest > 0.0) & (longest_held >= forced.longest)
+        elif (phase == CLOSING_PURCHASES) | (phase == OPENING_SALES):
+            due = params.allow_short & (book.equity > 0.0)
         else:
             due = book.equity > 0.0
         if not due:
             continue
-        if phase == SALES:
+        if phase == CLOSING_SALES:
             size(i, action, cursor, bar, terms, book, state, tables, params)
         book = take_orders(i, phase, cursor, bar, forced, terms, book, state, tables, params)
 
@@ -377,7 +379,10 @@ def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.floa
     """Write the statistics of the episode, in the order of STATISTICS."""
     write_statistics(i, state, out)
     out[8] = state.counts[BUYS, i] + state.counts[SELLS, i]
-    out[9] = state.benchmark[i] / state.benchmark_start[i] - 1.0
+    benchmark = state.benchmark_cash[i]
+    for k in range(tables.lot.size):
+        benchmark += state.benchmark_units[k, i] * tables.close[state.cursor[i], k]
+    out[9] = benchmark / state.benchmark_start[i] - 1.0
     for k in range(COUNTS):
         out[10 + k] = state.counts[k, i]
 

@@ -26,8 +26,10 @@ from velodrome.envs.portfolio_numbers import (
 )
 
 STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this position in this step
-STOPS, SALES, DECAYS, PURCHASES = range(4)  # the phases of a step
-PHASES = 4
+# The phases of a step. All that closes comes before anything that opens: limits then see what is left, in whatever
+# order instruments stand. Sales come before what they pay for.
+STOPS, CLOSING_SALES, DECAYS, CLOSING_PURCHASES, OPENING_SALES, OPENING_PURCHASES = range(6)
+PHASES = 6
 DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
 NOTICED = 1e-9  # of equity: an order that loses less was not cut but rounded, as target weights lie on their limits
 MOST_LOTS = 1e15
@@ -197,8 +199,10 @@ def opening_part(
     if buys:
         size = cut_to_cash(i, size, quote, terms, book, state)
     size = whole_lots(size, tables.lot[k])
-    if (size * quote <= terms.dust * book.equity) | (size < tables.min_quantity[k]):
+    if size < tables.min_quantity[k]:
         increment(state.counts, DROPPED_MINIMUM, i)
+        return 0.0
+    if size * quote <= terms.dust * book.equity:
         return 0.0
     return size if buys else -size
 
@@ -227,10 +231,23 @@ def decay_order(i: int, k: int, longest: float, share: float, state: Any, params
     return -part if units > 0.0 else part
 
 
+def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any) -> float:
+    """Return an order, or 0 if it is too small or the instrument cannot be traded; either is counted."""
+    if wanted == 0.0:
+        return 0.0
+    if abs(wanted) <= tables.min_quantity[k]:
+        increment(state.counts, DROPPED_MINIMUM, i)
+        return 0.0
+    if not tradable:
+        increment(state.counts, REFUSED_UNTRADABLE, i)
+        return 0.0
+    return wanted
+
+
 def order_of(
     i: int, k: int, phase: int, quote: float, tradable: bool, forced: Forced, state: Any, tables: Any, params: Any
 ) -> float:
-    """Return what is to be bought (above 0) or sold of instrument k in a phase of the step; refusals are counted."""
+    """Return what is to be bought (above 0) or sold of instrument k in a phase of the step."""
     if phase == STOPS:
         wanted = stop_order(i, k, quote, forced.stop, state) if tradable else 0.0
         state.wanted[k, i] = STOPPED_NOW if wanted != 0.0 else 0.0
@@ -239,13 +256,11 @@ def order_of(
         allowed = tradable or params.decay_when_halted
         return decay_order(i, k, forced.longest, forced.share, state, params) if allowed else 0.0
     wanted = state.wanted[k, i]
-    least = tables.min_quantity[k]
-    if (wanted <= least) if phase == PURCHASES else (wanted >= -least):
-        return 0.0
-    if not tradable:
-        increment(state.counts, REFUSED_UNTRADABLE, i)
-        return 0.0
-    return wanted
+    if phase == CLOSING_SALES:
+        wanted = screened(i, k, wanted, tradable, state, tables)
+        state.wanted[k, i] = wanted
+    sells = (phase == CLOSING_SALES) | (phase == OPENING_SALES)
+    return wanted if ((wanted < 0.0) if sells else (wanted > 0.0)) else 0.0
 
 
 def take_orders(
@@ -253,23 +268,21 @@ def take_orders(
     params: Any,
 ) -> Book:  # fmt: skip
     """Carry out the orders of one phase, in the order of the instruments."""
+    opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
+    ordered = (phase == CLOSING_SALES) | (phase == CLOSING_PURCHASES)
     for k in range(tables.lot.size):
         quote = quote_of(k, cursor, bar, tables, params)
         tradable = is_tradable(k, cursor, bar, tables, params)
         wanted = order_of(i, k, phase, quote, tradable, forced, state, tables, params)
-        # First what closes, then what opens: an order may do both.
-        held = state.units[k, i]
-        closing = (held < 0.0) if wanted > 0.0 else (held > 0.0)
-        while wanted != 0.0:
-            if closing:
-                change = closing_part(i, k, wanted, quote, terms, book, state, tables)
+        if wanted == 0.0:
+            continue
+        if opening:
+            change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
+        else:
+            change = closing_part(i, k, wanted, quote, terms, book, state, tables)
+            if ordered:
                 # Closing all may take a rounding more than was wanted; that is no order to open.
-                may_open = ((phase == SALES) | (phase == PURCHASES)) & (abs(change) < abs(wanted))
-                wanted = wanted - change if may_open else 0.0
-                closing = False
-            else:
-                change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
-                wanted = 0.0
-            if change != 0.0:
-                book = trade(i, k, change, quote, terms, book, state, params)
+                state.wanted[k, i] = wanted - change if abs(change) < abs(wanted) else 0.0
+        if change != 0.0:
+            book = trade(i, k, change, quote, terms, book, state, params)
     return book

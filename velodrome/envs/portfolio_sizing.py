@@ -149,3 +149,22 @@ def size_weights(
         if (target == 0.0) & (wanted != 0.0):
             wanted = -state.units[k, i]
         state.wanted[k, i] = wanted
+    if terms.reserve > 0.0:
+        keep_reserve(i, cursor, bar, terms, book, state, tables, params)
+
+
+def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any) -> None:
+    """Cut all purchases by one factor to what there is above the reserve: none goes without because it comes last."""
+    needed, room = 0.0, book.cash - terms.reserve
+    for k in range(tables.lot.size):
+        if is_tradable(k, cursor, bar, tables, params):
+            value = state.wanted[k, i] * quote_of(k, cursor, bar, tables, params)
+            if value > 0.0:
+                needed += value * (1.0 + buy_rate(terms))
+            else:
+                room -= value * (1.0 - sell_rate(terms))
+    if needed > max(0.0, room):
+        part = max(0.0, room) / needed
+        for k in range(tables.lot.size):
+            if (state.wanted[k, i] > 0.0) & is_tradable(k, cursor, bar, tables, params):
+                state.wanted[k, i] *= part

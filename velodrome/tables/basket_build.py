@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars
 from velodrome.bars.read import read_bars
-from velodrome.bars.timeframe import parse_timeframe
-from velodrome.errors import ConfigError
+from velodrome.bars.timeframe import describe_time, parse_timeframe
+from velodrome.errors import ConfigError, DataError
 from velodrome.tables import scaling
 from velodrome.tables.basket import Basket
 from velodrome.tables.build import frozen
@@ -31,6 +31,8 @@ from velodrome.tables.recipe import (
 from velodrome.tables.scaling import TRAIN, Scaler
 from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, Rows, SplitChoice, make_splits
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows
+
+ALLOWED_OVERLAP = 4  # of a bar, the part by which two rows may overlap: one in so many
 
 FeatureChoice = Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]] | None
 
@@ -98,6 +100,7 @@ def make_basket_draft(
     grid, made = make_grid(bars.series, choices, last_moment(bars, choices))
     instruments = tuple(instrument for instrument in made if instrument is not None)
     check_same_columns(bars, instruments)
+    _check_that_rows_follow(grid, choices)
     begin = _first_decision(bars, choices, grid, instruments, min_instruments)
     end = len(grid.time)
     row = [np.array([number]) for number in (begin, end, 0)]
@@ -113,6 +116,22 @@ def make_basket_draft(
         train = cut.get(TRAIN, ((begin, end),))[0]
         ready = fit_scalers(bars.symbols, choices, grid, train, scaler, clip, per_instrument)
     return BasketDraft(bars, choices, grid, instruments, begin, cut, ready, scalers is None, per_instrument)
+
+
+def _check_that_rows_follow(grid: Grid, choices: Choices) -> None:
+    """Refuse rows that open before the one before them has closed: an order would fill before it was decided on."""
+    timeframe = choices.recipe.execution
+    overlap = grid.last_close[:-1] - grid.time[1:]
+    # Days that are an hour longer or shorter, and sessions that end a little late, are no reason.
+    late = np.flatnonzero(overlap > timeframe.typical_nanoseconds // ALLOWED_OVERLAP)
+    if len(late):
+        row = int(late[0])
+        raise DataError(
+            f"the bars of the instruments begin at different times: one opens at {describe_time(grid.time[row + 1])} "
+            f"UTC, before the bar of {describe_time(grid.time[row])} has closed ({len(late)} rows in all). Orders "
+            "would fill at prices from before the decision. Shift the times so that they agree, or give finer bars and "
+            "a timeframe=… into which those of every instrument fit."
+        )
 
 
 def make_choices(

@@ -30,7 +30,8 @@ class Grid(NamedTuple):
     """Execution bars of K instruments side by side."""
 
     time: NDArray[np.int64]  # [T]
-    close_time: NDArray[np.int64]  # [T]
+    close_time: NDArray[np.int64]  # [T] when the first of its bars closes
+    last_close: NDArray[np.int64]  # [T] when the last one does
     open: NDArray[np.float64]  # [T, K] the last close where there is no bar; 0 before the first
     close: NDArray[np.float64]  # [T, K] likewise
     tradable: NDArray[np.uint8]  # [T, K]
@@ -54,6 +55,7 @@ def make_grid(series: Mapping[str, Series], choices: Choices, until: int) -> tup
     lines = [instrument.execution if instrument else None for instrument in instruments]
     time = _union(lines)
     close_time = np.full(len(time), np.iinfo(np.int64).max)
+    last_close = np.zeros(len(time), np.int64)
     shape = (len(time), len(lines))
     opened, closed = np.zeros(shape), np.zeros(shape)
     tradable = np.zeros(shape, np.uint8)
@@ -62,6 +64,7 @@ def make_grid(series: Mapping[str, Series], choices: Choices, until: int) -> tup
             continue
         rows = np.searchsorted(time, line.series.time)
         close_time[rows] = np.minimum(close_time[rows], line.close_time)
+        last_close[rows] = np.maximum(last_close[rows], line.close_time)
         tradable[rows, column] = 1
         last = carried_rows(tradable[:, column])
         known = last >= 0
@@ -72,7 +75,7 @@ def make_grid(series: Mapping[str, Series], choices: Choices, until: int) -> tup
     windows = tuple(
         _window(index, instruments, series, choices, time, close_time) for index in range(len(recipe.windows))
     )
-    return Grid(time, close_time, opened, closed, tradable, windows), instruments
+    return Grid(time, close_time, last_close, opened, closed, tradable, windows), instruments
 
 
 def carried_rows(present: NDArray) -> NDArray[np.int64]:

@@ -252,10 +252,15 @@ def constant_scalars(world: World) -> Any:
     return type(world.params)(*(value if isinstance(value, float) else int(value) for value in world.params))
 
 
-def kernel_folder(name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any]) -> Path:
-    """Return the folder for a compiled function; if it is new, check the user's functions and tell the user."""
+def kernel_folder(
+    name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any], how: str = ""
+) -> Path:
+    """Return the folder for a compiled function; if it is new, check the user's functions and tell the user.
+
+    how: says apart what else decides on the code that is generated.
+    """
     versions = "|".join(f"{package}={_version(package)}" for package in ("numba", "numba-cuda", "numpy", "llvmlite"))
-    key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}".encode())
+    key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}|{how}".encode())
     label = re.sub(r"[^A-Za-z0-9_]+", "-", f"{name}-{target}")
     folder = cache_folder() / f"{label}-{key.hexdigest()[:24]}"
     source = folder / f"{function.__name__}.py"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, params_record, state_dtype
 from velodrome.errors import ConfigError
-from velodrome.vector import batch, memory
+from velodrome.vector import batch, inlining, memory, packing
 from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
 from velodrome.vector.inlining import InlinedCompiler
@@ -40,6 +42,11 @@ COMPILED_MEMORY = {
 }
 MAKE_ARRAYS = ("unpack", "step_block", "gather_block")  # functions of batch.py and packing.py
 
+# What generates code itself has no bytecode that a fingerprint could cover.
+CODE_GENERATION = hashlib.sha256(
+    b"".join(Path(str(module.__file__)).read_bytes() for module in (memory, inlining, packing)) + repr(OPTIONS).encode()
+).hexdigest()
+
 _compiled: dict[str, Any] = {}
 # By type of state, then by fingerprint: functions that loops call. The loops of a rule have most in common.
 _inlined: dict[np.dtype, dict[str, Any]] = {}
@@ -60,7 +67,7 @@ def _compile(
     name: str, loop: Any, target: str, substitutions: dict[str, Any], parallel: bool = False,
     known: dict[str, Any] | None = None,
 ) -> Any:  # fmt: skip
-    folder = kernel_folder(name, loop, target, substitutions)
+    folder = kernel_folder(name, loop, target, substitutions, CODE_GENERATION)
     key = str(folder)
     if key not in _compiled:
         filename = str(folder / f"{loop.__name__}.py")
