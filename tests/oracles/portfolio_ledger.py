@@ -296,6 +296,8 @@ class PortfolioLedger:
                 for k in free:
                     if wanted[k] > 0.0:
                         wanted[k] *= max(0.0, room) / needed
+                        if self._is_dust(wanted[k] * self.quotes[k], equity):
+                            wanted[k] = 0.0
         return wanted
 
     # Orders

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -122,9 +123,7 @@ def assert_equal_runs(run: Run, reference: Run) -> None:
 
 def processes() -> Any:
     """Return the context of processes that are forked from one that has imported this module."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
+    return multiprocessing.get_context("forkserver")  # tests/conftest.py says what it imports
 
 
 def command_line(folder: Path, settings: dict[str, Any]) -> list[str]:
@@ -138,12 +137,13 @@ def command_line(folder: Path, settings: dict[str, Any]) -> list[str]:
 
 def _carry_out(words: list[str], begun: Event, end: End | None, output: str) -> None:
     torch.set_num_threads(1)
-    if end is not None:
-        end.arrange()
     with open(output, "a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         begun.set()
+        # Not before: whoever dies while setting an event leaves its lock to nobody.
+        if end is not None:
+            end.arrange()
         code = cli.run(words)
     os._exit(code)
 
@@ -212,7 +212,10 @@ def start(words: list[str], output: Path, end: End | None = None) -> BaseProcess
     begun = context.Event()
     process = context.Process(target=_carry_out, args=(words, begun, end, str(output)))
     process.start()
-    assert begun.wait(TIMEOUT)
+    until = time.monotonic() + TIMEOUT
+    while not begun.wait(1.0):
+        assert process.is_alive(), f"ended with {process.exitcode} before it began"
+        assert time.monotonic() < until, f"not begun after {TIMEOUT} s"
     return process
 
 

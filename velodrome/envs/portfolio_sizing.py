@@ -167,4 +167,6 @@ def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state:
         part = max(0.0, room) / needed
         for k in range(tables.lot.size):
             if (state.wanted[k, i] > 0.0) & is_tradable(k, cursor, bar, tables, params):
-                state.wanted[k, i] *= part
+                wanted = state.wanted[k, i] * part
+                worth = wanted * quote_of(k, cursor, bar, tables, params)
+                state.wanted[k, i] = wanted if worth > DUST * book.equity else 0.0
