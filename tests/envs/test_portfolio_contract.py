@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.baskets import small_basket
 from tests.contracts.environment import EnvironmentContract
 from velodrome.envs.portfolio_world import portfolio_world
@@ -42,3 +44,12 @@ class TestDiscreteWithOwnReward(EnvironmentContract):
             fee_tiers=((0.0, 0.003), (20_000.0, 0.001)), episode_length=15, start="sequential", allow_short=True,
             final_discount=0.9,
         )  # fmt: skip
+
+    # Both compile loops of their own; the classes above show the same of loops that others share.
+    @pytest.mark.slow
+    def test_threads_do_not_change_results(self):
+        super().test_threads_do_not_change_results()
+
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()

@@ -247,6 +247,7 @@ def test_portfolios_of_every_kind_of_action_are_learnt_on(name, kind):
         assert worlds.action_space.contains(actions[0])
 
 
+@pytest.mark.slow
 def test_a_hundred_instruments_are_learnt_on():
     learner = make_ppo(portfolio_worlds(4, 100, action="discrete"), SMALL)
     metrics = learner.iterate()

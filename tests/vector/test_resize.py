@@ -46,6 +46,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return pickle.loads(target.read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", resizing.COURSES)
 def test_so_it_is_on_the_simulated_device(name, simulated):
     assert isinstance(simulated[name], int), simulated[name]
