@@ -160,6 +160,7 @@ def test_data_features_lists_every_feature(capsys):
     assert cli.run(["data", "features"]) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in vd.describe_features())
+    assert all(name in told for name in ("rank:FEATURE", "zscore:FEATURE", "mean:FEATURE", "market_return"))
 
 
 # bench step

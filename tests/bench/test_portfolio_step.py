@@ -7,6 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
+from velodrome import cli
 from velodrome.bench import portfolio_step
 from velodrome.bench.parity import ParityError
 from velodrome.bench.portfolio_step import (
@@ -92,3 +93,14 @@ def test_a_rule_that_differs_ends_the_benchmark_before_it_times_anything(monkeyp
 def test_a_portfolio_needs_two_instruments():
     with pytest.raises((ConfigError, ValueError), match="2 to 1,000"):
         PortfolioOptions(instruments=(1,))
+
+
+def test_too_few_bars_for_an_episode_are_told_and_just_enough_will_do(capsys):
+    assert cli.run(["bench", "step", "--env", "portfolio", "--bars", "500"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "bars = 500 are too few: an episode of 500 decisions" in told
+    assert "needs 554" in told
+    with pytest.raises(ValueError, match="needs 554"):
+        PortfolioOptions(bars=553)
+    problem = portfolio_problem(PortfolioOptions(bars=554), 3)
+    assert problem.basket.end[0] - problem.peer_tables.episode_length == problem.basket.begin[0] + 1

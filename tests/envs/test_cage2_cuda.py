@@ -6,11 +6,7 @@ variable must be set before Numba is imported, hence a process of its own.
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +15,9 @@ import pytest
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.contracts.cuda import assert_as_on_the_cpu, records_on_cuda, simulated_records, write_records
 from tests.oracles.cage2_rewards import everything
-from tests.vector.scenarios import Scenario, assert_identical, record
+from tests.vector.scenarios import Scenario
 from velodrome.envs.cage2 import cage2_world
 
 SCENARIOS = {
@@ -45,32 +42,14 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-def records_on_cuda() -> dict[str, Any]:
-    """Play every scenario on the CUDA backend; a traceback where one fails."""
-    records: dict[str, Any] = {}
-    for name, scenario in SCENARIOS.items():
-        try:
-            records[name] = record(scenario.make("cuda"), scenario)
-        except Exception:
-            records[name] = traceback.format_exc()
-    return records
-
-
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    target = tmp_path_factory.mktemp("cuda") / "records.pickle"
-    answer = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", __file__, str(target)],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
-    return pickle.loads(target.read_bytes())
+    return simulated_records(__file__, tmp_path_factory.mktemp("cuda") / "records.pickle")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_simulated_device_agrees_to_the_bit(name, simulated):
-    assert isinstance(simulated[name], list), simulated[name]
-    assert_identical(record(SCENARIOS[name].make("native"), SCENARIOS[name]), simulated[name])
+    assert_as_on_the_cpu(SCENARIOS[name], simulated[name])
 
 
 def test_the_scenarios_reach_what_they_are_for(simulated):
@@ -85,10 +64,9 @@ def test_a_gpu_agrees_to_the_bit():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    for name, found in records_on_cuda().items():
-        assert isinstance(found, list), found
-        assert_identical(record(SCENARIOS[name].make("native"), SCENARIOS[name]), found)
+    for name, found in records_on_cuda(SCENARIOS).items():
+        assert_as_on_the_cpu(SCENARIOS[name], found)
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(pickle.dumps(records_on_cuda()))
+    write_records(SCENARIOS, Path(sys.argv[1]))

@@ -71,12 +71,15 @@ def learnable_market(kind: str, seed: int) -> Market:
     )  # fmt: skip
 
 
-def share_of_optimum(policy: Policy, market: Market, split: str = "test", pieces: int = 500) -> float:
+def share_of_optimum(
+    policy: Policy, market: Market | Basket, split: str = "test", pieces: int = 500, **params: Any
+) -> float:
     """Return the mean log return a bar over a whole split, as a share of the best; played in pieces side by side."""
     part = market.split(split)
     length = int(part.end[0] - 1 - part.begin[0]) // pieces
     first = part.begin[0] + length * np.arange(pieces)
-    envs = vd.make_vec("trading", pieces, market=part, observation="cursor", autoreset=False, threads=1)
+    name = "portfolio" if isinstance(market, Basket) else "trading"
+    envs = vd.make_vec(name, pieces, market=part, observation="cursor", autoreset=False, threads=1, **params)
     observation, _ = envs.reset(seed=0, options={"cursor": first, "last": first + length})
     policy.begin(pieces)
     total = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -10,12 +12,14 @@ from tests.learn.policies import Recorded
 from tests.learn.portfolios import INSTRUMENTS, KNOWING, FollowsTheLast, factors_basket, split_basket
 from velodrome.envs.portfolio_world import portfolio_world
 from velodrome.errors import ConfigError
-from velodrome.learn.baselines import RandomPolicy
+from velodrome.learn.baselines import ConstantPolicy, RandomPolicy
+from velodrome.learn.evaluate import evaluate_policy
 from velodrome.learn.portfolio_backtest import (
     PortfolioBacktest,
     contributions,
     curve,
     draws_anything,
+    owed_share,
     portfolio_backtest,
     portfolio_config,
 )
@@ -139,6 +143,46 @@ def test_an_account_that_is_ruined_keeps_what_is_left_and_holds_nothing():
     found = contributions(played)
     total = (played.equity[-1] / played.equity[0] - 1.0).mean()
     assert sum(row["contribution"] for row in found) == pytest.approx(total, abs=1e-9)
+
+
+def test_what_a_short_owes_beyond_the_account_is_kept_apart_and_the_books_say_so():
+    rises = split_basket(240, halts=0.0)
+    ((low, _),) = rises.splits["test"]
+    factor = np.ones(len(rises.time))
+    factor[low + 5 :] = 20.0
+    rises = replace(rises, open=rises.open * factor[:, None], close=rises.close * factor[:, None])
+    params = {"weighting": "signed", "allow_short": True, "fill": "close"}
+    short = ConstantPolicy(np.array([-0.5, 0.0, 0.0], np.float32))
+    played = portfolio_backtest(short, rises, "test", params)
+    assert played.bars[0] == 5
+    assert played.equity[-1, 0] == 0.0
+    assert played.owed[0] > 10_000
+    assert owed_share(played) == played.owed[0] / 10_000
+    total = played.equity[-1, 0] / played.equity[0, 0] - 1.0
+    assert sum(row["contribution"] for row in contributions(played)) == pytest.approx(total - owed_share(played))
+    assert portfolio_round_trips(played)["profit"].sum() == pytest.approx(-10_000 - played.owed[0])
+    found = evaluate_policy(short, rises, "test", params, samples=20, random_seeds=1)
+    assert found.information["owed"] == owed_share(played)
+    assert owed_share(portfolio_backtest(short, BASKET, "test", params)) == 0.0
+
+
+def test_a_short_that_is_enlarged_and_decays_in_one_bar_is_no_long_trade():
+    calm = split_basket(240, halts=0.0)
+    ((low, high),) = calm.splits["test"]
+    actions = np.zeros((high - low - 1, 1, INSTRUMENTS), np.float32)
+    actions[0, 0, 0], actions[3, 0, 0] = -0.2, -0.1
+    params = {
+        "action": "orders", "allow_short": True, "order_scale": 1.0, "fill": "close", "max_holding": 3, "decay": 0.9,
+        "buys_restart_holding": False,
+    }  # fmt: skip
+    played = portfolio_backtest(Recorded(actions), calm, "test", params)
+    both = (played.notes["bought"] > 0) & (played.notes["sold"] > 0)
+    assert both[3, 0, 0]
+    assert played.notes["bought"][3, 0, 0] > -played.units[3, 0, 0], "more than was held before the order"
+    trades = portfolio_round_trips(played)
+    assert set(trades["side"]) == {"short"}
+    assert trades.height == 1
+    assert trades["profit"].sum() == pytest.approx(played.equity[-1, 0] - played.equity[0, 0], abs=1e-6)
 
 
 def test_seeds_differ_in_what_is_drawn_and_some_may_be_kept_in_detail_alone():

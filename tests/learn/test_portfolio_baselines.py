@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -98,7 +100,37 @@ def test_stops_and_decay_do_not_sell_what_is_to_be_held():
 def test_limits_hold_for_baselines_too(limits, invested):
     for name in (EQUAL_HELD, EQUAL_REBALANCED):
         account = played(name, fill="close", **limits)
-        assert account.gross[1, 0] == pytest.approx(invested, rel=0.01), name
+        # What is bought first is at the quotes, which are the closes of the row before.
+        bought = account.units[1, :, 0] * account.close[0]
+        assert bought == pytest.approx(np.full(3, 10_000 * invested / 3), rel=1e-5), name
+
+
+def test_instruments_that_ended_before_the_split_have_no_share():
+    ended = split_basket(200, halts=0.0)
+    ((low, _),) = ended.splits["test"]
+    tradable = ended.tradable.copy()
+    tradable[low:, 1] = 0
+    opened, close = ended.open.copy(), ended.close.copy()
+    opened[low:, 1] = close[low:, 1] = close[low - 1, 1]
+    ended = replace(ended, tradable=tradable, open=opened, close=close)
+    for name in (EQUAL_HELD, EQUAL_REBALANCED):
+        account = played(name, ended, fill="close")
+        assert account.gross[1, 0] == pytest.approx(1.0, rel=1e-4), name
+        assert (account.units[:, 1] == 0.0).all()
+        bought = account.units[1, :, 0] * account.close[0]
+        assert bought == pytest.approx(np.array([5_000, 0.0, 5_000]), rel=1e-5), name
+        assert "can be had" in baselines(ended)[name].note
+
+
+def test_an_order_at_the_next_bar_cannot_fill_on_the_first_row_of_a_split():
+    brief = split_basket(200, halts=0.0)
+    ((low, _),) = brief.splits["test"]
+    tradable = brief.tradable.copy()
+    tradable[low + 1 :, 1] = 0
+    brief = replace(brief, tradable=tradable)
+    assert (played(EQUAL_HELD, brief, fill="close").units[1, :, 0] > 0.0).all()
+    assert (played(EQUAL_HELD, brief).units[1, :, 0] > 0.0).tolist() == [True, False, True]
+    assert played(EQUAL_HELD, brief).gross[1, 0] == pytest.approx(1.0, rel=0.01)
 
 
 def test_what_is_not_listed_at_the_start_is_left_out_and_what_is_halted_is_bought_later():

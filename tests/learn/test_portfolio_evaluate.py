@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tests.learn.portfolios import KNOWING, FollowsTheLast, factors_basket, split_basket
 from velodrome.errors import LeakError
+from velodrome.learn import portfolio_backtest
 from velodrome.learn.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, RANDOM, ConstantPolicy
 from velodrome.learn.evaluate import Evaluation, evaluate_policy, quick_figures
 from velodrome.learn.evaluation import COMPARED
@@ -132,3 +133,22 @@ def test_discrete_actions_are_named_and_ends_before_the_last_bar_are_said():
     assert any("terminated early" in warning for warning in found.warnings)
     assert any("no trading costs" in warning for warning in found.warnings)
     assert any("equal, held: 1 of 1 episodes terminated early" in note for note in found.notes)
+
+
+def test_seeds_that_would_fill_the_memory_are_not_kept_in_detail_and_the_notes_say_so(monkeypatch):
+    wild = split_basket()
+    params = {"buy_fee": (0.0, 0.01), "slippage": 0.001}
+    policy = ConstantPolicy(np.array([1.0, 0.5, 0.0, -1.0], np.float32))
+    whole = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
+    assert not [note for note in whole.notes if "memory" in note]
+    ((low, high),) = wild.splits["test"]
+    monkeypatch.setattr(portfolio_backtest, "VALUES_IN_DETAIL", 2 * (high - low) * 3 + 1)
+    some = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
+    assert any("agent: trades, win rate, actions and contributions are those of the first 2 of 4" in note
+               for note in some.notes)  # fmt: skip
+    assert set(some.trades["seed"]) == {0, 1}
+    assert set(whole.trades["seed"]) == {0, 1, 2, 3}
+    for name in ("return", "turnover", "orders"):
+        assert some.row(name).value == whole.row(name).value
+    monkeypatch.setattr(portfolio_backtest, "VALUES_IN_DETAIL", 1)
+    assert set(evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4}).trades["seed"]) == {0}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import velodrome as vd
+from tests.learn.learners import share_of_optimum
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.backtest import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
@@ -34,25 +35,6 @@ def basket() -> Basket:
         bars, features=["log_return"], windows=4,
         splits={"train": train, "test": 1.0 - train}, check_leaks=False,
     )  # fmt: skip
-
-
-def share_of_best(policy: Policy, basket: Basket, split: str = "test", pieces: int = 500, **params: Any) -> float:
-    """Return the mean log return a bar over a whole split, as a share of the best; played in pieces side by side."""
-    part = basket.split(split)
-    length = int(part.end[0] - 1 - part.begin[0]) // pieces
-    first = part.begin[0] + length * np.arange(pieces)
-    envs = vd.make_vec(
-        "portfolio", pieces, market=part, observation="cursor", autoreset=False, threads=1, **ENVIRONMENT, **params
-    )
-    observation, _ = envs.reset(seed=0, options={"cursor": first, "last": first + length})
-    policy.begin(pieces)
-    total = 0.0
-    for _ in range(length):
-        observation, reward, terminated, _, _ = envs.step(policy.act(observation))
-        assert not terminated.any()
-        total += float(reward.sum(dtype=np.float64))
-    assert basket.optimum is not None
-    return total / (pieces * length) / basket.optimum
 
 
 def learned(basket: Basket, network: dict[str, Any], steps: int, **params: Any) -> Policy:
@@ -83,9 +65,9 @@ class EqualWeights:
 
 def test_one_network_for_all_instruments_comes_close_to_the_best_out_of_sample(basket):
     policy = learned(basket, {"kind": "instruments", "hidden": (32, 32)}, 120_000)
-    reached = share_of_best(policy, basket)
+    reached = share_of_optimum(policy, basket, **ENVIRONMENT)
     assert reached >= 0.88
-    assert reached > share_of_best(EqualWeights(), basket) + 0.5
+    assert reached > share_of_optimum(EqualWeights(), basket, **ENVIRONMENT) + 0.5
 
 
 @pytest.mark.slow
@@ -100,4 +82,5 @@ def test_one_network_for_all_instruments_comes_close_to_the_best_out_of_sample(b
     ids=["instruments, softmax", "instruments, dirichlet", "instruments, simplex", "flat, softmax"],
 )
 def test_portfolios_come_close_to_the_best_out_of_sample(network, params, steps, share, basket):
-    assert share_of_best(learned(basket, network, steps, **params), basket, **params) >= share
+    policy = learned(basket, network, steps, **params)
+    assert share_of_optimum(policy, basket, **ENVIRONMENT, **params) >= share

@@ -90,6 +90,13 @@ def test_the_page_has_the_charts_and_says_what_they_are(evaluation, tmp_path):
     assert "mean of their accounts" not in text
 
 
+def test_what_a_ruined_account_owes_is_said_beside_its_contributions(evaluation, tmp_path):
+    assert evaluation.information["owed"] == 0.0
+    ruined = replace(evaluation, information={**evaluation.information, "owed": 0.25})
+    text = text_of(write_report(ruined, tmp_path / "r.html", "waves").read_text("utf-8"))
+    assert "All together are the total return, less the 25.0 % that the ruined account owes beyond all it had." in text
+
+
 def test_marks_of_entries_lie_on_the_price(evaluation):
     figure = charts.position_figure(evaluation, "factors_0")
     price = next(trace for trace in figure["data"] if trace["name"] == "close")

@@ -296,6 +296,13 @@ def test_a_setting_without_effect_is_refused(overrides, told):
     assert told in refusal(None, overrides)
 
 
+def test_a_source_that_is_a_list_is_refused_unless_an_override_replaces_it(write):
+    path = write("market:\n  source: [a, b]\n")
+    assert "market.source" in refusal(path, ["steps=100"])
+    assert "market.source" in refusal(path, ["market.source=[c]"])
+    assert load_run_config(path, ["market.source=prices/"]).market.source == "prices/"
+
+
 def test_a_file_that_sets_the_other_algorithm_is_refused(write):
     path = write("algorithm: dqn\nppo:\n  clip: 0.2\n")
     assert refusal(path) == (

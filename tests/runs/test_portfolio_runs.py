@@ -124,6 +124,28 @@ def test_walk_forward_trains_each_fold_anew_and_joins_the_tests(tmp_path):
     assert (walked.path / "walk_forward.html").exists()
 
 
+def test_walk_forward_walks_on_the_basket_that_the_run_was_given_or_not_at_all(tmp_path):
+    bars = vd.synthetic_bars("gbm", 400, symbols=INSTRUMENTS, volatility=0.01)
+    choices = {"windows": 4, "features": ["log_return"], "check_leaks": False}
+    basket = vd.build_basket(bars, scaler="none", **choices)
+    # The configuration's own market could be built as well: other data, on which it must not walk.
+    made = train(mode="quiet", evaluate=False, market=basket, **tiny(tmp_path, steps=256))
+    with pytest.raises(RunError, match="the data has changed"):
+        walk_forward(made, 2, console=Console(file=io.StringIO()))
+    walked = walk_forward(made, 2, console=Console(file=io.StringIO(), width=300), market=basket)
+    assert walked.settings["data"] == basket.content_hash
+    assert walked.joined.information["data_hash"] == basket.content_hash
+    for fold in walked.folds:
+        assert fold.evaluation.information["data_hash"] != basket.content_hash, "its splits are its own"
+        assert fold.evaluation.information["optimum"] is None
+    scaled = vd.build_basket(bars, **choices)
+    made = train(mode="quiet", evaluate=False, market=scaled, **tiny(tmp_path, steps=256))
+    with pytest.raises(RunError, match="the data has changed"):
+        walk_forward(made, 2, console=Console(file=io.StringIO()), market=basket)
+    with pytest.raises(ConfigError, match=r"was scaled \(standard\) .* scaler='none'"):
+        walk_forward(made, 2, console=Console(file=io.StringIO()), market=scaled)
+
+
 def test_what_the_live_view_is_told():
     config = load_run_config("portfolio")
     assert facts_of(config, "cpu").rule_environment

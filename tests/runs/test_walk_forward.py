@@ -19,7 +19,7 @@ from velodrome.learn.evaluation import Evaluation
 from velodrome.runs.config_files import load_run_config
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run
-from velodrome.runs.walk_forward import SPLIT, FoldsPolicy, walk_forward
+from velodrome.runs.walk_forward import SPLIT, FoldsPolicy, _cut_anew, walk_forward
 
 SETTINGS = {"steps": 192, "market.length": 600, "params.fee": 0.0001}
 
@@ -226,3 +226,25 @@ def test_instruments_change_folds_each_at_its_own_row_and_begin_without_memory()
 def test_bars_of_an_embargo_belong_to_the_fold_before():
     joined = FoldsPolicy([Remembers(0), Remembers(1)], [[(0, 4)], [(6, 9)]], 9, left_at=None)
     assert joined.fold_of_row.tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1]
+
+
+def test_a_market_that_was_built_already_is_cut_and_scaled_anew_for_each_fold(tmp_path):
+    config = config_in(tmp_path)
+    bars = vd.synthetic_bars("gbm", 600, seed=5)
+    market = vd.build_market(bars, windows=4, check_leaks=False)
+    walked = walk_forward(config, 2, console=silent(), market=market)
+    assert walked.joined.information["data_hash"] == market.content_hash
+    parts = tables.walk_forward(market, 2)
+    for fold, part in zip(walked.folds, parts, strict=True):
+        low, high = part.splits["test"][0]
+        found = fold.evaluation.information
+        assert found["bars"] == high - low - 1
+        own = _cut_anew(market, fold.splits, 0)
+        assert found["data_hash"] == own.content_hash != market.content_hash
+        built = vd.build_market(bars, windows=4, check_leaks=False, splits=fold.splits)
+        assert own.splits == built.splits
+        assert np.allclose(own.scalers[0].centre, built.scalers[0].centre, atol=1e-6)
+        assert np.allclose(own.scalers[0].scale, built.scalers[0].scale, rtol=1e-4)
+    basket = vd.build_basket(vd.synthetic_bars("gbm", 100, symbols=2), windows=4, check_leaks=False)
+    with pytest.raises(ConfigError, match="market is a Basket"):
+        walk_forward(config, 2, console=silent(), market=basket)

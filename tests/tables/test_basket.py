@@ -195,6 +195,10 @@ def test_a_basket_is_read_from_a_folder(tmp_path):
         basket.close[0, 0] = 1.0
 
 
+def two_columns(series: Series) -> np.ndarray:
+    return np.column_stack([series.close, series.open])
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [
@@ -204,11 +208,18 @@ def test_a_basket_is_read_from_a_folder(tmp_path):
         (["rank:close", "rank:close"], "rank:close more than once"),
         ("rank:close", "a list is needed"),
         (["rank:clos"], "no feature or column 'clos'"),
+        ([two_columns, "rank:two_columns"], "compares 'two_columns', .* the columns two_columns_0, two_columns_1"),
     ],
 )
 def test_a_wrong_comparison_is_refused(features, message, bars):
     with pytest.raises(ConfigError, match=message):
         unscaled(bars, features)
+
+
+def test_a_listing_that_is_too_short_for_its_features_can_be_left_out(bars):
+    brief = Bars({"AAA": bars["AAA"], "NEW": bars["BBB"].slice(0, 10)}, "1m", "UTC")
+    with pytest.raises(ConfigError, match=r"of NEW: .* or leave it out \(symbols= without NEW\)"):
+        unscaled(brief)
 
 
 def test_ranks_share_their_place_when_values_are_equal():

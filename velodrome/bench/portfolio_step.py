@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
 from velodrome.bars import synthetic_bars
@@ -37,6 +37,7 @@ FEATURES = (
     "log_return", "range", "rsi_14", "macd_hist_relative", "bollinger_20", "volatility_20", "volume_z_50",
     "sma_distance_50", "log_return_5", "log_return_20", "rsi_30",
 )  # fmt: skip
+WARM_UP = 49  # bars until all of them have a value
 
 
 class PortfolioOptions(RateOptions):
@@ -58,6 +59,17 @@ class PortfolioOptions(RateOptions):
         if not counts or not all(2 <= count <= 1_000 for count in counts):
             raise ValueError("needs one or more whole numbers from 2 to 1,000")
         return tuple(sorted(set(counts)))
+
+    @model_validator(mode="after")
+    def _an_episode_fits(self) -> PortfolioOptions:
+        needed = self.episode_length + WARM_UP + self.window
+        if self.bars < needed:
+            raise ValueError(
+                f"bars = {self.bars:,} are too few: an episode of {self.episode_length:,} decisions after {WARM_UP} "
+                f"bars of warm-up and a window of {self.window} needs {needed:,}; give more bars or a shorter "
+                "episode_length"
+            )
+        return self
 
 
 class PortfolioReport(RateReport):

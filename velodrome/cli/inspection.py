@@ -46,10 +46,11 @@ def check(
 
 @data.command
 def features() -> None:
-    """List the features that `vd.build_market` knows by name, by family."""
+    """List the features that `vd.build_market` and `vd.build_basket` know by name, by family."""
     from rich.table import Table
 
     from velodrome.tables import describe_features
+    from velodrome.tables.cross_section import describe_cross_features
     from velodrome.tables.families import DEFAULT_FEATURES, FAMILIES
 
     described = describe_features()
@@ -64,6 +65,8 @@ def features() -> None:
         table.add_row(family.name, family.example, numbers, described.pop(family.example))
     for name, explanation in described.items():
         table.add_row("columns of the data", name, "", explanation)
+    for name, explanation in describe_cross_features().items():
+        table.add_row("instruments of a basket", name, "", explanation)
     console().print(table)
 
 

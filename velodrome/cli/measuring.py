@@ -67,7 +67,8 @@ def step(
     plot
         File for a plot, as PNG.
     quick
-        A coarse run of under half a minute; other options still win where given.
+        A coarse run of under half a minute; other options still win where given. The first run on a machine compiles
+        before it measures, with --env portfolio for longer than that.
     """
     given = {
         "sizes": split_words(sizes), "against": split_words(against), "seconds": seconds, "repeats": repeats,

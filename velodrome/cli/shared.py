@@ -64,8 +64,10 @@ def validated(model: type[Options], given: dict[str, Any]) -> Options:
         return model(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
+        name = str(first["loc"][0]) if first["loc"] else None
         problem = str(first["msg"]).removeprefix("Value error, ")
+        if not name:  # of several options together
+            raise ConfigError(f"{problem}.") from error
         received = given.get(name)
         shown = " ".join(map(str, received)) if isinstance(received, tuple) else received
         flag = name.removesuffix("_path").replace("_", "-")

@@ -121,7 +121,7 @@ class Records:
 
     columns: Mapping[str, NDArray]  # by state column: [T + 1, n], or [T + 1, rows, m] of the first m
     noted: Mapping[str, NDArray]  # by state column that is emptied after each step: [T, rows, m]
-    actions: NDArray  # [T, n, …] as the rule received them
+    actions: NDArray  # [T, m, …] as the rule received them
     rewards: NDArray[np.float64]  # [T, n]
     bars: NDArray[np.int64]  # [n] steps until the episode ended
     start_state: Mapping[str, NDArray]  # by state column: [n], or [rows, n]
@@ -141,7 +141,7 @@ def play_through(
     """Play an episode from each first bar to its last in one batch, and write down state columns bar by bar.
 
     noted: columns that hold what one step did; they are emptied after it.
-    detailed: of how many environments columns of several rows are written down; of all if None.
+    detailed: of how many environments actions and columns of several rows are written down; of all if None.
     """
     count = len(first)
     kept = count if detailed is None else detailed
@@ -166,7 +166,7 @@ def play_through(
     # As the rule receives them: a continuous action is a float32 there.
     whole = isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
     shape: tuple[int, ...] = () if has_one_number(space) else space.shape or ()
-    actions = np.zeros((longest, count, *shape), np.int64 if whole else np.float32)
+    actions = np.zeros((longest, kept, *shape), np.int64 if whole else np.float32)
     rewards = np.zeros((longest, count))
     bars = np.zeros(count, np.int64)
     alive = np.ones(count, bool)
@@ -174,7 +174,7 @@ def play_through(
     for bar in range(longest):
         chosen = np.asarray(policy.act(observation))
         observation, reward, terminated, truncated, _ = envs.step(chosen)
-        actions[bar], rewards[bar] = chosen.reshape(count, *shape), reward
+        actions[bar], rewards[bar] = chosen.reshape(count, *shape)[:kept], reward
         bars += alive
         for name, record in columns.items():
             record[bar + 1] = now(name)

@@ -113,6 +113,11 @@ def evaluate_policy(
     remarks = [*notes]
     if len(used) < len(given):
         remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(given)}")
+    if agent.traded_seeds < agent.seeds:
+        remarks.append(
+            f"agent: {game.in_detail} are those of the first {agent.traded_seeds} of {agent.seeds} seeds, because more "
+            "would fill the memory; the rest are means over seeds"
+        )
     others: list[Played] = []
     for baseline in game.baselines(agent, given[0]):
         remarks.append(f"{LABELS[baseline.name]}: {baseline.note}")

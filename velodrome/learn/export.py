@@ -2,8 +2,8 @@
 
 The function in the file takes `observation`, [n, floats] float32 in the layout of observation="flat" (windows, then
 values as the environment gives them: normalisation is inside), and, if the network remembers, `memory`, [n, width],
-zeros at the begin of an episode. It returns `actions` (the likeliest, within their range), `parameters` (logits, means
-or action values) and, if the network remembers, `next_memory` for the next step. n is free.
+zeros at the beginning of an episode. It returns `actions` (the likeliest, within their range), `parameters` (logits,
+means or action values) and, if the network remembers, `next_memory` for the next step. n is free.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ class Game(Protocol):
 
     name: str  # of the environment
     of_first_seed: str  # the figures of baselines that are not means over seeds
+    in_detail: str  # what is known of the first seeds alone where all would be too many
     draws: bool  # whether two seeds can differ
     costs: bool  # whether trading costs anything
 

@@ -23,20 +23,23 @@ from velodrome.tables.basket import Basket
 RECORDED = (
     "equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover", "spread_sum", "fills", "units",
 )  # fmt: skip
+VALUES_IN_DETAIL = 20_000_000  # of one array [T, K, D]; there are about a dozen
 
 
 @dataclass(frozen=True)
 class PortfolioBacktest:
     """An account bar by bar, S seeds side by side, the first D of them in detail. Row 0 is before any decision.
 
-    An episode that terminated early (bankrupt) keeps its last equity to the end, without a position.
+    An episode that terminated early (bankrupt) keeps its last equity to the end, without a position. One that shorts
+    have ruined may owe more than it has: its equity is 0 then, and what it owes is kept apart.
     """
 
     symbols: tuple[str, ...]
     time: NDArray[np.int64]  # [T + 1] nanoseconds UTC at which the bar opens; equity is at its close
     close: NDArray[np.float64]  # [T + 1, K]
     quote: NDArray[np.float64]  # [T, K] at which the orders of each decision fill, before costs
-    equity: NDArray[np.float64]  # [T + 1, S]
+    equity: NDArray[np.float64]  # [T + 1, S] at least 0
+    owed: NDArray[np.float64]  # [S] at the end, beyond that
     cash: NDArray[np.float64]  # [T + 1, S]
     gross: NDArray[np.float64]  # [T + 1, S] Σ |weights|
     largest: NDArray[np.float64]  # [T + 1, S] |weight|
@@ -95,7 +98,10 @@ class PortfolioBacktest:
 
 @dataclass(frozen=True)
 class Flows:
-    """By bar, instrument and seed in detail, [T, K, D], in currency: gain − fees − spread − funding adds up to ΔE."""
+    """By bar, instrument and seed in detail, [T, K, D], in currency.
+
+    gain − fees − spread − funding adds up to the change of equity; where that is below 0 in the end, to less.
+    """
 
     gain: NDArray[np.float64]  # Σ units · change of price
     fees: NDArray[np.float64]
@@ -150,6 +156,7 @@ def portfolio_backtest(
         close=part.close[begin:end],
         quote=quotes(part, config)[begin : end - 1],
         equity=np.maximum(account["equity"], 0.0),
+        owed=np.maximum(-account["equity"][-1], 0.0),
         cash=np.where(on, account["cash"], np.maximum(account["equity"], 0.0)),
         **{name: np.where(on, account[name], 0.0) for name in ("gross", "largest", "positions")},
         fees=np.diff(account["fees"], axis=0),
@@ -161,11 +168,17 @@ def portfolio_backtest(
         bars=records.bars,
         units=np.where(on[:, None, :kept], records.columns["units"], 0.0),
         notes=_while_on(records, on[1:, None, :kept]),
-        actions=records.actions[:, :kept],
+        actions=records.actions,
         seeds=tuple(int(seed) for seed in seeds),
         config=config,
         world=plain,
     )
+
+
+def seeds_in_detail(basket: Basket, split: str) -> int:
+    """Return how many seeds an evaluation can know in detail without filling the memory; at least one."""
+    part = basket.split(split)
+    return max(1, VALUES_IN_DETAIL // (int(part.end[0] - part.begin[0]) * len(part.symbols)))
 
 
 def _while_on(records: Records, on: NDArray[np.bool_]) -> dict[str, NDArray]:
@@ -227,7 +240,7 @@ def contributions(played: PortfolioBacktest) -> list[dict[str, Any]]:
     """Return what each instrument added to the return, as a share of the start equity: means over seeds in detail.
 
     `contribution` is `gain` (units times the change of price) less `costs`; over all instruments it adds up to the
-    total return.
+    total return, less `owed_share` where an account was ruined below zero.
     """
     start = played.equity[0, : played.detailed]
     flows = played.flows
@@ -242,3 +255,9 @@ def contributions(played: PortfolioBacktest) -> list[dict[str, Any]]:
         {"symbol": symbol, **{name: float(values[k]) for name, values in by_instrument.items()}}
         for k, symbol in enumerate(played.symbols)
     ]
+
+
+def owed_share(played: PortfolioBacktest) -> float:
+    """Return what the account owed at the end as a share of the start equity: a mean over seeds in detail."""
+    kept = played.detailed
+    return float((played.owed[:kept] / played.equity[0, :kept]).mean())

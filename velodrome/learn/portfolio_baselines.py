@@ -61,12 +61,16 @@ class BuyAndHold:
 
 
 class EqualWeights:
-    """Asks for the same weight of every instrument that has a price, in every bar."""
+    """Asks for the same weight of every instrument that has a price and can be had, in every bar."""
 
-    def __init__(self, basket: Basket, gross: float) -> None:
-        """Make a policy; gross is the sum of weights for which an action of 1 stands."""
-        self.listed = basket.close > 0.0
-        self.gross = gross
+    def __init__(self, basket: Basket, buyable: NDArray[np.bool_], room: float, gross: float) -> None:
+        """Make a policy.
+
+        buyable: [K] whether an order can fill at all. room: the sum of weights that is asked for. gross: the sum for
+        which an action of 1 stands.
+        """
+        self.listed = (basket.close > 0.0) & buyable
+        self.room, self.gross = room, gross
 
     def begin(self, num_envs: int) -> None:
         """Do nothing: there is no memory."""
@@ -75,7 +79,7 @@ class EqualWeights:
         """Return the actions of every environment."""
         listed = self.listed[np.asarray(observation["cursor"])]
         count = np.maximum(listed.sum(axis=1, keepdims=True), 1)
-        return np.minimum(listed / count / self.gross, 1.0).astype(np.float32)
+        return np.minimum(self.room * listed / count / self.gross, 1.0).astype(np.float32)
 
     def forget(self, ended: NDArray[np.bool_]) -> None:
         """Do nothing: there is no memory."""
@@ -87,12 +91,14 @@ def portfolio_baselines(
     """Return the baselines of a split of a basket, each with the world that it plays in."""
     part = basket.split(split)
     begin = int(part.begin[0])
-    listed = part.close[begin] > 0.0
+    buyable = _ever_tradable(part, config)
+    listed = (part.close[begin] > 0.0) & buyable
     same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
     orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
     best = best_single(part, config)
-    late = [symbol for symbol, there in zip(part.symbols, listed, strict=True) if not there]
-    of_all = f" of the {int(listed.sum())} instruments that have a price at the start" if late else ""
+    some = not listed.all()
+    of_all = f" of the {int(listed.sum())} instruments that have a price at the start and can be had" if some else ""
+    of_traded = "" if buyable.all() else " of the instruments that can be had"
     forced = ", without trailing stops and decay" if config.trailing_stop or config.max_holding else ""
     nothing = np.zeros(len(part.symbols))
     single = np.where(np.arange(len(part.symbols)) == best, 1.0, 0.0)
@@ -104,8 +110,8 @@ def portfolio_baselines(
             orders,
         ),
         Baseline(
-            EQUAL_REBALANCED, EqualWeights(part, gross),
-            f"equal target weights in every bar, as signed weights{forced}; same costs and limits", weights,
+            EQUAL_REBALANCED, EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], gross),
+            f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and limits", weights,
         ),
         Baseline(
             BEST_SINGLE, BuyAndHold(_shares(config, single)),
@@ -124,6 +130,13 @@ def best_single(part: Basket, config: PortfolioConfig) -> int:
     bought_on = begin if config.fill == "close" else begin + 1
     buyable = (part.tradable[bought_on] == 1) & (first > 0.0)
     return int(np.argmax(np.where(buyable, last / np.where(first > 0.0, first, 1.0), -1.0)))
+
+
+def _ever_tradable(part: Basket, config: PortfolioConfig) -> NDArray[np.bool_]:
+    """Return whether an order in each instrument [K] can fill on some row of a split; not one that ended before it."""
+    begin, end = int(part.begin[0]), int(part.end[0])
+    rows = part.tradable[begin : end - 1] if config.fill == "close" else part.tradable[begin + 1 : end]
+    return (rows == 1).any(axis=0)
 
 
 def _ends(value: Any) -> tuple[float, float]:

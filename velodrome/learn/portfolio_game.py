@@ -19,7 +19,9 @@ from velodrome.learn.portfolio_backtest import (
     contributions,
     curve,
     draws_anything,
+    owed_share,
     portfolio_backtest,
+    seeds_in_detail,
 )
 from velodrome.learn.portfolio_baselines import portfolio_baselines
 from velodrome.learn.portfolio_trades import portfolio_round_trips
@@ -33,6 +35,7 @@ class PortfolioGame:
 
     name = "portfolio"
     of_first_seed = "trades and win rate"
+    in_detail = "trades, win rate, actions and contributions"
 
     def __init__(self, basket: Basket, split: str, params: Mapping[str, Any]) -> None:
         self.basket, self.split, self.params = basket, split, params
@@ -44,7 +47,8 @@ class PortfolioGame:
         self, name: str, policy: Policy, seeds: Sequence[int], traded: int, progress: Progress | None,
         params: Mapping[str, Any] | None = None,
     ) -> Played:  # fmt: skip
-        """Play a policy and list its trades."""
+        """Play a policy and list its trades: of fewer seeds where so many would fill the memory."""
+        traded = min(traded, seeds_in_detail(self.basket, self.split))
         values = self.params if params is None else params
         played = portfolio_backtest(policy, self.basket, self.split, values, seeds, progress, traded)
         trades = portfolio_round_trips(played)
@@ -110,5 +114,5 @@ class PortfolioGame:
         return pl.concat(frames).with_columns(pl.col(pl.Float64).fill_nan(None))
 
     def information(self, agent: Played) -> dict[str, Any]:
-        """Return what each instrument contributed."""
-        return {"contributions": contributions(agent.content)}
+        """Return what each instrument contributed, and what was owed beyond the whole account."""
+        return {"contributions": contributions(agent.content), "owed": owed_share(agent.content)}

@@ -22,6 +22,7 @@ class TradingGame:
 
     name = "trading"
     of_first_seed = "trades, win rate and spread"
+    in_detail = "trades and actions"
 
     def __init__(self, market: Market, split: str, params: Mapping[str, Any]) -> None:
         self.market, self.split, self.params = market, split, params

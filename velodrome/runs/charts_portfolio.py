@@ -39,7 +39,7 @@ class Share(NamedTuple):
 class Shares:
     """Parts of the equity by stretch of time, the largest on average first, then others, then cash."""
 
-    time: pl.Series  # [N] begin of each stretch
+    time: pl.Series  # [N] beginning of each stretch
     stretch: int  # bars that are averaged
     parts: tuple[Share, ...]
 
@@ -148,7 +148,7 @@ def contributions_figure(evaluation: Evaluation) -> Figure:
 
 
 def turnovers(evaluation: Evaluation) -> tuple[pl.Series, int, NDArray[np.float64]]:
-    """Return begins, length in bars and mean turnover per bar of each stretch of time."""
+    """Return beginnings, length in bars and mean turnover per bar of each stretch of time."""
     time, _, values = by_bar(evaluation, "turnover")
     begins, mean = averaged(values[1:].sum(axis=1))
     return time[1:].gather(begins), max(1, int(begins[1]) if len(begins) > 1 else 1), mean

@@ -267,7 +267,7 @@ def _own_bars(layers: Sequence[Layer]) -> list[Layer]:
     kept = []
     for index, layer in enumerate(layers):
         later = [source for source in chosen[index + 1 :] if source is not None]
-        if later and chosen[index] in SYNTHETIC and str(later[-1]) not in SYNTHETIC:
+        if later and str(chosen[index]) in SYNTHETIC and str(later[-1]) not in SYNTHETIC:
             content = _without(layer.content, "market.timeframe")
             if isinstance(content["market"].get("symbols"), int):
                 content = _without(content, "market.symbols")

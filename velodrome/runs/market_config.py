@@ -88,7 +88,7 @@ class MarketConfig(Section):
         description="parts of the data in the order of time; the agent learns on train and scalers are fitted on it",
         json_schema_extra={"legal": "{name: fraction}, or {name: [from, to]} with dates, null for an open side"},
     )
-    embargo: int = Field(0, ge=0, description="bars left out at the begin of every split but the earliest")
+    embargo: int = Field(0, ge=0, description="bars left out at the beginning of every split but the earliest")
     scaler: Literal["standard", "robust", "minmax", "none"] = Field("standard", description="of the features")
     clip: float | None = Field(None, gt=0.0, description="bound of scaled features, on both sides of 0")
     per_instrument: bool = Field(False, description="scale each instrument on its own")

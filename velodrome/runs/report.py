@@ -244,13 +244,15 @@ def _portfolio_charts(evaluation: Evaluation) -> list[Chart]:
     count = len(evaluation.information["symbols"])
     largest = f" The {charts_portfolio.SHOWN} with most on average have a colour each."
     contributed = "What each instrument added to the return: units times the change of price, less its costs"
+    owed = evaluation.information.get("owed", 0.0)
+    less = f", less the {100 * owed:.1f} % that the ruined account owes beyond all it had" if owed > 0.0 else ""
     return [
         Chart("weights", "Weights",
               f"What the account held under seed {seed}, as parts of equity{means}; short positions lie below zero."
               + (largest if count > charts_portfolio.SHOWN + 1 else ""), charts_portfolio.weights_figure(evaluation),
               tall=True),
         Chart("contributions", "Contribution by instrument",
-              f"{contributed}, over start equity. All together are the total return.",
+              f"{contributed}, over start equity. All together are the total return{less}.",
               charts_portfolio.contributions_figure(evaluation)),
         Chart("turnover", "Turnover", f"Traded value over equity in a bar under seed {seed}{means}.",
               charts_portfolio.turnover_figure(evaluation)),

@@ -132,7 +132,8 @@ class Run:
         if known != now:
             raise RunError(
                 f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
-                f"{what_for} needs the data it began with. Restore the data, or train anew."
+                f"{what_for} needs the data it began with. Restore the data (if it was given a market, give it again "
+                "as market=…), or train anew."
             )
 
 

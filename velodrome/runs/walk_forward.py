@@ -115,7 +115,7 @@ class WalkForward:
 def walk_forward(
     run_or_config: str | Path | Run | RunConfig | Mapping[str, Any], folds: int = 4, *, root: str | Path = "runs",
     console: Console | None = None, train: int | float | None = None, test: int | float | None = None,
-    anchored: bool = False, embargo: int = 0,
+    anchored: bool = False, embargo: int = 0, market: Market | Basket | None = None,
 ) -> WalkForward:  # fmt: skip
     """Train a configuration anew on each of several windows, test it on what follows, and join the tests.
 
@@ -123,6 +123,8 @@ def walk_forward(
     root: folder in which a run is looked for; what is made lies beside the run, or in `logging.folder`.
     train, test: bars or fractions of the data; without them it is cut into folds + 1 equal parts.
     anchored: every fold trains from the first bar on. embargo: bars left out between two neighbouring splits.
+    market: the one that the run was given, if it was given one. Each fold cuts it anew and fits its scalers again,
+        which can be done with a market without `clip`, and with a basket that was built with scaler="none".
     The end of each window is a validation split, if the configuration evaluates during training, to choose the best
     checkpoint by. Called again, it goes on where it stopped: folds that have finished are not trained again.
     """
@@ -130,15 +132,21 @@ def walk_forward(
 
     from velodrome.tables.splits import fold_splits
 
-    config, folder = _configuration(run_or_config, root)
+    config, folder, run_before = _configuration(run_or_config, root)
     if not takes_market(config.env):
         raise ConfigError(
             f"env = {config.env!r} plays on no market, so that nothing follows its data; walk-forward is for trading "
             "and portfolios."
         )
     console = console or Console()
-    market = setup.build_market(config)
-    assert market is not None
+    given = market is not None
+    if market is None:
+        market = setup.build_market(config)
+        assert market is not None
+    else:
+        setup.check_market(config, market)
+    if run_before is not None:
+        run_before.check_data(market, "to walk it forward")
     parts = fold_splits(market, folds, train, test, embargo, anchored)
     share = _validation_share(config, market)
     plan = [_dates(market, splits, share) for splits in parts]
@@ -153,7 +161,7 @@ def walk_forward(
         # The fold first: what a person calls the run by its start must still mean that run.
         name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
         chosen = _fold_config(config, folder, name, splits, embargo)
-        own = setup.build_market(chosen)
+        own = _cut_anew(market, splits, embargo) if given else setup.build_market(chosen)
         assert own is not None
         trained_on, tested_on = splits["train"][0][:19], splits["test"][0][:19]
         console.print(f"fold {number} of {len(plan)}: trained from {trained_on}, tested from {tested_on}")
@@ -171,8 +179,10 @@ def walk_forward(
 # What to train
 
 
-def _configuration(given: str | Path | Run | RunConfig | Mapping[str, Any], root: str | Path) -> tuple[RunConfig, Path]:
-    """Return the configuration that is meant, and the folder for what is made of it."""
+def _configuration(
+    given: str | Path | Run | RunConfig | Mapping[str, Any], root: str | Path
+) -> tuple[RunConfig, Path, Run | None]:
+    """Return the configuration that is meant, the folder for what is made of it, and the run that it is of."""
     if isinstance(given, str | Path) and not Path(given).is_file():
         try:
             given = Run.open(given, root)
@@ -180,9 +190,33 @@ def _configuration(given: str | Path | Run | RunConfig | Mapping[str, Any], root
             if str(given) not in preset_names():
                 raise
     if isinstance(given, Run):
-        return given.config, given.path.parent
+        return given.config, given.path.parent, given
     config = load_run_config(given)
-    return config, Path(config.logging.folder).resolve()
+    return config, Path(config.logging.folder).resolve(), None
+
+
+def _cut_anew(market: Market | Basket, splits: Mapping[str, Dates], embargo: int) -> Market | Basket:
+    """Return a market that was built already with the splits of a fold, and scalers that know its training part."""
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.hashing import content_hash
+    from velodrome.tables.scaling import refit
+    from velodrome.tables.splits import make_splits
+
+    rows = make_splits(
+        splits, market.time, market.begin, market.end, market.begin, market.stretches, market.timezone, embargo
+    )
+    fitted = [scaler.kind for scaler in market.scalers if scaler.kind != "none"]
+    if isinstance(market, Basket) and fitted:
+        raise ConfigError(
+            f"the basket was scaled ({fitted[0]}) by the training split that it was built with, and features that are "
+            "carried over gaps cannot be scaled anew for each fold. Build it with scaler='none', or name its files as "
+            "market.source, from which walk-forward builds a basket for each fold."
+        )
+    windows, scalers = market.windows, market.scalers
+    if fitted:
+        windows, scalers = refit(windows, scalers, market.symbols, market.begin, market.end, rows["train"])
+    record = {"of": market.content_hash, "splits": rows, "scalers": [scaler.to_dict() for scaler in scalers]}
+    return dataclasses.replace(market, windows=windows, scalers=scalers, splits=rows, content_hash=content_hash(record))
 
 
 def _validation_share(config: RunConfig, market: WindowedRows) -> float:
@@ -190,8 +224,8 @@ def _validation_share(config: RunConfig, market: WindowedRows) -> float:
     split = config.evaluation.split
     if split is None or config.evaluation.every_steps is None:
         return 0.0
-    bars = {name: sum(high - low for low, high in market.splits[name]) for name in ("train", split)}
-    return bars[split] / (bars[split] + bars["train"])
+    train, kept = (int((part.end - part.begin).sum()) for part in map(market.split, ("train", split)))
+    return kept / (kept + train)
 
 
 def _dates(market: WindowedRows, splits: Mapping[str, Sequence[tuple[int, int]]], share: float) -> dict[str, Dates]:

@@ -43,7 +43,7 @@ def build_market(
         timeframe that had closed when the execution bar closed; {} shows no window.
     timeframe: of the bars that are traded; that of `bars` if not given. All are made from `bars`.
     splits: fractions or (from, to) dates by name, {} for none; 70, 15 and 15 % train, validation, test if not given.
-    embargo: bars left out at the begin of every split but the earliest.
+    embargo: bars left out at the beginning of every split but the earliest.
     scaler: "standard", "robust", "minmax" or "none", fitted on what the split "train" can show, over all instruments
         together or, with per_instrument, each on its own. `clip` bounds scaled values.
     scalers: those of another market, applied as they are instead of fitting.

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Series
+from velodrome.errors import ConfigError
 from velodrome.tables.cross_section import CrossFeature
 from velodrome.tables.recipe import Instrument, Recipe, Timeline, make_instrument, source_close_time
 
@@ -132,6 +133,11 @@ def _compare(
     """Add the comparisons to the features, and take away those that only served them."""
     compared = []
     for cross in crosses:
+        if cross.of not in names:
+            raise ConfigError(
+                f"feature {cross.name!r} compares {cross.of!r}, which is not one column; there are the columns "
+                f"{', '.join(names)}. A function that is compared returns one number a bar: write one for each column."
+            )
         values = np.where(present, own[..., names.index(cross.of)], np.nan)
         compared.append(cross.comparison.compute(values)[..., None])
     shown = len(names) - hidden

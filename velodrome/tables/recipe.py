@@ -193,7 +193,8 @@ def first_known_row(table: WindowTable, choice: WindowChoice, symbol: str) -> in
         if not known.any():
             raise ConfigError(
                 f"feature {name!r} has no value on any of the {len(values)} bars of {choice.timeframe} of {symbol}: "
-                "its warm-up is longer than the data. Give more data or a shorter period."
+                "its warm-up is longer than the data. Give more data or a shorter period, or leave it out "
+                f"(symbols= without {symbol})."
             )
         lead = int(np.argmax(known))
         bad = np.flatnonzero(~np.isfinite(values[lead:]))
