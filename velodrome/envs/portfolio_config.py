@@ -137,7 +137,10 @@ class PortfolioConfig(EpisodeConfig):
     @model_validator(mode="after")
     def _parameters_agree(self) -> PortfolioConfig:
         if self.fee_tiers and (self.buy_fee != 0.0 or self.sell_fee != 0.0):
-            raise ValueError("give either buy_fee and sell_fee or fee_tiers, not both")
+            raise ValueError(
+                "give either buy_fee and sell_fee or fee_tiers, not both; a preset's fees count too: set buy_fee=0 and "
+                "sell_fee=0 beside fee_tiers"
+            )
         if self.allow_short and self.action == "weights" and self.weighting != "signed":
             raise ValueError(f"weighting={self.weighting!r} has no weights below zero; allow_short needs 'signed'")
         return self
