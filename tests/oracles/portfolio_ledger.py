@@ -379,9 +379,10 @@ class PortfolioLedger:
             (self.max_weight * equity - own) / (1.0 + self.max_weight * rate),
             (self.max_gross * equity - self._gross()) / (1.0 + self.max_gross * rate),
         ]
-        limit = max(0.0, min(limits)) / quote
-        self._cut("cut_limit", (size - limit) * quote)
-        size = min(limit, size)
+        if self.allow_short or self.max_weight < 1.0 or self.max_gross < 1.0:
+            limit = max(0.0, min(limits)) / quote
+            self._cut("cut_limit", (size - limit) * quote)
+            size = min(limit, size)
         if side > 0:
             payable = self._payable(quote)
             self._cut("cut_cash", (size - payable) * quote)

@@ -73,7 +73,7 @@ Params = params_type(
     (
         "action", "weighting", "reward", "start", "fill_at", "allow_short", "first_bar_reference",
         "buys_restart_holding", "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "has_stop",
-        "counts_positions", "randomised", "episode_length_low", "episode_length_high",
+        "counts_positions", "has_halts", "has_quantities", "randomised", "episode_length_low", "episode_length_high",
     ),
 )  # fmt: skip
 

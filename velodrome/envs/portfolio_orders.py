@@ -75,6 +75,8 @@ def quote_of(k: int, cursor: int, bar: int, tables: Any, params: Any) -> float:
 
 
 def is_tradable(k: int, cursor: int, bar: int, tables: Any, params: Any) -> bool:
+    if not params.has_halts:
+        return True
     return tables.tradable[cursor if params.fill_at == CLOSE else bar, k] == 1
 
 
@@ -163,7 +165,7 @@ def cut_to_limits(i: int, size: float, held: float, rate: float, quote: float, t
 
 
 def closing_part(
-    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any
+    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any, params: Any
 ) -> float:
     """Return the part of an order that reduces a position on the other side, as far as cash allows; signed."""
     held = state.units[k, i]
@@ -178,7 +180,8 @@ def closing_part(
     if (left <= 0.0) | ((quote > 0.0) & (left * quote <= terms.dust * book.equity)):
         part = abs(held)
     else:
-        part = whole_lots(part, tables.lot[k])
+        if params.has_quantities:
+            part = whole_lots(part, tables.lot[k])
         if buys & (part * quote <= terms.dust * book.equity):
             return 0.0
     return part if buys else -part
@@ -195,13 +198,16 @@ def opening_part(
     if on_other_side | (size <= 0.0) | ((not buys) & (not params.allow_short)):
         return 0.0
     rate = buy_rate(terms) if buys else sell_rate(terms)
-    size = cut_to_limits(i, size, abs(held), rate, quote, terms, book, state)
+    # Longs that cash has paid for are never worth more than the equity: limits from 1 up mean nothing to them.
+    if params.allow_short | (terms.max_weight < 1.0) | (terms.max_gross < 1.0):
+        size = cut_to_limits(i, size, abs(held), rate, quote, terms, book, state)
     if buys:
         size = cut_to_cash(i, size, quote, terms, book, state)
-    size = whole_lots(size, tables.lot[k])
-    if size < tables.min_quantity[k]:
-        increment(state.counts, DROPPED_MINIMUM, i)
-        return 0.0
+    if params.has_quantities:
+        size = whole_lots(size, tables.lot[k])
+        if size < tables.min_quantity[k]:
+            increment(state.counts, DROPPED_MINIMUM, i)
+            return 0.0
     if size * quote <= terms.dust * book.equity:
         return 0.0
     return size if buys else -size
@@ -231,11 +237,11 @@ def decay_order(i: int, k: int, longest: float, share: float, state: Any, params
     return -part if units > 0.0 else part
 
 
-def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any) -> float:
+def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any, params: Any) -> float:
     """Return an order, or 0 if it is too small or the instrument cannot be traded; either is counted."""
     if wanted == 0.0:
         return 0.0
-    if abs(wanted) <= tables.min_quantity[k]:
+    if params.has_quantities and abs(wanted) <= tables.min_quantity[k]:
         increment(state.counts, DROPPED_MINIMUM, i)
         return 0.0
     if not tradable:
@@ -257,7 +263,7 @@ def order_of(
         return decay_order(i, k, forced.longest, forced.share, state, params) if allowed else 0.0
     wanted = state.wanted[k, i]
     if phase == CLOSING_SALES:
-        wanted = screened(i, k, wanted, tradable, state, tables)
+        wanted = screened(i, k, wanted, tradable, state, tables, params)
         state.wanted[k, i] = wanted
     sells = (phase == CLOSING_SALES) | (phase == OPENING_SALES)
     return wanted if ((wanted < 0.0) if sells else (wanted > 0.0)) else 0.0
@@ -279,7 +285,7 @@ def take_orders(
         if opening:
             change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
         else:
-            change = closing_part(i, k, wanted, quote, terms, book, state, tables)
+            change = closing_part(i, k, wanted, quote, terms, book, state, tables, params)
             if ordered:
                 # Closing all may take a rounding more than was wanted; that is no order to open.
                 state.wanted[k, i] = wanted - change if abs(change) < abs(wanted) else 0.0
