@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterator
 
@@ -13,9 +12,6 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-# There is one fork server a process, whoever starts it first. Tests that kill runs start dozens of processes from it.
-multiprocessing.set_forkserver_preload(["tests.runs.small_runs", "velodrome.vector.worker"])
 
 
 @pytest.fixture(scope="session")

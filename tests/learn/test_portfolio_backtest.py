@@ -178,7 +178,6 @@ def test_a_short_that_is_enlarged_and_decays_in_one_bar_is_no_long_trade():
     played = portfolio_backtest(Recorded(actions), calm, "test", params)
     both = (played.notes["bought"] > 0) & (played.notes["sold"] > 0)
     assert both[3, 0, 0]
-    assert played.notes["bought"][3, 0, 0] > -played.units[3, 0, 0], "more than was held before the order"
     trades = portfolio_round_trips(played)
     assert set(trades["side"]) == {"short"}
     assert trades.height == 1

@@ -123,7 +123,9 @@ def assert_equal_runs(run: Run, reference: Run) -> None:
 
 def processes() -> Any:
     """Return the context of processes that are forked from one that has imported this module."""
-    return multiprocessing.get_context("forkserver")  # tests/conftest.py says what it imports
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def command_line(folder: Path, settings: dict[str, Any]) -> list[str]:

@@ -179,19 +179,24 @@ def show_rates(title: str, report: RateReport, console: Console) -> None:
 def write_rates_plot(title: str, report: RateReport, path: Path) -> None:
     """Draw steps per second over the number of environments."""
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError("a plot needs matplotlib: pip install matplotlib") from error
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.add_subplot()
+    labels = list(dict.fromkeys(row.label for row in report.measurements))
     for label, threads in dict.fromkeys((row.label, row.threads) for row in report.measurements):
         rows = [row for row in report.measurements if (row.label, row.threads) == (label, threads)]
+        # One colour for a contender, dashed on several threads.
         axes.plot([row.num_envs for row in rows], [row.steps_per_second for row in rows], marker="o",
+                  color=colormaps["tab20"](labels.index(label) % 20),
+                  linestyle="--" if threads > 1 else "-",
                   label=f"{label}, {threads} thread{'s' if threads > 1 else ''}")  # fmt: skip
     stamp = report.machine
     axes.set(xscale="log", yscale="log", xlabel="environments in a batch", ylabel="steps per second",
              title=f"{title} on {stamp.cpu}, {stamp.cores} cores ({stamp.time[:10]})")  # fmt: skip
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right upper")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

@@ -71,5 +71,7 @@ def validated(model: type[Options], given: dict[str, Any]) -> Options:
         received = given.get(name)
         shown = " ".join(map(str, received)) if isinstance(received, tuple) else received
         flag = name.removesuffix("_path").replace("_", "-")
-        meaning = model.model_fields[name].description if name in model.model_fields else ""
-        raise ConfigError(f"--{flag} {shown}: {problem}. It is: {meaning}.") from error
+        if name not in model.model_fields:
+            legal = ", ".join(f"--{known.removesuffix('_path').replace('_', '-')}" for known in model.model_fields)
+            raise ConfigError(f"--{flag} has no effect here; options are {legal}.") from error
+        raise ConfigError(f"--{flag} {shown}: {problem}. It is: {model.model_fields[name].description}.") from error

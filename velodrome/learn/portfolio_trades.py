@@ -54,8 +54,7 @@ def _trips_of(played: PortfolioBacktest, k: int, column: int) -> Iterator[tuple]
     for bar in np.flatnonzero((bought > 0.0) | (sold > 0.0)).tolist():
         moment = int(time[bar if at_close else bar + 1])
         held = float(units[bar])
-        stopped = int(forced[bar]) == BY_STOP
-        pieces = _pieces(held, stopped, bought[bar], sold[bar], buy_fees[bar], sell_fees[bar], spread[bar])
+        pieces = _pieces(held, bought[bar], sold[bar], buy_fees[bar], sell_fees[bar], spread[bar])
         for place, (change, fee, cost) in enumerate(pieces):
             after = held + change
             # What the account says: sums of orders may miss it by a rounding, and funding may have taken units since.
@@ -87,15 +86,14 @@ def _trips_of(played: PortfolioBacktest, k: int, column: int) -> Iterator[tuple]
 
 
 def _pieces(
-    held: float, stopped: bool, bought: float, sold: float, buy_fees: float, sell_fees: float, spread: float
+    held: float, bought: float, sold: float, buy_fees: float, sell_fees: float, spread: float
 ) -> list[tuple[float, float, float]]:
     """Return what was traded within a bar in its order, as (signed units, fees, distance from the quote)."""
     total = bought + sold
     purchase = (float(bought), float(buy_fees), float(spread * bought / total))
     sale = (-float(sold), float(sell_fees), float(spread * sold / total))
-    # Sales come first, but for a short that its stop has bought back.
-    bought_back = stopped and held < 0.0
-    return [piece for piece in ((purchase, sale) if bought_back else (sale, purchase)) if piece[0] != 0.0]
+    # What closes comes before what opens.
+    return [piece for piece in ((purchase, sale) if held < 0.0 else (sale, purchase)) if piece[0] != 0.0]
 
 
 def _book(trip: Trip, size: float, closes: bool, quote: float, fee: float, cost: float) -> None:
