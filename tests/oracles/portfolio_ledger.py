@@ -154,7 +154,7 @@ class PortfolioLedger:
         self.cost = min(self.half_spread + self.slippage * u, 0.99)
         self.rates = self._fees()
         self.step_fees = self.step_traded = self.step_costs = 0.0
-        opening = self._equity_now()
+        self.opening = self._equity_now()
         for position in self.positions:
             if position.units:
                 position.bars += 1
@@ -176,7 +176,7 @@ class PortfolioLedger:
                         self._enlarge(k, side, abs(order))
 
         kept = self._equity_now() + self.step_costs
-        assert abs(kept - opening) <= AUDIT * max(self.initial, self._gross()), "orders make or lose money"
+        assert abs(kept - self.opening) <= AUDIT * max(self.initial, self._gross()), "orders make or lose money"
 
         self._pay_funding(bar)
         return self._mark(bar, before, benchmark_before)
@@ -335,7 +335,7 @@ class PortfolioLedger:
 
     def _cut(self, name: str, lost: float) -> None:
         """Count a cut of an order by more than a billionth of equity."""
-        noticed = 1e-9 * self._equity_now()
+        noticed = 1e-9 * self.opening
         if abs(lost - noticed) <= 0.1 * abs(noticed):
             self.near_tie = True
         if lost > noticed:
@@ -358,11 +358,11 @@ class PortfolioLedger:
             payable = self._payable(self.quotes[k])
             self._cut("cut_cash", (part - payable) * self.quotes[k])
             part = min(payable, part)
-        if self._is_dust((abs(held) - part) * self.quotes[k], self._equity_now()):
+        if self._is_dust((abs(held) - part) * self.quotes[k], self.opening):
             part = abs(held)
         else:
             part = self._whole(part, self.lot[k])
-            if wanted > 0.0 and self._is_dust(part * self.quotes[k], self._equity_now()):
+            if wanted > 0.0 and self._is_dust(part * self.quotes[k], self.opening):
                 part = 0.0
         if part > 0.0:
             self._trade(k, math.copysign(part, wanted))
@@ -379,9 +379,10 @@ class PortfolioLedger:
             (self.max_weight * equity - own) / (1.0 + self.max_weight * rate),
             (self.max_gross * equity - self._gross()) / (1.0 + self.max_gross * rate),
         ]
-        limit = max(0.0, min(limits)) / quote
-        self._cut("cut_limit", (size - limit) * quote)
-        size = min(limit, size)
+        if self.allow_short or self.max_weight < 1.0 or self.max_gross < 1.0:
+            limit = max(0.0, min(limits)) / quote
+            self._cut("cut_limit", (size - limit) * quote)
+            size = min(limit, size)
         if side > 0:
             payable = self._payable(quote)
             self._cut("cut_cash", (size - payable) * quote)
@@ -390,7 +391,7 @@ class PortfolioLedger:
         self._tie(size, self.min_quantity[k])
         if size < self.min_quantity[k]:
             self.counts["dropped_minimum"] += 1
-        elif not self._is_dust(size * quote, equity):
+        elif not self._is_dust(size * quote, self.opening):
             self._trade(k, side * size)
 
     def _trade(self, k: int, change: float) -> None:

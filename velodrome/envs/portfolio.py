@@ -51,6 +51,7 @@ from velodrome.envs.portfolio_orders import (
     CLOSING_SALES,
     DECAYS,
     DUST,
+    NOTICED,
     OPENING_SALES,
     PHASES,
     STOPS,
@@ -73,7 +74,7 @@ Params = params_type(
     (
         "action", "weighting", "reward", "start", "fill_at", "allow_short", "first_bar_reference",
         "buys_restart_holding", "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "has_stop",
-        "counts_positions", "randomised", "episode_length_low", "episode_length_high",
+        "counts_positions", "has_halts", "has_quantities", "randomised", "episode_length_low", "episode_length_high",
     ),
 )  # fmt: skip
 
@@ -114,18 +115,21 @@ class State(MarketState):
     extreme: Float64  # best price since it was opened, if there is a trailing stop
     holding: Int32  # bars since it was opened or traded
     wanted: Float64  # within a step: target weights, then units to buy or sell
+    queue: Int32  # within a phase of a step: the instruments that have an order
     benchmark_units: Float64
     numbers: Float64  # drawn parameters, if any is a range
 
 
 def state_type(instruments: int, randomised: bool) -> type:
     """Return the State of a basket of so many instruments."""
-    rows = dict.fromkeys(("units", "entry", "extreme", "holding", "wanted", "benchmark_units"), instruments)
-    rows["numbers"] = len(NUMBERS) if randomised else 1
-    sized = {
-        name: Annotated[NDArray, Column(np.int32 if name == "holding" else np.float64, rows=count)]
-        for name, count in rows.items()
-    }
+    sized: dict[str, Any] = {
+        name: Annotated[NDArray, Column(dtype, rows=instruments)]
+        for name, dtype in (
+            ("units", np.float64), ("entry", np.float64), ("extreme", np.float64), ("holding", np.int32),
+            ("wanted", np.float64), ("queue", np.uint16), ("benchmark_units", np.float64),
+        )
+    }  # fmt: skip
+    sized["numbers"] = Annotated[NDArray, Column(np.float64, rows=len(NUMBERS) if randomised else 1)]
     return type("State", (State,), {"__annotations__": sized, "__module__": __name__, "__doc__": State.__doc__})
 
 
@@ -155,7 +159,7 @@ def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
     state.running_reward[i] = 0.0
     for k in range(COUNTS):
         state.counts[k, i] = 0
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         state.units[k, i] = 0.0
         state.entry[k, i] = 0.0
         state.extreme[k, i] = 0.0
@@ -167,9 +171,9 @@ def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
 def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any) -> None:
     """Buy the same money's worth of every instrument that can be traded, and pay the fee for it."""
     fee = fee_of(i, BUY_FEE, params.buy_fee, state, tables, params)
-    share = cash / tables.lot.size
+    share = cash / len(state.units)
     left, worth = 0.0, 0.0
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         close = tables.close[state.start[i], k]
         price = tables.first[k] if params.first_bar_reference else close
         listed = params.first_bar_reference | (tables.tradable[state.start[i], k] == 1)
@@ -183,7 +187,7 @@ def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any
     state.benchmark_start[i] = left + worth
 
 
-def terms_of(i: int, draw: float, state: Any, tables: Tables, params: Any) -> Terms:
+def terms_of(i: int, draw: float, equity: float, state: Any, tables: Tables, params: Any) -> Terms:
     half_spread = number(i, HALF_SPREAD, params.half_spread, state, params)
     slippage = number(i, SLIPPAGE, params.slippage, state, params)
     safety = 1.0 if params.action == WEIGHTS else number(i, BUY_SAFETY, params.buy_safety, state, params)
@@ -196,7 +200,8 @@ def terms_of(i: int, draw: float, state: Any, tables: Tables, params: Any) -> Te
         number(i, MAX_GROSS, params.max_gross, state, params),
         safety,
         # An original that keeps units in float32 keeps what rounding leaves of them, too.
-        0.0 if params.single_precision else DUST,
+        0.0 if params.single_precision else DUST * equity,
+        NOTICED * equity,
     )
 
 
@@ -206,7 +211,7 @@ def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, param
     if rate <= 0.0:
         return cash, 0.0
     longs, shorts = 0.0, 0.0
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         worth = state.units[k, i] * tables.close[bar, k]
         longs += max(worth, 0.0)
         shorts += max(-worth, 0.0)
@@ -214,7 +219,7 @@ def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, param
     if due <= cash:
         return cash - due, due
     part = min(1.0, (due - cash) / longs) if longs > 0.0 else 0.0
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         if state.units[k, i] > 0.0:
             state.units[k, i] *= 1.0 - part
     return 0.0, cash + part * longs
@@ -241,22 +246,21 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
         return 0.0, False, True
     bar = cursor + 1
     before = state.equity[i]
-    instruments = tables.lot.size
+    instruments = len(state.units)
 
     # The account at the quotes of this step's orders.
     draw = uniform(i, state) if number(i, SLIPPAGE, params.slippage, state, params) > 0.0 else 0.0
-    terms = terms_of(i, draw, state, tables, params)
     worth, gross, longest_held = 0.0, 0.0, 0
     for k in range(instruments):
         units = state.units[k, i]
-        if units != 0.0:
-            value = units * quote_of(k, cursor, bar, tables, params)
-            worth += value
-            gross += abs(value)
-            held = state.holding[k, i] + 1
-            state.holding[k, i] = held
-            longest_held = max(longest_held, held)
+        value = units * quote_of(k, cursor, bar, tables, params)
+        worth += value
+        gross += abs(value)
+        held = state.holding[k, i] + (units != 0.0)
+        state.holding[k, i] = held
+        longest_held = max(longest_held, held)
     book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
+    terms = terms_of(i, draw, book.equity, state, tables, params)
 
     # Stops, sales, decay, purchases: one loop, so that compiled code has one copy of each.
     forced = Forced(
@@ -352,7 +356,7 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
 
 def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
     """Write the account at the close of the cursor's row."""
-    instruments = tables.lot.size
+    instruments = len(state.units)
     cursor, cash, equity = state.cursor[i], state.cash[i], state.equity[i]
     if params.raw_account:
         out[0] = cash * number(i, CASH_UNIT, params.cash_unit, state, params)
@@ -380,7 +384,7 @@ def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.floa
     write_statistics(i, state, out)
     out[8] = state.counts[BUYS, i] + state.counts[SELLS, i]
     benchmark = state.benchmark_cash[i]
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         benchmark += state.benchmark_units[k, i] * tables.close[state.cursor[i], k]
     out[9] = benchmark / state.benchmark_start[i] - 1.0
     for k in range(COUNTS):

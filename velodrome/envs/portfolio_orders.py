@@ -31,7 +31,7 @@ STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this positio
 STOPS, CLOSING_SALES, DECAYS, CLOSING_PURCHASES, OPENING_SALES, OPENING_PURCHASES = range(6)
 PHASES = 6
 DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
-NOTICED = 1e-9  # of equity: an order that loses less was not cut but rounded, as target weights lie on their limits
+NOTICED = 1e-9  # of equity: target weights lie on their limits, so that cuts may be roundings
 MOST_LOTS = 1e15
 LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is that number
 
@@ -46,7 +46,8 @@ class Terms(NamedTuple):
     max_weight: float
     max_gross: float
     safety: float  # part of the cash that one purchase may take
-    dust: float  # of equity: what is worth no more is neither bought nor left over
+    dust: float  # money: what is worth no more is neither bought nor left over
+    noticed: float  # money: an order that loses no more was not cut but rounded
 
 
 class Forced(NamedTuple):
@@ -75,6 +76,8 @@ def quote_of(k: int, cursor: int, bar: int, tables: Any, params: Any) -> float:
 
 
 def is_tradable(k: int, cursor: int, bar: int, tables: Any, params: Any) -> bool:
+    if not params.has_halts:
+        return True
     return tables.tradable[cursor if params.fill_at == CLOSE else bar, k] == 1
 
 
@@ -103,18 +106,16 @@ def trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book,
     price = quote * (1.0 + terms.cost) if buys else quote * (1.0 - terms.cost)
     notional = abs(change) * price
     fee = notional * (terms.buy_fee if buys else terms.sell_fee)
-    before = state.units[k, i]
+    before, entry = state.units[k, i], state.entry[k, i]
     after = kept(before + change, params)
-    if after == 0.0:
-        state.entry[k, i] = 0.0
-    elif before == 0.0:
-        state.entry[k, i] = price
-        if params.has_stop:
-            state.extreme[k, i] = quote
-    elif abs(after) > abs(before):
-        state.entry[k, i] = (state.entry[k, i] * abs(before) + notional) / (abs(before) + abs(change))
-    if params.buys_restart_holding or abs(after) < abs(before):
-        state.holding[k, i] = 0
+    mean = (entry * abs(before) + notional) / (abs(before) + abs(change))
+    grown = mean if abs(after) > abs(before) else entry
+    opened = price if before == 0.0 else grown
+    state.entry[k, i] = 0.0 if after == 0.0 else opened
+    if params.has_stop and before == 0.0:
+        state.extreme[k, i] = quote
+    restarts = params.buys_restart_holding | (abs(after) < abs(before))
+    state.holding[k, i] = 0 if restarts else state.holding[k, i]
     state.units[k, i] = after
     increment(state.counts, BUYS if buys else SELLS, i)
     # A purchase was cut to the cash there is; the last bit of it may be missing.
@@ -135,14 +136,14 @@ def whole_lots(quantity: float, lot: float) -> float:
     return math.floor(quantity / lot + LOT_ROUNDING) * lot
 
 
-def cut_to_cash(i: int, quantity: float, quote: float, terms: Terms, book: Book, state: Any) -> float:
+def cut_to_cash(i: int, quantity: float, quote: float, terms: Terms, cash: float, state: Any) -> float:
     """Return as much of a purchase as the cash above the reserve can pay; a cut is counted."""
     price = (1.0 + terms.buy_fee) * (quote * (1.0 + terms.cost))
-    cash = terms.safety * max(0.0, book.cash - terms.reserve)
-    if quantity * price <= cash:
+    usable = terms.safety * max(0.0, cash - terms.reserve)
+    if quantity * price <= usable:
         return quantity
-    payable = min(quantity, cash / price)
-    if (quantity - payable) * quote > NOTICED * book.equity:
+    payable = min(quantity, usable / price)
+    if (quantity - payable) * quote > terms.noticed:
         increment(state.counts, CUT_CASH, i)
     return payable
 
@@ -157,30 +158,28 @@ def cut_to_limits(i: int, size: float, held: float, rate: float, quote: float, t
     if (worth * weight_scale <= by_weight) & (worth * gross_scale <= by_gross):
         return size
     limit = max(0.0, min(by_weight / weight_scale, by_gross / gross_scale)) / quote
-    if (size - limit) * quote > NOTICED * book.equity:
+    if (size - limit) * quote > terms.noticed:
         increment(state.counts, CUT_LIMIT, i)
     return min(size, limit)
 
 
 def closing_part(
-    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any
+    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any, params: Any
 ) -> float:
     """Return the part of an order that reduces a position on the other side, as far as cash allows; signed."""
-    held = state.units[k, i]
+    held = abs(state.units[k, i])
     buys = wanted > 0.0
-    if (held >= 0.0) if buys else (held <= 0.0):
-        return 0.0
-    part = min(abs(wanted), abs(held))
+    part = min(abs(wanted), held)
     if buys:
-        part = cut_to_cash(i, part, quote, terms, book, state)
-    left = abs(held) - part
+        part = cut_to_cash(i, part, quote, terms, book.cash, state)
+    left = held - part
     # A halted instrument may be quoted at 0, where everything is worth nothing.
-    if (left <= 0.0) | ((quote > 0.0) & (left * quote <= terms.dust * book.equity)):
-        part = abs(held)
-    else:
+    closes = (left <= 0.0) | ((quote > 0.0) & (left * quote <= terms.dust))
+    if params.has_quantities:
         part = whole_lots(part, tables.lot[k])
-        if buys & (part * quote <= terms.dust * book.equity):
-            return 0.0
+    part = held if closes else part
+    if buys & (not closes) & (part * quote <= terms.dust):
+        part = 0.0
     return part if buys else -part
 
 
@@ -191,76 +190,90 @@ def opening_part(
     buys = wanted > 0.0
     held = state.units[k, i]
     size = abs(wanted)
-    on_other_side = (held < 0.0) if buys else (held > 0.0)
-    if on_other_side | (size <= 0.0) | ((not buys) & (not params.allow_short)):
-        return 0.0
     rate = buy_rate(terms) if buys else sell_rate(terms)
-    size = cut_to_limits(i, size, abs(held), rate, quote, terms, book, state)
+    # Longs that cash has paid for are never worth more than the equity: limits from 1 up mean nothing to them.
+    if params.allow_short | (terms.max_weight < 1.0) | (terms.max_gross < 1.0):
+        size = cut_to_limits(i, size, abs(held), rate, quote, terms, book, state)
     if buys:
-        size = cut_to_cash(i, size, quote, terms, book, state)
-    size = whole_lots(size, tables.lot[k])
-    if size < tables.min_quantity[k]:
-        increment(state.counts, DROPPED_MINIMUM, i)
-        return 0.0
-    if size * quote <= terms.dust * book.equity:
+        size = cut_to_cash(i, size, quote, terms, book.cash, state)
+    if params.has_quantities:
+        size = whole_lots(size, tables.lot[k])
+        if size < tables.min_quantity[k]:
+            increment(state.counts, DROPPED_MINIMUM, i)
+            return 0.0
+    if size * quote <= terms.dust:
         return 0.0
     return size if buys else -size
 
 
-def stop_order(i: int, k: int, quote: float, distance: float, state: Any) -> float:
-    """Return the order that closes a position whose quote is too far from its best price so far, else 0."""
+def is_stopped(i: int, k: int, quote: float, distance: float, state: Any) -> bool:
+    """Say whether a position's quote is too far from its best price so far; that is counted."""
     units = state.units[k, i]
     if (distance <= 0.0) | (units == 0.0):
-        return 0.0
+        return False
     best = max(state.extreme[k, i], quote) if units > 0.0 else min(state.extreme[k, i], quote)
     state.extreme[k, i] = best
-    if (quote < best * (1.0 - distance)) if units > 0.0 else (quote > best * (1.0 + distance)):
+    stopped = (quote < best * (1.0 - distance)) if units > 0.0 else (quote > best * (1.0 + distance))
+    if stopped:
         increment(state.counts, STOPPED, i)
-        return -units
-    return 0.0
+    return stopped
 
 
-def decay_order(i: int, k: int, longest: float, share: float, state: Any, params: Any) -> float:
-    """Return the order that sells a share of a position that was not traded for too long, else 0."""
-    units = state.units[k, i]
-    if (longest <= 0.0) | (units == 0.0) | (state.holding[k, i] < longest):
-        return 0.0
+def decays(i: int, k: int, longest: float, state: Any) -> bool:
+    """Say whether a position was not traded for too long; that is counted, and begins anew."""
+    if (longest <= 0.0) | (state.units[k, i] == 0.0) | (state.holding[k, i] < longest):
+        return False
     increment(state.counts, DECAYED, i)
     state.holding[k, i] = 0
-    part = share_of(abs(units), share, params)
-    return -part if units > 0.0 else part
+    return True
 
 
-def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any) -> float:
+def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any, params: Any) -> float:
     """Return an order, or 0 if it is too small or the instrument cannot be traded; either is counted."""
-    if wanted == 0.0:
-        return 0.0
-    if abs(wanted) <= tables.min_quantity[k]:
+    if params.has_quantities and (wanted != 0.0) & (abs(wanted) <= tables.min_quantity[k]):
         increment(state.counts, DROPPED_MINIMUM, i)
         return 0.0
-    if not tradable:
+    if (not tradable) and wanted != 0.0:
         increment(state.counts, REFUSED_UNTRADABLE, i)
         return 0.0
     return wanted
 
 
-def order_of(
-    i: int, k: int, phase: int, quote: float, tradable: bool, forced: Forced, state: Any, tables: Any, params: Any
-) -> float:
-    """Return what is to be bought (above 0) or sold of instrument k in a phase of the step."""
+def queue_orders(
+    i: int, phase: int, cursor: int, bar: int, forced: Forced, state: Any, tables: Any, params: Any
+) -> int:
+    """Write the instruments that have an order in a phase to State.queue, one after the other; return how many."""
+    opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
+    side = -1.0 if (phase == CLOSING_SALES) | (phase == OPENING_SALES) else 1.0
+    count = 0
+    for k in range(len(state.units)):
+        tradable = is_tradable(k, cursor, bar, tables, params)
+        if phase == STOPS:
+            due = tradable and is_stopped(i, k, quote_of(k, cursor, bar, tables, params), forced.stop, state)
+            state.wanted[k, i] = STOPPED_NOW if due else 0.0
+        elif phase == DECAYS:
+            due = (tradable or params.decay_when_halted) and decays(i, k, forced.longest, state)
+        else:
+            wanted = state.wanted[k, i]
+            if phase == CLOSING_SALES:
+                wanted = screened(i, k, wanted, tradable, state, tables, params)
+                state.wanted[k, i] = wanted
+            closing = side * state.units[k, i] < 0.0
+            due = (side * wanted > 0.0) & (closing != opening)
+        # Written whether it is due or not: which instruments are bought and which sold is what no processor guesses.
+        state.queue[count, i] = k
+        count += due
+    return count
+
+
+def amount_of(i: int, k: int, phase: int, share: float, state: Any, params: Any) -> float:
+    """Return what an order of a phase buys (above 0) or sells of instrument k."""
     if phase == STOPS:
-        wanted = stop_order(i, k, quote, forced.stop, state) if tradable else 0.0
-        state.wanted[k, i] = STOPPED_NOW if wanted != 0.0 else 0.0
-        return wanted
+        return -state.units[k, i]
     if phase == DECAYS:
-        allowed = tradable or params.decay_when_halted
-        return decay_order(i, k, forced.longest, forced.share, state, params) if allowed else 0.0
-    wanted = state.wanted[k, i]
-    if phase == CLOSING_SALES:
-        wanted = screened(i, k, wanted, tradable, state, tables)
-        state.wanted[k, i] = wanted
-    sells = (phase == CLOSING_SALES) | (phase == OPENING_SALES)
-    return wanted if ((wanted < 0.0) if sells else (wanted > 0.0)) else 0.0
+        part = share_of(abs(state.units[k, i]), share, params)
+        return -part if state.units[k, i] > 0.0 else part
+    return state.wanted[k, i]
 
 
 def take_orders(
@@ -270,17 +283,15 @@ def take_orders(
     """Carry out the orders of one phase, in the order of the instruments."""
     opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
     ordered = (phase == CLOSING_SALES) | (phase == CLOSING_PURCHASES)
-    for k in range(tables.lot.size):
+    for n in range(queue_orders(i, phase, cursor, bar, forced, state, tables, params)):
+        k = state.queue[n, i]
         quote = quote_of(k, cursor, bar, tables, params)
-        tradable = is_tradable(k, cursor, bar, tables, params)
-        wanted = order_of(i, k, phase, quote, tradable, forced, state, tables, params)
-        if wanted == 0.0:
-            continue
+        wanted = amount_of(i, k, phase, forced.share, state, params)
         if opening:
             change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
         else:
-            change = closing_part(i, k, wanted, quote, terms, book, state, tables)
-            if ordered:
+            change = closing_part(i, k, wanted, quote, terms, book, state, tables, params)
+            if ordered & params.allow_short:
                 # Closing all may take a rounding more than was wanted; that is no order to open.
                 state.wanted[k, i] = wanted - change if abs(change) < abs(wanted) else 0.0
         if change != 0.0:

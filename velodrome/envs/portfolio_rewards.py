@@ -87,7 +87,7 @@ def gini(i: int, bar: int, account: PortfolioAccount, state: Any, tables: Any, p
     The place of each among the others is counted instead of sorting, which needs memory: K² comparisons.
     """
     floor = number(i, POSITION_FLOOR, params.position_floor, state, params)
-    instruments = tables.lot.size
+    instruments = len(state.units)
     by_place, total = 0.0, 0.0
     for k in range(instruments):
         weight = abs(state.units[k, i]) * tables.close[bar, k] / account.equity

@@ -20,7 +20,7 @@ def size_orders(
     i: int, action: Any, scale: float, initial: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn money, in parts of the initial cash, into units."""
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         price = tables.first[k] if params.first_bar_reference else quote_of(k, cursor, bar, tables, params)
         wanted = 0.0
         if price > 0.0:
@@ -39,7 +39,7 @@ def size_steps(
     i: int, action: Any, fraction: float, equity: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn sell (0), hold (1) and buy (2) into a fraction of equity each."""
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         price = quote_of(k, cursor, bar, tables, params)
         side = np.float64(action[k]) - 1.0
         wanted = 0.0
@@ -50,7 +50,7 @@ def size_steps(
 
 def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, params: Any) -> None:
     """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
-    instruments = tables.lot.size
+    instruments = len(state.units)
     scale = number(i, SOFTMAX_SCALE, params.softmax_scale, state, params)
     stops = number(i, TRAILING_STOP, params.trailing_stop, state, params) > 0.0
     # float() of a float32 is a float32 in compiled code.
@@ -105,7 +105,7 @@ def size_weights(
     cannot be traded it keeps its units, and the others share what room that leaves.
     """
     write_weights(i, action, terms, state, tables, params)
-    instruments = tables.lot.size
+    instruments = len(state.units)
     equity = book.equity
     locked_gross, locked_net, longs, shorts = 0.0, 0.0, 0.0, 0.0
     for k in range(instruments):
@@ -156,7 +156,7 @@ def size_weights(
 def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any) -> None:
     """Cut all purchases by one factor to what there is above the reserve: none goes without because it comes last."""
     needed, room = 0.0, book.cash - terms.reserve
-    for k in range(tables.lot.size):
+    for k in range(len(state.units)):
         if is_tradable(k, cursor, bar, tables, params):
             value = state.wanted[k, i] * quote_of(k, cursor, bar, tables, params)
             if value > 0.0:
@@ -165,7 +165,7 @@ def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state:
                 room -= value * (1.0 - sell_rate(terms))
     if needed > max(0.0, room):
         part = max(0.0, room) / needed
-        for k in range(tables.lot.size):
+        for k in range(len(state.units)):
             if (state.wanted[k, i] > 0.0) & is_tradable(k, cursor, bar, tables, params):
                 wanted = state.wanted[k, i] * part
                 worth = wanted * quote_of(k, cursor, bar, tables, params)

@@ -34,9 +34,10 @@ CHOICES = 3  # of a discrete action: sell, hold, buy
 EXAMPLE_ACCOUNT = PortfolioAccount(10_000.0, 5_000.0, 0.5, 0.3, 2.0, 10_000.0, 10_000.0, 10_000.0, 0.1, 5.0)
 
 
-def portfolio_params(config: PortfolioConfig) -> Any:
+def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
     """Return the scalars that the rule receives."""
     low, high, _ = number_ranges(config)
+    quantities = [by_instrument(name, getattr(config, name), basket.symbols) for name in ("min_quantity", "lot")]
     return portfolio.Params(
         **low_ends(config),
         action=ACTION_KINDS[config.action],
@@ -54,6 +55,8 @@ def portfolio_params(config: PortfolioConfig) -> Any:
         has_benchmark=config.reward != "log_return",
         has_stop=config.trailing_stop != 0.0,
         counts_positions=callable(config.reward) or config.few_positions_penalty != 0.0 or config.evenness_bonus != 0.0,
+        has_halts=bool((basket.tradable[int(basket.begin.min()) :] == 0).any()),
+        has_quantities=bool(np.any(quantities)),
         randomised=bool((high > low).any()),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
@@ -123,7 +126,7 @@ def portfolio_world(
         late = basket.symbols[int(np.argmin(basket.close[0]))]
         raise ConfigError(f"reference = 'first_bar': {late} has no price on the first bar; take 'market'.")
     check_that_an_episode_fits(basket, config)
-    params = portfolio_params(config)
+    params = portfolio_params(config, basket)
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
         name="portfolio",

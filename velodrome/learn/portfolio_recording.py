@@ -1,7 +1,7 @@
 """A portfolio world that also notes what each step traded, by instrument and side: the same rule, three names replaced.
 
 Within a step an instrument may be sold by its stop and bought again by an order, so that the change of its units does
-not tell what was traded. `trade`, `stop_order` and `decay_order` of the rule are called as ever, and write down more.
+not tell what was traded. `trade`, `is_stopped` and `decays` of the rule are called as ever, and write down more.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import Column, Float64, World
 from velodrome.envs.portfolio_orders import Book, Terms
-from velodrome.envs.portfolio_orders import decay_order as decay_order_of_the_rule
-from velodrome.envs.portfolio_orders import stop_order as stop_order_of_the_rule
+from velodrome.envs.portfolio_orders import decays as decays_in_the_rule
+from velodrome.envs.portfolio_orders import is_stopped as is_stopped_in_the_rule
 from velodrome.envs.portfolio_orders import trade as trade_of_the_rule
 
 BY_ORDER, BY_STOP, BY_DECAY = 0, 1, 2  # what sold a position, in `forced`
@@ -41,20 +41,20 @@ def noted_trade(i: int, k: int, change: float, quote: float, terms: Terms, book:
     return trade_of_the_rule(i, k, change, quote, terms, book, state, params)
 
 
-def noted_stop(i: int, k: int, quote: float, distance: float, state: Any) -> float:
+def noted_stop(i: int, k: int, quote: float, distance: float, state: Any) -> bool:
     """Stop as the rule does, and note it."""
-    wanted = stop_order_of_the_rule(i, k, quote, distance, state)
-    if wanted != 0.0:
+    stopped = is_stopped_in_the_rule(i, k, quote, distance, state)
+    if stopped:
         state.forced[k, i] = BY_STOP
-    return wanted
+    return stopped
 
 
-def noted_decay(i: int, k: int, longest: float, share: float, state: Any, params: Any) -> float:
-    """Sell as the rule does what was held for too long, and note it."""
-    wanted = decay_order_of_the_rule(i, k, longest, share, state, params)
-    if wanted != 0.0:
+def noted_decay(i: int, k: int, longest: float, state: Any) -> bool:
+    """Find as the rule does what was held for too long, and note it."""
+    due = decays_in_the_rule(i, k, longest, state)
+    if due:
         state.forced[k, i] = BY_DECAY
-    return wanted
+    return due
 
 
 def recording_world(world: World, instruments: int) -> World:
@@ -67,6 +67,6 @@ def recording_world(world: World, instruments: int) -> World:
     state_type = type(
         "State", (world.state_type,), {"__annotations__": columns, "__module__": __name__, "__doc__": "With notes."}
     )
-    noting: dict[str, Callable] = {"trade": noted_trade, "stop_order": noted_stop, "decay_order": noted_decay}
+    noting: dict[str, Callable] = {"trade": noted_trade, "is_stopped": noted_stop, "decays": noted_decay}
     params = world.params._replace(counts_positions=True)
     return replace(world, state_type=state_type, params=params, substitutions={**world.substitutions, **noting})
