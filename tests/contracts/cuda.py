@@ -13,7 +13,9 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 from tests.vector.scenarios import Scenario, assert_identical, record
 
@@ -49,3 +51,33 @@ def assert_as_on_the_cpu(scenario: Scenario, found: Any) -> None:
     """Compare what a device did in a scenario with the native backend, to the bit."""
     assert isinstance(found, list), found
     assert_identical(record(scenario.make("native"), scenario), found)
+
+
+class CudaContract:
+    """What an environment's tests inherit: they name the scenarios, and the file that plays them when it is run."""
+
+    scenarios: ClassVar[Mapping[str, Scenario]]
+    module: ClassVar[str]
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "name" in metafunc.fixturenames:
+            metafunc.parametrize("name", self.scenarios)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def simulated(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+        return simulated_records(cls.module, tmp_path_factory.mktemp("cuda") / "records.pickle")
+
+    def test_the_simulated_device_agrees_to_the_bit(self, name, simulated):
+        assert_as_on_the_cpu(self.scenarios[name], simulated[name])
+
+    def test_episodes_end_in_every_scenario(self, name, simulated):
+        assert any("_final_obs" in step for step in simulated[name])
+
+    @pytest.mark.gpu
+    def test_a_gpu_agrees_to_the_bit(self):
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        for name, found in records_on_cuda(self.scenarios).items():
+            assert_as_on_the_cpu(self.scenarios[name], found)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import gymnasium
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from velodrome.envs._template import State as TemplateState
-from velodrome.envs.contract import Float64, params_record, state_columns
+from velodrome.envs.contract import Column, Float64, params_record, state_columns, state_dtype
 from velodrome.errors import ConfigError
 from velodrome.vector.rule_env import action_bounds
 
@@ -20,6 +21,15 @@ class Filled(NamedTuple):
 
 class Averaged(TemplateState):
     mean: Float64
+
+
+class Scribbling(TemplateState):
+    notes: Annotated[NDArray[np.uint16], Column(np.uint16, rows=3, scratch=True)]
+
+
+def test_a_scratch_column_is_in_the_block_but_not_part_of_the_state():
+    assert set(state_columns(Scribbling)) == set(state_columns(TemplateState))
+    assert state_dtype(Scribbling)["notes"].shape[0] == 3
 
 
 def test_names_that_records_have_already_are_refused():

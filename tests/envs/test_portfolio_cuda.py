@@ -10,13 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.baskets import small_basket
-from tests.contracts.cuda import assert_as_on_the_cpu, records_on_cuda, simulated_records, write_records
+from tests.contracts.cuda import CudaContract, write_records
 from tests.vector.scenarios import Scenario
 from velodrome.envs.portfolio_world import portfolio_world
 
@@ -65,33 +63,16 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return simulated_records(__file__, tmp_path_factory.mktemp("cuda") / "records.pickle")
+class TestPortfolioOnCuda(CudaContract):
+    scenarios = SCENARIOS
+    module = __file__
 
-
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_the_simulated_device_agrees_to_the_bit(name, simulated):
-    assert_as_on_the_cpu(SCENARIOS[name], simulated[name])
-
-
-def test_the_scenarios_reach_what_they_are_for(simulated):
-    for name in SCENARIOS:
-        steps = simulated[name]
-        assert any("_final_obs" in step for step in steps)
-        counts = sum(step["counts"].sum(axis=1) for step in steps if "counts" in step)
-        assert (counts[:3] > 0).all(), name
-    assert sum(step["counts"][6].sum() for step in simulated["signed, ranges, cursor"] if "counts" in step) > 0
-    assert sum(step["counts"][7].sum() for step in simulated["orders"] if "counts" in step) > 0
-
-
-@pytest.mark.gpu
-def test_a_gpu_agrees_to_the_bit():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    for name, found in records_on_cuda(SCENARIOS).items():
-        assert_as_on_the_cpu(SCENARIOS[name], found)
+    def test_the_scenarios_reach_what_they_are_for(self, simulated):
+        for name in SCENARIOS:
+            counts = sum(step["counts"].sum(axis=1) for step in simulated[name] if "counts" in step)
+            assert (counts[:3] > 0).all(), name
+        assert sum(step["counts"][6].sum() for step in simulated["signed, ranges, cursor"] if "counts" in step) > 0
+        assert sum(step["counts"][7].sum() for step in simulated["orders"] if "counts" in step) > 0
 
 
 if __name__ == "__main__":

@@ -87,6 +87,9 @@ class BenchmarkReport(BaseModel):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
+    def conclude(self) -> None:
+        """Fill in what follows from the measurements."""
+
     def note_missing(self, peers: Iterable[tuple[str, str | None]]) -> None:
         """Write down which peers cannot be measured, (name, reason) each; None as a reason: it can."""
         self.missing += [MissingPeer(peer=peer, reason=reason) for peer, reason in peers if reason is not None]

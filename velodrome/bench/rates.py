@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
-import psutil
 from pydantic import BaseModel, Field, field_validator
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from velodrome.bench.benchmark import BenchmarkOptions, BenchmarkReport, Target
 from velodrome.bench.files import write_files
-from velodrome.bench.machine import threading_layer
 from velodrome.bench.process_peers import PeerFailedError
+from velodrome.bench.progress import Turns, measuring
 from velodrome.bench.render import compact, last_lines, narrow_table
 from velodrome.bench.timing import Stepper, Timing, take_turns
 from velodrome.errors import MissingDependencyError
@@ -73,9 +70,6 @@ class RateReport(BenchmarkReport):
         if reached is not None:
             self.targets.append(Target(name=name, reached=reached, wanted=wanted, met=reached >= wanted))
 
-    def conclude(self) -> None:
-        """Judge by what was promised."""
-
 
 class Row(NamedTuple):
     """A contender of one size: something that takes turns with the others, or is measured in a process of its own."""
@@ -109,27 +103,17 @@ def run_rate_benchmark(
     contenders: Callable[[int], list[Row]],
 ) -> None:  # fmt: skip
     """Check, measure, show and write; Ctrl-C ends the measuring and keeps what there is."""
-    started = time.perf_counter()
     report.note_load("those of several threads most of all")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("parity", total=None)
+    with measuring(report, console) as advance:
         report.parity = check()
-        try:
-            for size in options.sizes:
-                measure(contenders(size), size, options, report,
-                        lambda text: progress.update(task, advance=1, description=text))  # fmt: skip
-        except KeyboardInterrupt:
-            report.interrupted = True
-    report.machine.threading_layer = threading_layer()
-    report.load_average_after = psutil.getloadavg()
-    report.seconds = time.perf_counter() - started
-    report.conclude()
+        advance("parity")
+        for size in options.sizes:
+            measure(contenders(size), size, options, report, advance)
     show_rates(title, report, console)
     write_files(options, report, lambda found, path: write_rates_plot(title, found, path), console)
 
 
-def measure(rows: list[Row], size: int, options: RateOptions, report: RateReport, tell: Callable[[str], None]) -> None:
+def measure(rows: list[Row], size: int, options: RateOptions, report: RateReport, tell: Turns) -> None:
     """Let the contenders of one size take turns; those with processes of their own follow."""
     places: dict[str, int] = {}
 

@@ -5,24 +5,21 @@ Parity first: a peer that does not compute the same thing stops the run. Then co
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
-import psutil
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from velodrome.bench.benchmark import MissingPeer
 from velodrome.bench.contenders import Contender, missing_reason, same_rule_contenders
 from velodrome.bench.files import write_files
-from velodrome.bench.machine import machine_stamp, threading_layer
+from velodrome.bench.machine import machine_stamp
 from velodrome.bench.memory import memory_contenders, memory_use
 from velodrome.bench.options import LARGEST_IN_PROCESS, PEERS, StepBenchmarkOptions
 from velodrome.bench.parity import check_parity
 from velodrome.bench.plot import write_plot
 from velodrome.bench.problem import StepProblem, step_problem
 from velodrome.bench.process_peers import PeerFailedError, measure_process_peer
+from velodrome.bench.progress import Turns, measuring
 from velodrome.bench.render import show_report
 from velodrome.bench.report import Measurement, StepReport
 from velodrome.bench.startup import time_to_first_step
@@ -30,7 +27,6 @@ from velodrome.bench.timing import Timing, take_turns
 from velodrome.bench.torchtrade_peer import torchtrade_contenders, torchtrade_sizes
 
 PROCESS_PEERS = ("async", "subproc")
-Advance = Callable[[str], None]  # says what was done; moves the progress bar by one
 
 
 def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = None) -> StepReport:
@@ -41,7 +37,6 @@ def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = 
     """
     console = console or Console(stderr=True)
     options = options.resolved()
-    started = time.perf_counter()
     problem = step_problem(options)
     report = StepReport(
         machine=machine_stamp(), options=options.model_dump(mode="json"), parameters=problem.parameters,
@@ -49,21 +44,9 @@ def run_step_benchmark(options: StepBenchmarkOptions, console: Console | None = 
     )  # fmt: skip
     report.note_missing((peer, missing_reason(peer)) for peer in options.peers)
     report.note_load("those of several threads most of all")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("parity", total=count_turns(options, report))
-
-        def advance(description: str) -> None:
-            progress.update(task, advance=1, description=f"{description:<44}")
-
-        try:
-            measure_all(options, problem, report, advance)
-        except KeyboardInterrupt:
-            report.interrupted = True
-    report.machine.threading_layer = threading_layer()
-    report.load_average_after = psutil.getloadavg()
-    report.seconds = time.perf_counter() - started
-    report.conclude()
+    with measuring(report, console) as advance:
+        advance.expect(count_turns(options, report))
+        measure_all(options, problem, report, advance)
     show_report(report, console)
     write_files(options, report, write_plot, console)
     return report
@@ -82,7 +65,7 @@ def count_turns(options: StepBenchmarkOptions, report: StepReport) -> int:
     return turns + 4 * options.repeats * len(torchtrade_sizes(options)) * ("torchtrade" in peers)
 
 
-def measure_all(options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Advance) -> None:
+def measure_all(options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Turns) -> None:
     """Fill the report, measurement by measurement, so that an interrupted run keeps what it has."""
     report.parity = check_parity(problem)
     advance("parity")
@@ -110,7 +93,7 @@ def measure_all(options: StepBenchmarkOptions, problem: StepProblem, report: Ste
 
 
 def measure_together(
-    contenders: list[Contender], options: StepBenchmarkOptions, report: StepReport, advance: Advance
+    contenders: list[Contender], options: StepBenchmarkOptions, report: StepReport, advance: Turns
 ) -> None:
     """Let the contenders of one group and size take turns."""
     with ExitStack() as stack:
@@ -143,7 +126,7 @@ def process_counts(options: StepBenchmarkOptions) -> tuple[int, ...]:
 
 
 def measure_processes(
-    peer: str, options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Advance
+    peer: str, options: StepBenchmarkOptions, problem: StepProblem, report: StepReport, advance: Turns
 ) -> None:
     """Measure a process per environment at each size, and beside it the best of some smaller numbers of processes."""
     label = PEERS[peer][0]

@@ -8,18 +8,16 @@ race to a fraction of the known optimum.
 from __future__ import annotations
 
 import statistics
-import time
 from contextlib import ExitStack
 from dataclasses import asdict
 
-import psutil
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from velodrome.bench.benchmark import MissingPeer
 from velodrome.bench.files import write_files
-from velodrome.bench.machine import machine_stamp, threading_layer
+from velodrome.bench.machine import machine_stamp
 from velodrome.bench.parity import ParityError, check_parity
+from velodrome.bench.progress import Turns, measuring
 from velodrome.bench.sgemm import operations_per_step, perceptron, sgemm_rate
 from velodrome.bench.train_contenders import (
     PHASES,
@@ -32,7 +30,7 @@ from velodrome.bench.train_contenders import (
 from velodrome.bench.train_options import TRAIN_PEERS, YARDSTICKS, TrainBenchmarkOptions, missing_train_peer
 from velodrome.bench.train_plot import write_train_plot
 from velodrome.bench.train_problem import OutOfSample, TrainProblem, train_problem
-from velodrome.bench.train_race import Say, new_race, run_race
+from velodrome.bench.train_race import new_race, run_race
 from velodrome.bench.train_render import show_train_report
 from velodrome.bench.train_report import Bound, TrainMeasurement, TrainReport
 from velodrome.vector.cores import available_cores
@@ -48,33 +46,20 @@ def run_train_benchmark(options: TrainBenchmarkOptions, console: Console | None 
     """
     console = console or Console(stderr=True)
     options = options.resolved()
-    started = time.perf_counter()
     problem = train_problem(options)
     report = new_report(options, problem)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress, torch_threads(report.bound.threads):
+    with measuring(report, console) as say, torch_threads(report.bound.threads):
         contenders = native_contenders(options, problem) + [
             peer_contender(peer, options, problem) for peer in report.active_peers(options)
         ]
         rivals = any(contender.peer in YARDSTICKS for contender in contenders)
         races = options.race_seeds * (1 + rivals) if options.race_seconds else 0
-        task = progress.add_task("parity", total=1 + len(contenders) * (1 + options.repeats) + races)
-
-        def say(description: str, steps: int = 1) -> None:
-            progress.update(task, advance=steps, description=f"{description:<58}")
-
-        try:
-            report.parity = check_parity(problem.training)
-            say("parity")
-            measure_speed(contenders, options, report, say)
-            if options.race_seconds:
-                measure_race(contenders, options, problem, report, say)
-        except KeyboardInterrupt:
-            report.interrupted = True
-    report.machine.threading_layer = threading_layer()
-    report.load_average_after = psutil.getloadavg()
-    report.seconds = time.perf_counter() - started
-    report.conclude()
+        say.expect(1 + len(contenders) * (1 + options.repeats) + races)
+        report.parity = check_parity(problem.training)
+        say("parity")
+        measure_speed(contenders, options, report, say)
+        if options.race_seconds:
+            measure_race(contenders, options, problem, report, say)
     show_train_report(report, console)
     write_files(options, report, write_train_plot, console)
     return report
@@ -95,7 +80,7 @@ def new_report(options: TrainBenchmarkOptions, problem: TrainProblem) -> TrainRe
 
 
 def measure_speed(
-    contenders: list[TrainContender], options: TrainBenchmarkOptions, report: TrainReport, say: Say
+    contenders: list[TrainContender], options: TrainBenchmarkOptions, report: TrainReport, say: Turns
 ) -> None:  # fmt: skip
     """Let all contenders take turns; after each turn the report holds what is known of it."""
     with ExitStack() as stack:
@@ -179,7 +164,7 @@ def measure_race(
     options: TrainBenchmarkOptions,
     problem: TrainProblem,
     report: TrainReport,
-    say: Say,
+    say: Turns,
 ) -> None:
     """Race Velodrome in its first layout against the faster yardstick."""
     yardstick = report.yardstick()

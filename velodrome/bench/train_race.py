@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
+from velodrome.bench.progress import Turns
 from velodrome.bench.train_contenders import TrainContender, Trainer
 from velodrome.bench.train_options import TrainBenchmarkOptions
 from velodrome.bench.train_problem import OutOfSample, TrainProblem
 from velodrome.bench.train_report import Race, RacePoint, RaceRun
-
-Say = Callable[[str, int], None]  # what was done, and by how much the progress bar moves
 
 
 def new_race(problem: TrainProblem, options: TrainBenchmarkOptions, judge: OutOfSample) -> Race:
@@ -23,7 +21,7 @@ def new_race(problem: TrainProblem, options: TrainBenchmarkOptions, judge: OutOf
 
 
 def run_race(
-    race: Race, racers: list[TrainContender], options: TrainBenchmarkOptions, judge: OutOfSample, say: Say
+    race: Race, racers: list[TrainContender], options: TrainBenchmarkOptions, judge: OutOfSample, say: Turns
 ) -> None:  # fmt: skip
     """Fill the race, seed by seed: who has trained least goes next, so that other load falls on all alike.
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from velodrome.bench.files import write_files
 from velodrome.bench.machine import machine_stamp
 from velodrome.bench.process_peers import PeerFailedError
+from velodrome.bench.progress import Turns, measuring
 from velodrome.bench.timing import WARM_UP_SHARE, summary
 from velodrome.bench.vector_contenders import Contender, missing_reason, own_contender, peer_contender
 from velodrome.bench.vector_envs import STRAGGLER_FACTOR, prepare_environment
@@ -35,7 +33,6 @@ from velodrome.vector.autotune import worker_counts
 from velodrome.vector.cores import available_cores
 
 LARGEST_SWEEP = 64  # workers
-Advance = Callable[[str], None]  # says what was done; moves the progress bar by one
 
 
 def run_vector_benchmark(options: VectorBenchmarkOptions, console: Console | None = None) -> VectorReport:
@@ -47,27 +44,12 @@ def run_vector_benchmark(options: VectorBenchmarkOptions, console: Console | Non
     console = console or Console(stderr=True)
     options = options.resolved()
     check_policy(options.policy)
-    started = time.perf_counter()
     report = VectorReport(machine=machine_stamp(), options=options.model_dump(mode="json"))
     report.note_missing((peer, missing_reason(peer)) for peer in options.peers)
     report.note_load("those of several processes most of all")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name,
-        Progress(*columns, console=console, transient=True) as progress,
-    ):
-        task = progress.add_task("starting", total=count_turns(options))
-
-        def advance(description: str) -> None:
-            progress.update(task, advance=1, description=f"{description:<52}")
-
-        try:
-            measure_all(options, Path(name), report, advance)
-        except KeyboardInterrupt:
-            report.interrupted = True
-    report.load_average_after = psutil.getloadavg()
-    report.seconds = time.perf_counter() - started
-    report.conclude()
+    with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name, measuring(report, console) as advance:
+        advance.expect(count_turns(options))
+        measure_all(options, Path(name), report, advance)
     show_vector_report(report, console)
     write_files(options, report, write_vector_plot, console)
     return report
@@ -90,7 +72,7 @@ def count_turns(options: VectorBenchmarkOptions) -> int:
     return len(options.environments) * each + stragglers
 
 
-def measure_all(options: VectorBenchmarkOptions, folder: Path, report: VectorReport, advance: Advance) -> None:
+def measure_all(options: VectorBenchmarkOptions, folder: Path, report: VectorReport, advance: Turns) -> None:
     """Fill the report, measurement by measurement, so that an interrupted run keeps what it has."""
     for env in options.environments:
         result = EnvironmentResult(env=env, num_envs=options.num_envs)
@@ -104,7 +86,7 @@ def measure_all(options: VectorBenchmarkOptions, folder: Path, report: VectorRep
 
 
 def measure_environment(
-    options: VectorBenchmarkOptions, result: EnvironmentResult, folder: Path, report: VectorReport, advance: Advance
+    options: VectorBenchmarkOptions, result: EnvironmentResult, folder: Path, report: VectorReport, advance: Turns
 ) -> None:
     """Ask for the recommendation, check parity, then time everybody in turns."""
     env, num_envs = result.env, result.num_envs
@@ -151,7 +133,7 @@ def swept_counts(num_envs: int) -> list[int]:
 
 
 def open_hosts(
-    contenders: list[Contender], folder: Path, stack: ExitStack, report: VectorReport, advance: Advance
+    contenders: list[Contender], folder: Path, stack: ExitStack, report: VectorReport, advance: Callable[[str], None]
 ) -> list[Host]:
     """Start an interpreter for each contender; a peer that cannot be opened is reported, one of ours is an error."""
     started = []
@@ -174,7 +156,7 @@ def open_hosts(
 
 def take_turns(
     hosts: list[Host], options: VectorBenchmarkOptions, rows: list[VectorMeasurement], report: VectorReport,
-    advance: Advance,
+    advance: Turns,
 ) -> None:  # fmt: skip
     """Time each contender once per round, in rounds; `rows` has what is known after each."""
     calls: dict[int, int] = {}
@@ -244,7 +226,7 @@ def straggler_settings() -> list[StragglerResult]:
 
 
 def measure_straggler(
-    options: VectorBenchmarkOptions, setting: StragglerResult, folder: Path, report: VectorReport, advance: Advance
+    options: VectorBenchmarkOptions, setting: StragglerResult, folder: Path, report: VectorReport, advance: Turns
 ) -> None:
     """Time async beside process, the same environments and workers."""
     shared: dict[str, Any] = {"env": setting.env, "num_envs": setting.num_envs, "seed": options.seed, "straggler": True}

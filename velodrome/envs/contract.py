@@ -37,12 +37,14 @@ class Column:
 
     dtype: type
     rows: int | None = None  # None: one value per environment, shape [lanes]; else shape [rows, lanes]
+    scratch: bool = False  # of no meaning between steps, and not the same on every kind of machine
 
 
 Float64 = Annotated[NDArray[np.float64], Column(np.float64)]
 Int64 = Annotated[NDArray[np.int64], Column(np.int64)]
 Int32 = Annotated[NDArray[np.int32], Column(np.int32)]
 Int8 = Annotated[NDArray[np.int8], Column(np.int8)]
+UInt16 = Annotated[NDArray[np.uint16], Column(np.uint16)]
 UInt64 = Annotated[NDArray[np.uint64], Column(np.uint64)]
 
 LANES = 64  # environments in a block; a multiple of the 32 threads of a GPU's warp
@@ -129,6 +131,11 @@ class World:
         )
 
 
+# Whether neighbouring environments run in lockstep and read memory together: False on CPUs; code for a GPU sees True. A
+# rule may choose by it in what order it does things, never what comes out.
+LOCKSTEP = False
+
+
 def increment(counts: NDArray[np.int32], row: int, i: int) -> None:
     """Count something in a column of several rows; an atomic addition, for which nobody waits, on a GPU."""
     counts[row, i] += 1
@@ -140,15 +147,15 @@ def check_name(owner: str, name: str) -> None:
         raise ConfigError(f"{owner}.{name}: NumPy's records have an attribute of that name; choose another")
 
 
-def state_columns(state_type: type) -> dict[str, Column]:
-    """Return the columns of a State type by field name, checking that it has what the engine needs."""
+def declared_columns(state_type: type) -> dict[str, Column]:
+    """Return all columns of a State type by field name, checking that it has what the engine needs."""
     columns: dict[str, Column] = {}
     for name, hint in get_type_hints(state_type, include_extras=True).items():
         found = [extra for extra in get_args(hint)[1:] if isinstance(extra, Column)]
         if not found:
             raise ConfigError(
-                f"{state_type.__name__}.{name} has no column type; annotate with Float64, Int64, Int32, Int8, UInt64 "
-                f"or Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
+                f"{state_type.__name__}.{name} has no column type; annotate with Float64, Int64, Int32, Int8, UInt16, "
+                f"UInt64 or Annotated[NDArray, Column(dtype, rows=…)] from velodrome.envs.contract"
             )
         check_name(state_type.__name__, name)
         columns[name] = found[0]
@@ -158,11 +165,16 @@ def state_columns(state_type: type) -> dict[str, Column]:
     return columns
 
 
+def state_columns(state_type: type) -> dict[str, Column]:
+    """Return the columns that make up the state of an environment between steps, by field name."""
+    return {name: column for name, column in declared_columns(state_type).items() if not column.scratch}
+
+
 def state_dtype(state_type: type) -> np.dtype:
     """Return the record of one block of environments."""
     fields = [
         (name, column.dtype, (LANES,) if column.rows is None else (column.rows, LANES))
-        for name, column in state_columns(state_type).items()
+        for name, column in declared_columns(state_type).items()
     ]
     return np.dtype(fields, align=True)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.config import params_type
-from velodrome.envs.contract import Column, Float64, Int32, Rule
+from velodrome.envs.contract import Column, Float64, Int32, Rule, UInt16
 from velodrome.envs.episodes import STATISTICS as MARKET_STATISTICS
 from velodrome.envs.episodes import MarketState, begin_episode, fill_cost, open_account, write_statistics
 from velodrome.envs.portfolio_config import PortfolioConfig
@@ -45,6 +45,7 @@ from velodrome.envs.portfolio_numbers import (
     TRADE_FRACTION,
     TRAILING_STOP,
     WEIGHTS,
+    instrument_count,
 )
 from velodrome.envs.portfolio_orders import (
     CLOSING_PURCHASES,
@@ -115,21 +116,19 @@ class State(MarketState):
     extreme: Float64  # best price since it was opened, if there is a trailing stop
     holding: Int32  # bars since it was opened or traded
     wanted: Float64  # within a step: target weights, then units to buy or sell
-    queue: Int32  # within a phase of a step: the instruments that have an order
+    queue: UInt16  # within a phase of a step: the instruments that have an order
     benchmark_units: Float64
     numbers: Float64  # drawn parameters, if any is a range
 
 
 def state_type(instruments: int, randomised: bool) -> type:
     """Return the State of a basket of so many instruments."""
-    sized: dict[str, Any] = {
-        name: Annotated[NDArray, Column(dtype, rows=instruments)]
-        for name, dtype in (
-            ("units", np.float64), ("entry", np.float64), ("extreme", np.float64), ("holding", np.int32),
-            ("wanted", np.float64), ("queue", np.uint16), ("benchmark_units", np.float64),
-        )
-    }  # fmt: skip
-    sized["numbers"] = Annotated[NDArray, Column(np.float64, rows=len(NUMBERS) if randomised else 1)]
+    columns = {name: Column(np.float64, rows=instruments) for name in ("units", "entry", "extreme", "benchmark_units")}
+    columns["holding"] = Column(np.int32, rows=instruments)
+    columns["wanted"] = Column(np.float64, rows=instruments, scratch=True)
+    columns["queue"] = Column(np.uint16, rows=instruments, scratch=True)
+    columns["numbers"] = Column(np.float64, rows=len(NUMBERS) if randomised else 1)
+    sized = {name: Annotated[NDArray, column] for name, column in columns.items()}
     return type("State", (State,), {"__annotations__": sized, "__module__": __name__, "__doc__": State.__doc__})
 
 
@@ -159,21 +158,20 @@ def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
     state.running_reward[i] = 0.0
     for k in range(COUNTS):
         state.counts[k, i] = 0
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         state.units[k, i] = 0.0
         state.entry[k, i] = 0.0
         state.extreme[k, i] = 0.0
         state.holding[k, i] = 0
-        state.wanted[k, i] = 0.0
     begin_benchmark(i, cash, state, tables, params)
 
 
 def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any) -> None:
     """Buy the same money's worth of every instrument that can be traded, and pay the fee for it."""
     fee = fee_of(i, BUY_FEE, params.buy_fee, state, tables, params)
-    share = cash / len(state.units)
+    share = cash / instrument_count(state, tables)
     left, worth = 0.0, 0.0
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         close = tables.close[state.start[i], k]
         price = tables.first[k] if params.first_bar_reference else close
         listed = params.first_bar_reference | (tables.tradable[state.start[i], k] == 1)
@@ -211,7 +209,7 @@ def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, param
     if rate <= 0.0:
         return cash, 0.0
     longs, shorts = 0.0, 0.0
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         worth = state.units[k, i] * tables.close[bar, k]
         longs += max(worth, 0.0)
         shorts += max(-worth, 0.0)
@@ -219,7 +217,7 @@ def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, param
     if due <= cash:
         return cash - due, due
     part = min(1.0, (due - cash) / longs) if longs > 0.0 else 0.0
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         if state.units[k, i] > 0.0:
             state.units[k, i] *= 1.0 - part
     return 0.0, cash + part * longs
@@ -246,7 +244,7 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
         return 0.0, False, True
     bar = cursor + 1
     before = state.equity[i]
-    instruments = len(state.units)
+    instruments = instrument_count(state, tables)
 
     # The account at the quotes of this step's orders.
     draw = uniform(i, state) if number(i, SLIPPAGE, params.slippage, state, params) > 0.0 else 0.0
@@ -356,7 +354,7 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
 
 def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
     """Write the account at the close of the cursor's row."""
-    instruments = len(state.units)
+    instruments = instrument_count(state, tables)
     cursor, cash, equity = state.cursor[i], state.cash[i], state.equity[i]
     if params.raw_account:
         out[0] = cash * number(i, CASH_UNIT, params.cash_unit, state, params)
@@ -384,7 +382,7 @@ def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.floa
     write_statistics(i, state, out)
     out[8] = state.counts[BUYS, i] + state.counts[SELLS, i]
     benchmark = state.benchmark_cash[i]
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         benchmark += state.benchmark_units[k, i] * tables.close[state.cursor[i], k]
     out[9] = benchmark / state.benchmark_start[i] - 1.0
     for k in range(COUNTS):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from velodrome.envs.config import number_names, number_places
+from velodrome.envs.contract import LOCKSTEP
 from velodrome.envs.portfolio_config import PortfolioConfig
 
 NUMBERS = number_names(PortfolioConfig)
@@ -25,3 +28,8 @@ WEIGHTS, ORDERS, DISCRETE = 0, 1, 2  # action kinds
 SOFTMAX, SIMPLEX, SIGNED = 0, 1, 2  # weightings
 NEXT_OPEN, CLOSE, NEXT_CLOSE = 0, 1, 2  # fills
 LOG_RETURN, EXCESS, BLEND, CUSTOM = 0, 1, 2, 3  # rewards
+
+
+def instrument_count(state: Any, tables: Any) -> int:
+    """Return K: on a CPU a constant of the compiled code; on a GPU loops of so many unrolled steps would be slower."""
+    return tables.lot.size if LOCKSTEP else len(state.units)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from velodrome.envs.contract import increment
+from velodrome.envs.contract import LOCKSTEP, increment
 from velodrome.envs.portfolio_numbers import (
     BUYS,
     CLOSE,
@@ -23,6 +23,7 @@ from velodrome.envs.portfolio_numbers import (
     REFUSED_UNTRADABLE,
     SELLS,
     STOPPED,
+    instrument_count,
 )
 
 STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this position in this step
@@ -239,30 +240,36 @@ def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: 
     return wanted
 
 
+def is_due(
+    i: int, k: int, phase: int, cursor: int, bar: int, forced: Forced, state: Any, tables: Any, params: Any
+) -> bool:
+    """Say whether there is an order in instrument k in a phase of the step."""
+    tradable = is_tradable(k, cursor, bar, tables, params)
+    if phase == STOPS:
+        due = tradable and is_stopped(i, k, quote_of(k, cursor, bar, tables, params), forced.stop, state)
+        state.wanted[k, i] = STOPPED_NOW if due else 0.0
+        return due
+    if phase == DECAYS:
+        return (tradable or params.decay_when_halted) and decays(i, k, forced.longest, state)
+    wanted = state.wanted[k, i]
+    if phase == CLOSING_SALES:
+        wanted = screened(i, k, wanted, tradable, state, tables, params)
+        state.wanted[k, i] = wanted
+    side = -1.0 if (phase == CLOSING_SALES) | (phase == OPENING_SALES) else 1.0
+    opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
+    closing = side * state.units[k, i] < 0.0
+    return (side * wanted > 0.0) & (closing != opening)
+
+
 def queue_orders(
     i: int, phase: int, cursor: int, bar: int, forced: Forced, state: Any, tables: Any, params: Any
 ) -> int:
     """Write the instruments that have an order in a phase to State.queue, one after the other; return how many."""
-    opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
-    side = -1.0 if (phase == CLOSING_SALES) | (phase == OPENING_SALES) else 1.0
     count = 0
-    for k in range(len(state.units)):
-        tradable = is_tradable(k, cursor, bar, tables, params)
-        if phase == STOPS:
-            due = tradable and is_stopped(i, k, quote_of(k, cursor, bar, tables, params), forced.stop, state)
-            state.wanted[k, i] = STOPPED_NOW if due else 0.0
-        elif phase == DECAYS:
-            due = (tradable or params.decay_when_halted) and decays(i, k, forced.longest, state)
-        else:
-            wanted = state.wanted[k, i]
-            if phase == CLOSING_SALES:
-                wanted = screened(i, k, wanted, tradable, state, tables, params)
-                state.wanted[k, i] = wanted
-            closing = side * state.units[k, i] < 0.0
-            due = (side * wanted > 0.0) & (closing != opening)
+    for k in range(instrument_count(state, tables)):
         # Written whether it is due or not: which instruments are bought and which sold is what no processor guesses.
         state.queue[count, i] = k
-        count += due
+        count += is_due(i, k, phase, cursor, bar, forced, state, tables, params)
     return count
 
 
@@ -283,8 +290,14 @@ def take_orders(
     """Carry out the orders of one phase, in the order of the instruments."""
     opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
     ordered = (phase == CLOSING_SALES) | (phase == CLOSING_PURCHASES)
-    for n in range(queue_orders(i, phase, cursor, bar, forced, state, tables, params)):
-        k = state.queue[n, i]
+    if LOCKSTEP:
+        count = instrument_count(state, tables)
+    else:
+        count = queue_orders(i, phase, cursor, bar, forced, state, tables, params)
+    for n in range(count):
+        k = n if LOCKSTEP else state.queue[n, i]
+        if LOCKSTEP and not is_due(i, k, phase, cursor, bar, forced, state, tables, params):
+            continue
         quote = quote_of(k, cursor, bar, tables, params)
         wanted = amount_of(i, k, phase, forced.share, state, params)
         if opening:

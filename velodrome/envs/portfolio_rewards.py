@@ -22,6 +22,7 @@ from velodrome.envs.portfolio_numbers import (
     SHORTFALL_PENALTY,
     TIME_DECAY_FLOOR,
     TURNOVER_PENALTY,
+    instrument_count,
 )
 from velodrome.envs.ranges import number
 
@@ -87,7 +88,7 @@ def gini(i: int, bar: int, account: PortfolioAccount, state: Any, tables: Any, p
     The place of each among the others is counted instead of sorting, which needs memory: K² comparisons.
     """
     floor = number(i, POSITION_FLOOR, params.position_floor, state, params)
-    instruments = len(state.units)
+    instruments = instrument_count(state, tables)
     by_place, total = 0.0, 0.0
     for k in range(instruments):
         weight = abs(state.units[k, i]) * tables.close[bar, k] / account.equity

@@ -7,20 +7,21 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.exponential import exponential
-from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX, SOFTMAX_SCALE, TRAILING_STOP
+from velodrome.envs.portfolio_numbers import SIMPLEX, SOFTMAX, SOFTMAX_SCALE, TRAILING_STOP, instrument_count
 from velodrome.envs.portfolio_orders import DUST, STOPPED_NOW, Book, Terms, buy_rate, is_tradable, quote_of, sell_rate
 from velodrome.envs.ranges import number
 
 CONVERGED = 1e-12  # of the equity factor
 MOST_ITERATIONS = 500
 SMALLEST_FACTOR = 1e-3
+STEEPEST = -0.5  # of the cost by μ: costs beyond all markets, for which small steps are safer than Newton's
 
 
 def size_orders(
     i: int, action: Any, scale: float, initial: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn money, in parts of the initial cash, into units."""
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         price = tables.first[k] if params.first_bar_reference else quote_of(k, cursor, bar, tables, params)
         wanted = 0.0
         if price > 0.0:
@@ -39,7 +40,7 @@ def size_steps(
     i: int, action: Any, fraction: float, equity: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn sell (0), hold (1) and buy (2) into a fraction of equity each."""
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         price = quote_of(k, cursor, bar, tables, params)
         side = np.float64(action[k]) - 1.0
         wanted = 0.0
@@ -50,7 +51,7 @@ def size_steps(
 
 def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, params: Any) -> None:
     """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
-    instruments = len(state.units)
+    instruments = instrument_count(state, tables)
     scale = number(i, SOFTMAX_SCALE, params.softmax_scale, state, params)
     stops = number(i, TRAILING_STOP, params.trailing_stop, state, params) > 0.0
     # float() of a float32 is a float32 in compiled code.
@@ -61,7 +62,11 @@ def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, pa
             largest = max(largest, np.float64(action[k]))
         total = exponential(scale * (np.float64(action[instruments]) - largest))
         for k in range(instruments):
-            total += exponential(scale * (np.float64(action[k]) - largest))
+            power = exponential(scale * (np.float64(action[k]) - largest))
+            total += power
+            # Kept for the next loop; below 0 stands for none.
+            stopped = stops & (state.wanted[k, i] == STOPPED_NOW)
+            state.wanted[k, i] = -power if stopped else power
     elif params.weighting == SIMPLEX:
         threshold = simplex_threshold(action, instruments + 1)
     else:
@@ -70,7 +75,7 @@ def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, pa
     for k in range(instruments):
         value = np.float64(action[k])
         if params.weighting == SOFTMAX:
-            weight = exponential(scale * (value - largest)) / total
+            weight = max(0.0, state.wanted[k, i]) / total
         elif params.weighting == SIMPLEX:
             weight = max(0.0, value - threshold)
         else:
@@ -105,7 +110,7 @@ def size_weights(
     cannot be traded it keeps its units, and the others share what room that leaves.
     """
     write_weights(i, action, terms, state, tables, params)
-    instruments = len(state.units)
+    instruments = instrument_count(state, tables)
     equity = book.equity
     locked_gross, locked_net, longs, shorts = 0.0, 0.0, 0.0, 0.0
     for k in range(instruments):
@@ -125,16 +130,20 @@ def size_weights(
         # Longs are paid for with equity and with what shorts bring in: cash is not borrowed.
         room = max(0.0, 1.0 - locked_net / factor + short_part * shorts)
         long_part = min(short_part, room / longs) if longs > 0.0 else 1.0
-        cost = 0.0
+        # With rates below 0 for sales, costs are Σ rate · (target · μ − weight): a line, while sides stay as they are.
+        slope, offset = 0.0, 0.0
         for k in range(instruments):
             if is_tradable(k, cursor, bar, tables, params):
                 target = state.wanted[k, i]
                 target *= long_part if target > 0.0 else short_part
-                weight = state.units[k, i] * quote_of(k, cursor, bar, tables, params) / equity
-                change = target * factor - weight
-                cost += buying * change if change > 0.0 else -selling * change
+                value = state.units[k, i] * quote_of(k, cursor, bar, tables, params)
+                rate = buying if target * factor * equity > value else -selling
+                slope += rate * target
+                offset += rate * value
         before = factor
-        factor = max(SMALLEST_FACTOR, 1.0 - cost)
+        after = 1.0 + offset / equity
+        factor = after / (1.0 + slope) if slope > STEEPEST else after - slope * factor
+        factor = max(SMALLEST_FACTOR, factor)
         if abs(factor - before) <= CONVERGED:
             break
     for k in range(instruments):
@@ -156,7 +165,7 @@ def size_weights(
 def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any) -> None:
     """Cut all purchases by one factor to what there is above the reserve: none goes without because it comes last."""
     needed, room = 0.0, book.cash - terms.reserve
-    for k in range(len(state.units)):
+    for k in range(instrument_count(state, tables)):
         if is_tradable(k, cursor, bar, tables, params):
             value = state.wanted[k, i] * quote_of(k, cursor, bar, tables, params)
             if value > 0.0:
@@ -165,7 +174,7 @@ def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state:
                 room -= value * (1.0 - sell_rate(terms))
     if needed > max(0.0, room):
         part = max(0.0, room) / needed
-        for k in range(len(state.units)):
+        for k in range(instrument_count(state, tables)):
             if (state.wanted[k, i] > 0.0) & is_tradable(k, cursor, bar, tables, params):
                 wanted = state.wanted[k, i] * part
                 worth = wanted * quote_of(k, cursor, bar, tables, params)

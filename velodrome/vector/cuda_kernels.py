@@ -135,7 +135,7 @@ _compiled: dict[str, Any] = {}
 
 def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     name = kernel.__name__
-    substitutions = rule_substitutions(world, specialise)
+    substitutions = {**rule_substitutions(world, specialise), "LOCKSTEP": True}
     if SIMULATED:
         # The simulator runs Python: the rule itself takes the place of the compiled one.
         return cuda.jit(rebuild(kernel, substitutions))
