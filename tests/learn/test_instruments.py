@@ -304,7 +304,9 @@ def test_instruments_that_are_looked_at_alike_are_normalised_alike(kind, shared)
     learner = make_ppo(worlds, {"kind": kind}, normalise_observations=True)
     learner.iterate()
     layout = worlds.shape.instruments
-    assert learner.moments is not None and layout is not None and layout.own
+    assert learner.moments is not None
+    assert layout is not None
+    assert layout.own
     for first in layout.own:
         moments = {
             (float(learner.moments.mean[k]), float(learner.moments.variance[k]))
