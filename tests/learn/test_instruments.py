@@ -298,6 +298,23 @@ def test_further_choices_come_from_the_context():
     assert policy(observation(make_shape(3))).parameters.shape == (5, 14)
 
 
+@pytest.mark.parametrize(("kind", "shared"), [("instruments", True), ("mlp", False)])
+def test_instruments_that_are_looked_at_alike_are_normalised_alike(kind, shared):
+    worlds = portfolio_worlds(6)
+    learner = make_ppo(worlds, {"kind": kind}, normalise_observations=True)
+    learner.iterate()
+    layout = worlds.shape.instruments
+    assert learner.moments is not None
+    assert layout is not None
+    assert layout.own
+    for first in layout.own:
+        moments = {
+            (float(learner.moments.mean[k]), float(learner.moments.variance[k]))
+            for k in range(first, first + layout.count)
+        }
+        assert (len(moments) == 1) == shared
+
+
 def test_q_learning_is_refused():
     with pytest.raises(ConfigError, match="DQN chooses one of several actions, which does not divide by instrument"):
         QNetwork(make_shape(3), gymnasium.spaces.Discrete(3), NetworkConfig(**SMALL))

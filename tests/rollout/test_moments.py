@@ -28,6 +28,19 @@ def test_moments_of_batches_are_numpys_of_everything(sizes, width, seed, offset,
     assert float(moments.count) == len(every)
 
 
+@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_values_that_are_alike_have_the_moments_of_all_of_them(sizes, seed):
+    rng = np.random.default_rng(seed)
+    batches = [rng.normal(size=(size, 6), loc=np.arange(6.0)).astype(np.float32) for size in sizes]
+    moments = RunningMoments(6, alike=[range(1, 4), range(4, 6)])
+    for batch in batches:
+        moments.update(torch.from_numpy(batch))
+    every = np.concatenate(batches).astype(np.float64)
+    for places in (slice(0, 1), slice(1, 4), slice(4, 6)):
+        np.testing.assert_allclose(moments.mean[places].numpy(), every[:, places].mean(), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(moments.variance[places].numpy(), every[:, places].var(), rtol=1e-9, atol=1e-12)
+
+
 def test_normalised_values_have_mean_0_and_deviation_1_and_are_cut():
     values = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([5.0, 0.1]) + 7.0
     moments = RunningMoments(2)

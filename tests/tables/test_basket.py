@@ -131,6 +131,17 @@ def test_decisions_begin_when_enough_instruments_have_complete_windows(bars):
         unscaled(bars, min_instruments=4)
 
 
+def test_an_instrument_that_has_ended_does_not_count_among_those_with_complete_windows():
+    first, second, third = (gappy_series(rows=300, seed=seed) for seed in (1, 2, 3))
+    # The second begins after the first has ended, so two at a time are there from the third's beginning only.
+    bars = Bars({"AAA": first.slice(0, 100), "BBB": second.slice(120, 300), "CCC": third.slice(150, 300)}, "1m", "UTC")
+    basket = unscaled(bars, ["log_return"], min_instruments=2)
+    alive = [int(np.argmax(basket.tradable[:, column])) for column in range(3)]
+    assert alive[1] < alive[2] <= int(basket.begin[0])
+    with pytest.raises(ConfigError, match="no row on which 3 of 3 instruments have complete windows"):
+        unscaled(bars, ["log_return"], min_instruments=3)
+
+
 def test_scalers_see_the_training_split_only_and_each_bar_once(bars):
     basket = vd.build_basket(bars, features=["log_return"], windows=2)
     begin, end = basket.splits["train"][0]

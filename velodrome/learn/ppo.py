@@ -45,7 +45,9 @@ class PPO:
         self.policy = ActorCritic(worlds.shape, worlds.action_space, network).to(device)
         self.rollout = self._make_rollout()
         self.engine = make_engine(self.policy, worlds.bank, self.rollout, network, config, ppo_loss)
-        self.moments = RunningMoments(worlds.shape.values, device) if config.normalise_observations else None
+        layout = worlds.shape.instruments if network.kind == "instruments" else None
+        alike = [range(first, first + layout.count) for first in layout.own] if layout else ()
+        self.moments = RunningMoments(worlds.shape.values, device, alike) if config.normalise_observations else None
         self.scale = RewardScale(worlds.num_envs, config.gamma, device) if config.normalise_rewards else None
         self.memory = torch.zeros((worlds.num_envs, self.policy.memory_size), device=device)
         self.starts = torch.ones(worlds.num_envs, dtype=torch.bool, device=device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -10,9 +12,13 @@ from velodrome.rollout.storage import resized
 
 
 class RunningMoments:
-    """Mean and variance of all values seen; before the first batch 0 and 1."""
+    """Mean and variance of all values seen; before the first batch 0 and 1.
 
-    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
+    alike: places of values that are of one kind, such as one value of each instrument; they have moments in common.
+    """
+
+    def __init__(self, size: int, device: torch.device | str = "cpu", alike: Iterable[range] = ()) -> None:
+        self.alike = tuple(alike)
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.variance = torch.ones(size, dtype=torch.float64, device=device)
         self.count = torch.zeros((), dtype=torch.float64, device=device)
@@ -22,6 +28,11 @@ class RunningMoments:
         batch = batch.double()
         rows = batch.shape[0]
         mean, variance = batch.mean(0), batch.var(0, correction=0)
+        for places in self.alike:
+            run = slice(places.start, places.stop)
+            centre = mean[run].mean()
+            variance[run] = (variance[run] + (mean[run] - centre).square()).mean()
+            mean[run] = centre
         total = self.count + rows
         difference = mean - self.mean
         # Before the first batch the initial variance must not count.

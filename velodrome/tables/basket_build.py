@@ -171,14 +171,21 @@ def _first_decision(
     is_whole = isinstance(min_instruments, int) and not isinstance(min_instruments, bool)
     if not is_whole or not 1 <= min_instruments <= count:
         raise ConfigError(f"min_instruments is {min_instruments!r}; legal: 1 … {count}, the number of instruments.")
-    begins = np.zeros(count, np.int64)
+    begins, ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
     for column, (symbol, instrument) in enumerate(zip(bars, instruments, strict=True)):
         begins[column] = int(np.argmax(grid.tradable[:, column]))
+        ends[column] = int(np.flatnonzero(grid.tradable[:, column])[-1])
         for choice, table, window in zip(choices.recipe.windows, instrument.windows, grid.windows, strict=True):
             known = first_known_row(table, choice, symbol)
             row = int(np.searchsorted(window.time, table.timeline.series.time[known])) + choice.length - 1
             begins[column] = max(begins[column], int(np.searchsorted(window.last_row, row)))
-    begin = int(np.sort(begins)[min_instruments - 1])
+    enough = [row for row in np.sort(begins) if ((begins <= row) & (row <= ends)).sum() >= min_instruments]
+    if not enough:
+        raise ConfigError(
+            f"there is no row on which {min_instruments} of {count} instruments have complete windows: some end before "
+            "others begin. Give other data, shorter windows or a smaller min_instruments."
+        )
+    begin = int(enough[0])
     if begin + FEWEST_ROWS > len(grid.time):
         raise ConfigError(
             f"windows are complete for {min_instruments} of {count} instruments on the last "
