@@ -7,7 +7,8 @@ READY := .venv/.ready
 INSTALLED := .venv/.installed
 # The build of torch that is wanted, installed first: pip then leaves it alone.
 TORCH := $(shell grep '^torch==' constraints.txt)
-# Processes for the tests. A file's tests stay in one of them: what they prepare together is prepared once.
+# Processes for the tests. A file's tests stay in one of them: what they prepare together is prepared once. Files are
+# handed out as tests/conftest.py orders them, the longest first, not by the number of their tests.
 WORKERS ?= 2
 
 .PHONY: help demo test lint bench test-slow browser clean
@@ -20,7 +21,7 @@ demo: $(READY) ## train on a built-in market, evaluate on data the agent never s
 	@$(BIN)/python examples/demo.py
 
 test: lint ## lint, check types, then run every test that is not slow
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 lint: $(INSTALLED) ## ruff and mypy
 	@$(BIN)/ruff check .

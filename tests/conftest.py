@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing.forkserver
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,6 +15,45 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+# The files that take longest, some 20 s and more: begun last, one of them would keep a single process busy while the
+# others have nothing left to do.
+LONGEST = (
+    "test_readme", "envs/test_portfolio_contract", "test_examples", "vector/test_faults", "runs/test_report_browser",
+    "vector/test_backend_contract", "runs/test_kill", "bench/test_vector", "learn/test_portfolio_backtest",
+    "bench/test_step", "bench/test_portfolio_step", "learn/test_ppo_portfolio", "envs/test_trading_properties",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first: xdist hands files out in this order."""
+    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    missing = [str(path) for path in places if not path.exists()]
+    if missing:
+        raise pytest.UsageError(f"LONGEST in {__file__} names files that are not there: {', '.join(missing)}")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_fork_server_of_its_own() -> Iterator[None]:
+    """End a module's fork server with it: a process has one, which imports what the first to start it asked for.
+
+    Workers that had to import for themselves what their server did not took half a second each, runs two.
+    """
+    yield
+    server = multiprocessing.forkserver._forkserver
+    server._stop()
+    server._preload_modules = ["__main__"]
+
+
+@pytest.fixture(scope="module")
+def quick_collections() -> Iterator[None]:
+    """Keep what other modules left behind out of `gc.collect`, which else takes seconds in a process that ran many."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

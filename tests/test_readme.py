@@ -37,10 +37,10 @@ def make_targets() -> set[str]:
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory) -> Path:
-    """A folder with the `prices` that the README speaks of: two symbols, hourly."""
+    """A folder with the `prices` that the README speaks of: hourly, of as many symbols as other tests' portfolios."""
     folder = tmp_path_factory.mktemp("newcomer")
     (folder / "prices").mkdir()
-    for symbol, seed in (("BTCUSD", 1), ("ETHUSD", 2)):
+    for symbol, seed in (("BTCUSD", 1), ("ETHUSD", 2), ("SOLUSD", 3)):
         series = vd.synthetic_bars("gbm", 3_000, seed, timeframe="1h", symbols=[symbol], volatility=0.005)[symbol]
         columns = {name: series.column(name) for name in ("open", "high", "low", "close", "volume")}
         frame = pl.DataFrame({"time": series.time.astype("datetime64[ns]"), **columns})

@@ -24,6 +24,11 @@ class TestSignedWeightsWithRanges(EnvironmentContract):
             trailing_stop=0.05, evenness_bonus=0.1, concentration_penalty=0.1,
         )  # fmt: skip
 
+    # Compiles a loop of its own, and drawn parameters are no constants in it; softmax and orders show the same.
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()
+
 
 class TestOrders(EnvironmentContract):
     def world(self):
@@ -45,11 +50,7 @@ class TestDiscreteWithOwnReward(EnvironmentContract):
             final_discount=0.9,
         )  # fmt: skip
 
-    # Both compile loops of their own; the classes above show the same of loops that others share.
-    @pytest.mark.slow
-    def test_threads_do_not_change_results(self):
-        super().test_threads_do_not_change_results()
-
+    # Compiles a loop of its own, as above.
     @pytest.mark.slow
     def test_specialised_parameters_change_nothing(self):
         super().test_specialised_parameters_change_nothing()

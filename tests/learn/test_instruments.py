@@ -230,7 +230,7 @@ PORTFOLIOS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PORTFOLIOS)
 def test_portfolios_of_every_kind_of_action_are_learnt_on(name, kind):
     head = "dirichlet" if name == "dirichlet" else "auto"
-    worlds = portfolio_worlds(6, 4, **PORTFOLIOS[name])
+    worlds = portfolio_worlds(6, **PORTFOLIOS[name])
     learner = make_ppo(worlds, {**SMALL, "kind": kind, "head": head}, learning_rate=1e-2)
     before = parameters_of(learner)
     for _ in range(3):

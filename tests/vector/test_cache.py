@@ -63,7 +63,7 @@ def second(cache: Path, first: tuple[dict[str, Any], str]) -> tuple[dict[str, An
 
 def test_the_first_start_says_that_it_compiles(first, cache):
     _, said = first
-    assert "velodrome: compiling small (step_all, one core); the next start is faster" in said
+    assert "velodrome: compiling small (step_part); the next start is faster" in said
     assert "velodrome: compiling small (reset_all" in said
     assert list((cache / "kernels").rglob("*.nbi"))
 
@@ -72,7 +72,7 @@ def test_one_loop_of_a_rule_is_compiled_once_for_all_rewards(first):
     """The reset loop does not call the reward."""
     _, said = first
     assert said.count("(reset_all") == 1
-    assert said.count("(step_all") == len(CHANGED)
+    assert said.count("(step_part") == len(CHANGED)
 
 
 def test_the_second_start_compiles_nothing_and_gives_the_same(first, cache):
@@ -156,7 +156,7 @@ for _ in range(int(sys.argv[1])):
 
 def test_a_second_start_steps_a_thousand_trading_environments_within_three_seconds():
     """CPU time after `import velodrome`; the usual cache, because compiling the trading rule takes most of a minute."""
-    # Further steps: the loop for all cores is compiled in the second one, when it is first tried.
+    # Further steps: the loop over parts, for all cores, is compiled in the second one, when it is first tried.
     start(["-c", TRADING_START, "3"])
     answer = start(["-c", TRADING_START, "0"])
     assert "compiling" not in answer.stderr

@@ -62,7 +62,7 @@ def shared_descriptors() -> int:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind():
+def nothing_is_left_behind(quick_collections):
     gc.collect()
     workers, descriptors = set(children()), shared_descriptors()  # of other modules' tests
     yield

@@ -14,6 +14,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tests.contracts.backend import BackendContract
 from tests.contracts.vector_env import MODES, row_of, shared_batches
 
+# Gymnasium forks this process; what it holds of other modules is not searched for garbage in each worker again.
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 
 def makers_of(env: Any, num_envs: int) -> Sequence[Any]:
     return [partial(gymnasium.make, env) if isinstance(env, str) else env] * num_envs

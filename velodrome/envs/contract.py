@@ -18,9 +18,11 @@ to every call (docs/decisions/0001-state-in-blocks.md); on a GPU neighbouring th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import gymnasium
@@ -147,7 +149,9 @@ def check_name(owner: str, name: str) -> None:
         raise ConfigError(f"{owner}.{name}: NumPy's records have an attribute of that name; choose another")
 
 
-def declared_columns(state_type: type) -> dict[str, Column]:
+# Of the types in use at a time: resolving a type's annotations takes milliseconds, and every batch needs them often.
+@functools.lru_cache(maxsize=64)
+def declared_columns(state_type: type) -> Mapping[str, Column]:
     """Return all columns of a State type by field name, checking that it has what the engine needs."""
     columns: dict[str, Column] = {}
     for name, hint in get_type_hints(state_type, include_extras=True).items():
@@ -162,14 +166,15 @@ def declared_columns(state_type: type) -> dict[str, Column]:
     for name, dtype in REQUIRED_COLUMNS.items():
         if name not in columns or columns[name].dtype is not dtype:
             raise ConfigError(f"{state_type.__name__} needs a column {name!r} of type {dtype.__name__}")
-    return columns
+    return MappingProxyType(columns)
 
 
-def state_columns(state_type: type) -> dict[str, Column]:
+def state_columns(state_type: type) -> Mapping[str, Column]:
     """Return the columns that make up the state of an environment between steps, by field name."""
     return {name: column for name, column in declared_columns(state_type).items() if not column.scratch}
 
 
+@functools.lru_cache(maxsize=64)
 def state_dtype(state_type: type) -> np.dtype:
     """Return the record of one block of environments."""
     fields = [

@@ -274,6 +274,7 @@ def kernel_folder(
     return folder
 
 
+@functools.cache
 def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)

@@ -1,7 +1,7 @@
 """The loops around a rule, written once. The rule's four functions take the places of the names below.
 
-`assemble.py` puts a rule's functions (and `copy_floats`) in place of the stand-ins and compiles the result: with
-`prange` over all cores, as a plain loop, or not at all. `cuda_kernels.py` calls the same `advance` and `begin`.
+`assemble.py` puts a rule's functions (and `copy_floats`) in place of the stand-ins and compiles the result, or not.
+`parts.py` runs it on several cores. `cuda_kernels.py` calls the same `advance` and `begin`.
 """
 
 from __future__ import annotations
@@ -136,10 +136,11 @@ def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
     return finished
 
 
-def step_all(actions: Any, autoreset: bool, pack: Any) -> int:
-    """Step every environment; return how many episodes ended."""
+def step_part(part: int, parts: int, actions: Any, autoreset: bool, pack: Any) -> int:
+    """Step the environments of one of so many parts of equal size; return how many episodes ended."""
+    blocks = (actions.shape[0] + LANES - 1) // LANES
     finished = 0
-    for block in prange((actions.shape[0] + LANES - 1) // LANES):
+    for block in range(part * blocks // parts, (part + 1) * blocks // parts):
         finished += step_block(block, actions, autoreset, pack)
     return finished
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, params_record, state_dtype
 from velodrome.errors import ConfigError
-from velodrome.vector import batch, inlining, memory, packing
+from velodrome.vector import batch, inlining, memory, packing, parts
 from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
 from velodrome.vector.inlining import InlinedCompiler
@@ -44,7 +44,8 @@ MAKE_ARRAYS = ("unpack", "step_block", "gather_block")  # functions of batch.py 
 
 # What generates code itself has no bytecode that a fingerprint could cover.
 CODE_GENERATION = hashlib.sha256(
-    b"".join(Path(str(module.__file__)).read_bytes() for module in (memory, inlining, packing)) + repr(OPTIONS).encode()
+    b"".join(Path(str(module.__file__)).read_bytes() for module in (memory, inlining, packing, parts))
+    + repr(OPTIONS).encode()
 ).hexdigest()
 
 _compiled: dict[str, Any] = {}
@@ -57,7 +58,7 @@ def compiled_loop(
 ) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
     substitutions = {**rule_substitutions(world, specialise), "unpack": unpack, **COMPILED_MEMORY}
-    target = f"{name}, {'all cores' if parallel else 'one core'}"
+    target = f"{name}, all cores" if parallel else name
     # Of one type of state: to Numba a record with further columns is a kind of the shorter one.
     known = _inlined.setdefault(state_dtype(world.state_type), {})
     return _compile(world.name, getattr(batch, name), target, substitutions, parallel, known)
@@ -155,19 +156,17 @@ class NativeVectorEnv(RuleVectorEnv):
         self.threads = threads
         self._fewer_threads = threads is not None and 1 < threads < available
         self._params = params_record(world.params)
-        self._make_parallel: Callable[[], Any] | None = None  # None: there is one core, or no compiled loop
+        self._has_cores = False  # several, and a compiled loop
+        self._step_parts: Callable[..., int] | None = None  # made when it is first wanted
         self._attach(allocate_buffers(world, self.num_envs, with_windows=observation != "cursor"))
         if compiled:
             _, unpack = pack_arguments(self._arrays)
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._first_illegal = _compile("actions", first_illegal, "check", {})
-            self._loops = [compiled_loop(world, "step_all", unpack, specialise=specialise)]
-            if min(threads or available, available) > 1:
-                self._make_parallel = functools.partial(
-                    compiled_loop, world, "step_all", unpack, parallel=True, specialise=specialise
-                )
+            self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise)
+            self._has_cores = min(threads or available, available) > 1
         else:
-            self._reset_loop, self._loops = python_loop(world, "reset_all"), [python_loop(world, "step_all")]
+            self._reset_loop, self._step_part = python_loop(world, "reset_all"), python_loop(world, "step_part")
         self._choose_loop()
 
     def _attach(self, buffers: Buffers) -> None:
@@ -184,7 +183,7 @@ class NativeVectorEnv(RuleVectorEnv):
         self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
         self._steps_until_trial = STEPS_BETWEEN_TRIALS
         large = self.threads is not None or len(self.buffers.out.rewards) >= SMALLEST_PARALLEL_BATCH
-        self._has_choice = self._make_parallel is not None and large
+        self._has_choice = self._has_cores and large
         self._parallel: bool | None = False  # None: being measured
         if self._has_choice:
             self._parallel = True if self.threads else None
@@ -260,7 +259,7 @@ class NativeVectorEnv(RuleVectorEnv):
     def _step_loop(self, actions: NDArray) -> int:
         if not self.compiled:
             with np.errstate(over="ignore"):
-                return self._loops[0](actions, self.autoreset, self._pack)
+                return self._step_part(0, 1, actions, self.autoreset, self._pack)
         if self._parallel is None:
             return self._trial_step(actions)
         if self.threads is None and self._has_choice:
@@ -268,29 +267,35 @@ class NativeVectorEnv(RuleVectorEnv):
             if self._steps_until_trial == 0:
                 self._trial_nanoseconds, self._parallel = ([], []), None
         if not self._parallel:
-            return self._loops[0](actions, self.autoreset, self._pack)
+            return self._step_part(0, 1, actions, self.autoreset, self._pack)
         if self._fewer_threads:
             before = numba.get_num_threads()
             numba.set_num_threads(self.threads)
             try:
-                return self._loop(1)(actions, self.autoreset, self._pack)
+                return self._step_on_cores(actions)
             finally:
                 numba.set_num_threads(before)
-        return self._loop(1)(actions, self.autoreset, self._pack)
+        return self._step_on_cores(actions)
 
-    def _loop(self, index: int) -> Any:
-        """Return the serial (0) or the parallel (1) loop; the latter is compiled when it is first wanted."""
-        if index == len(self._loops) and self._make_parallel is not None:
+    def _step_on_cores(self, actions: NDArray) -> int:
+        """Step a part of the environments on each core."""
+        if self._step_parts is None:
             start_threads()
-            self._loops.append(self._make_parallel())
-        return self._loops[index]
+            address = parts.address_of_part(self._step_part, actions, self._pack)
+            # Compiled for the first environments that need it and then there for all rules.
+            loop = _compile("batches", parts.step_parts, "all cores", {}, parallel=True)
+            self._step_parts = functools.partial(loop, address)
+        return self._step_parts(numba.get_num_threads(), actions, self.autoreset, self._pack)
 
     def _trial_step(self, actions: NDArray) -> int:
         """Step with the kernel whose turn it is, and keep the faster one once both were timed."""
         serial, parallel = self._trial_nanoseconds
         turn = int(len(parallel) < len(serial))
         started = time.perf_counter_ns()
-        finished = self._loop(turn)(actions, self.autoreset, self._pack)
+        if turn:
+            finished = self._step_on_cores(actions)
+        else:
+            finished = self._step_part(0, 1, actions, self.autoreset, self._pack)
         self._trial_nanoseconds[turn].append(time.perf_counter_ns() - started)
         if len(parallel) == TRIAL_STEPS:
             # The first call of each may compile or wake threads.
