@@ -257,7 +257,10 @@ def test_graphs_are_captured_anew(network, config):
         for left, right in zip(ours, theirs, strict=True):
             assert left.keys() == right.keys()
             if not half:
-                assert left == pytest.approx(right, rel=3e-2, abs=5e-4)
+                # Sums in another order: a sample more or less is clipped, and little is explained so early.
+                coarse = {"policy/clip_fraction", "value/explained_variance"}
+                for name, value in left.items():
+                    assert value == pytest.approx(right[name], rel=3e-2, abs=1e-2 if name in coarse else 5e-4), name
             assert all(np.isfinite(value) for value in left.values())
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numba
 import numpy as np
 import pytest
@@ -53,6 +59,37 @@ def test_more_cores_compile_neither_the_rule_again_nor_their_loop_for_another_ru
     before = kept()
     loops(6, threads=2)
     assert kept() == before
+
+
+def ended(length: int, threads: int) -> tuple[list[int], native.NativeVectorEnv]:
+    """Return how many episodes ended in each step, and the environments."""
+    world = template_world(length=length)
+    envs = native.NativeVectorEnv(world, 2 * LANES, seed=0, specialise=True, threads=threads)
+    envs.reset()
+    return [int(envs.step(np.zeros(2 * LANES, np.int64))[3].sum()) for _ in range(9)], envs
+
+
+@needs_cores
+def test_a_loop_that_has_the_name_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
+    """Numba names loops by a count of its own, which begins anew in every process that compiles one."""
+    lengths = (6, 7)
+    program = "import sys; from tests.vector.test_parts import ended; ended(int(sys.argv[1]), 1)"
+    for length in lengths:
+        subprocess.run(
+            [sys.executable, "-c", program, str(length)], check=True, timeout=300, cwd=Path(__file__).parents[2],
+            env={**os.environ, "VELODROME_CACHE": str(tmp_path / str(length))},
+        )  # fmt: skip
+        shutil.copytree(tmp_path / str(length), tmp_path / "both", dirs_exist_ok=True)
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "both"))
+    monkeypatch.setattr(native, "_inlined", {})
+    monkeypatch.setattr(native, "_compiled", {})
+    alone = {length: ended(length, 1) for length in lengths}
+    results = [result for _, envs in alone.values() for result in envs._step_part.overloads.values()]
+    assert len(results) == 2
+    assert len({result.fndesc.llvm_func_name for result in results}) == 1
+    for length, (counts, _) in alone.items():
+        assert counts.index(2 * LANES) == length - 1
+        assert ended(length, 2)[0] == counts
 
 
 @needs_cores

@@ -57,7 +57,12 @@ def compiled_loop(
     world: World, name: str, unpack: FunctionType, *, parallel: bool = False, specialise: bool = False
 ) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
-    substitutions = {**rule_substitutions(world, specialise), "unpack": unpack, **COMPILED_MEMORY}
+    substitutions = {
+        **rule_substitutions(world, specialise),
+        "unpack": unpack,
+        "own_address": parts.own_address,
+        **COMPILED_MEMORY,
+    }
     target = f"{name}, all cores" if parallel else name
     # Of one type of state: to Numba a record with further columns is a kind of the shorter one.
     known = _inlined.setdefault(state_dtype(world.state_type), {})
@@ -281,7 +286,7 @@ class NativeVectorEnv(RuleVectorEnv):
         """Step a part of the environments on each core."""
         if self._step_parts is None:
             start_threads()
-            address = parts.address_of_part(self._step_part, actions, self._pack)
+            address = self._step_part(0, 0, actions, self.autoreset, self._pack)
             # Compiled for the first environments that need it and then there for all rules.
             loop = _compile("batches", parts.step_parts, "all cores", {}, parallel=True)
             self._step_parts = functools.partial(loop, address)

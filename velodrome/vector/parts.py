@@ -11,32 +11,50 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import from_dtype, prange, types
+from numba import prange, types
+from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
 
-def address_of_part(loop: Any, actions: NDArray, pack: NDArray) -> int:
-    """Return where the machine code of `loop(part, parts, actions, autoreset, pack)` begins, compiled if it was not."""
-    arrays = [types.Array(from_dtype(values.dtype), values.ndim, "C") for values in (actions, pack)]
-    result = loop.get_compile_result(types.int64(types.int64, types.int64, arrays[0], types.boolean, arrays[1]))
-    return result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name)
+@intrinsic
+def own_address(typing_context: Any) -> Any:
+    """Return where the machine code of the function begins that calls this.
+
+    Asking Numba instead would be asking for a name, and loops of one name that other processes have compiled and
+    kept on disk share it to the letter: the answer is the loop that was loaded last.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(builder.function, context.get_value_type(types.int64))
+
+    return types.int64(), generate
 
 
 @intrinsic
 def _call_part(
     typing_context: Any, address: Any, part: Any, parts: Any, actions: Any, autoreset: Any, pack: Any
 ) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        result, *taken = (context.get_value_type(kind) for kind in (signature.return_type, *signature.args[1:]))
-        function = builder.inttoptr(arguments[0], ir.FunctionType(result, taken).as_pointer())
-        return builder.call(function, arguments[1:])
+    # Whether actions may be written makes a type of its own and no difference to the code.
+    actions = types.Array(actions.dtype, actions.ndim, "C")
+    taken = (types.int64, types.int64, actions, types.boolean, pack)
 
-    return types.int64(types.int64, types.int64, types.int64, actions, types.boolean, pack), generate
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        convention = context.call_conv
+        kind = convention.get_function_type(types.int64, taken)
+        function = builder.inttoptr(arguments[0], ir.PointerType(kind))
+        status, finished = convention.call_function(builder, function, types.int64, taken, arguments[1:])
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return finished
+
+    return types.int64(types.int64, *taken), generate
 
 
 def step_parts(address: int, parts: int, actions: Any, autoreset: bool, pack: Any) -> int:
-    """Step every environment, a part of them on each core; return how many episodes ended."""
+    """Step every environment, a part of them on each core; return how many episodes ended.
+
+    address: of `step_part` with a rule in it.
+    """
     finished = 0
     for part in prange(parts):
         finished += _call_part(address, part, parts, actions, autoreset, pack)
