@@ -12,7 +12,8 @@ import pytest
 
 from tests.markets import small_market
 from tests.oracles.philox import uniform
-from tests.oracles.trading_ledger import EXIT_CODES, ORDER_CODES, TradingLedger
+from tests.oracles.trading_account import EXIT_CODES, ORDER_CODES
+from tests.oracles.trading_ledger import TradingLedger
 from velodrome.envs import trading
 from velodrome.envs.margin_account import CLOSED_POSITION, CODE_NAMES, COUNT_MASK, WON_POSITION
 from velodrome.envs.trading_config import TradingConfig, trading_config
