@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -165,3 +166,14 @@ class Bandit(gymnasium.Env):
 
 def parameters_of(learner: PPO) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in learner.policy.state_dict().items()}
+
+
+def assert_the_first_encodes_and_both_learn_alike(always: PPO, never: PPO) -> None:
+    """Compare two learners to the rounding, the first of which computes the market's part once for each bar."""
+    assert [learner.engine.encode_minibatches for learner in (always, never)] == [True, False]
+    for _ in range(2):
+        ours, theirs = (without_times(learner.iterate()) for learner in (always, never))
+    assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    expected = parameters_of(never)
+    for name, tensor in parameters_of(always).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)

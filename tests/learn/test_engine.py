@@ -76,19 +76,24 @@ def test_a_gradient_step_is_the_shortened_one_of_adam(make):
         torch.testing.assert_close(found[f"parameter {name}"], parameter.detach(), rtol=0, atol=2e-5, msg=name)
 
 
+def learn_and_hand_over(setting, engine, other_setting, other):
+    """Take some gradient steps, then let another engine go on from there."""
+    fill(setting, engine)
+    surprise(setting)
+    engine.begin_update()
+    for _ in range(3):
+        learned(setting, engine, ROWS)
+    copy_rollout(setting.rollout, other_setting.rollout)
+    other_setting.policy.load_state_dict({name: tensor.clone() for name, tensor in setting.policy.state_dict().items()})
+    other.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
+    other.begin_update()
+
+
 @pytest.mark.parametrize("make", [fused, lambda setting: setting.autograd()], ids=["fused", "autograd"])
 def test_an_optimiser_continues_from_its_state_to_the_bit(make):
     one, other = make_setting(CASES[0]), make_setting(CASES[0])
     engine, later = make(one), make(other)
-    fill(one, engine)
-    surprise(one)
-    engine.begin_update()
-    for _ in range(3):
-        learned(one, engine, ROWS)
-    copy_rollout(one.rollout, other.rollout)
-    other.policy.load_state_dict({name: tensor.clone() for name, tensor in one.policy.state_dict().items()})
-    later.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
-    later.begin_update()
+    learn_and_hand_over(one, engine, other, later)
     for _ in range(2):
         found, expected = learned(other, later, ROWS), learned(one, engine, ROWS)
         for name, tensor in expected.items():
@@ -100,16 +105,8 @@ def test_an_optimiser_continues_from_its_state_to_the_bit(make):
 def test_the_optimiser_of_one_engine_continues_in_the_other(case):
     ours, theirs = make_setting(case), make_setting(case)
     engine, reference = fused(ours), theirs.autograd()
-    fill(ours, engine)
-    surprise(ours)
-    engine.begin_update()
-    for _ in range(3):
-        learned(ours, engine, ROWS)
-    copy_rollout(ours.rollout, theirs.rollout)
-    theirs.policy.load_state_dict(ours.policy.state_dict())
-    reference.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
+    learn_and_hand_over(ours, engine, theirs, reference)
     assert engine.state().keys() == reference.state().keys()
-    reference.begin_update()
     found, expected = learned(ours, engine, ROWS), learned(theirs, reference, ROWS)
     for name, tensor in expected.items():
         if not name.startswith("gradient"):
