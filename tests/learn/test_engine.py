@@ -9,7 +9,6 @@ import torch
 
 from tests.learn.engine_cases import CASES, ROWS, copy_rollout, fill, learned, make_setting, observations, surprise
 from tests.learn.learners import make_ppo, trading_worlds, without_times
-from velodrome.errors import ConfigError
 from velodrome.learn.engine import AutogradEngine
 from velodrome.learn.fused_engine import FusedEngine
 from velodrome.learn.ppo import ppo_loss
@@ -136,9 +135,3 @@ def test_compiled_networks_and_losses_learn_what_eager_ones_do(kind):
     for _ in range(2):
         compiled, eager = (without_times(learner.iterate()) for learner in learners)
     assert compiled == pytest.approx(eager, rel=1e-3, abs=1e-5)
-
-
-@pytest.mark.parametrize(("kind", "what"), [("mlp", "32 samples"), ("gru", "4 environments")])
-def test_more_minibatches_than_there_is_to_share_are_refused(kind, what):
-    with pytest.raises(ConfigError, match=f"minibatches = 33, but a rollout has only {what}"):
-        make_ppo(trading_worlds(4), {"kind": kind}, minibatches=33)
