@@ -9,6 +9,7 @@ from torch import Tensor
 
 from velodrome.learn import fused
 from velodrome.learn.config import PPOConfig
+from velodrome.learn.engine import ADAM_EPSILON
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
@@ -79,13 +80,13 @@ class FusedEngine:
             rows, self.samples, clip=config.clip, value_clip=config.value_clip, entropy_weight=config.entropy,
             value_weight=config.value_weight, normalise_advantages=config.normalise_advantages,
         )  # fmt: skip
-        norm = self.network.adam_step(self.rate, config.max_gradient_norm)
+        norm = self.network.adam_step(self.rate, config.max_gradient_norm, eps=ADAM_EPSILON)
         return torch.tensor(
             [losses.policy, losses.value, losses.entropy, losses.approximate_kl, losses.clip_fraction, norm]
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's state by name, as AutogradEngine does: a run may go on with another engine."""
+        """Return the optimiser's state by name, as `Optimiser` does: a run may go on with another engine."""
         steps = torch.tensor(float(self.network.adam_steps))
         found: dict[str, Tensor] = {}
         for name, first, second in self._moments():
