@@ -100,6 +100,24 @@ def test_an_optimiser_continues_from_its_state_to_the_bit(make):
                 assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.parametrize("make", [fused, lambda setting: setting.autograd()], ids=["fused", "autograd"])
+def test_the_state_of_an_optimiser_that_has_not_begun_is_a_beginning(make):
+    setting, fresh = make_setting(CASES[0]), make_setting(CASES[0])
+    engine = make(setting)
+    learn_and_hand_over(setting, engine, fresh, make(fresh))
+    weights = {name: tensor.clone() for name, tensor in setting.policy.state_dict().items()}
+    engine.load_state({})
+    first = make_setting(CASES[0])
+    beginner = make(first)
+    copy_rollout(setting.rollout, first.rollout)
+    first.policy.load_state_dict(weights)
+    beginner.begin_update()
+    found, expected = learned(setting, engine, ROWS), learned(first, beginner, ROWS)
+    for name, tensor in expected.items():
+        if name.startswith("parameter"):
+            assert torch.equal(found[name], tensor), name
+
+
 @pytest.mark.parametrize("case", [CASES[0], CASES[10]], ids=lambda case: case.name)
 def test_the_optimiser_of_one_engine_continues_in_the_other(case):
     ours, theirs = make_setting(case), make_setting(case)

@@ -96,11 +96,15 @@ class FusedEngine:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
         if not tensors:  # nothing was learnt yet
-            return
+            self.network.adam_steps = 0
         for name, first, second in self._moments():
-            first.copy_(tensors[f"{name}.exp_avg"])
-            second.copy_(tensors[f"{name}.exp_avg_sq"])
-            self.network.adam_steps = int(tensors[f"{name}.step"])
+            if tensors:
+                first.copy_(tensors[f"{name}.exp_avg"])
+                second.copy_(tensors[f"{name}.exp_avg_sq"])
+                self.network.adam_steps = int(tensors[f"{name}.step"])
+            else:
+                first.zero_()
+                second.zero_()
 
     def _moments(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Give every parameter's name and Adam's two moments of it, in place."""
