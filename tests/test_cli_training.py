@@ -15,11 +15,6 @@ from velodrome import cli
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run
 
-VERBS = (
-    ("train",), ("eval",), ("config",), ("profile",), ("runs", "list"), ("runs", "show"), ("runs", "compare"),
-    ("runs", "export"), ("bench", "train"),
-)  # fmt: skip
-
 
 @pytest.fixture(autouse=True)
 def plain_output(monkeypatch):
@@ -50,17 +45,6 @@ def refused(arguments: list[str], capsys) -> str:
 
 
 # Help
-
-
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_help_of_every_verb_explains_it_and_each_of_its_options(verb, capsys):
-    assert cli.run([*verb, "--help"]) == 0
-    told = capsys.readouterr().out
-    assert f"velodrome {' '.join(verb)}" in told
-    for line in told.splitlines():
-        parts = line.strip("│ ").split()
-        if line.startswith("│") and parts and parts[0].startswith("--"):
-            assert any(word[0].isalpha() for word in parts[2:]), f"no explanation: {line}"
 
 
 def test_help_of_train_explains_every_setting(capsys):

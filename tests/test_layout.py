@@ -90,6 +90,11 @@ def test_a_module_is_named_for_what_it_holds_and_short_enough_to_read(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
 
 
+def test_tests_are_short_enough_to_read():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in Path(__file__).parent.rglob("*.py")}
+    assert [str(path) for path, lines in lengths.items() if lines > LONGEST] == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_says_what_it_is(path):
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

@@ -22,6 +22,13 @@ ACTIONS = {
 }
 
 
+class Spaces(gymnasium.Env):
+    """Has spaces and does nothing: for refusals."""
+
+    def __init__(self, observation: gymnasium.Space, action: gymnasium.Space) -> None:
+        self.observation_space, self.action_space = observation, action
+
+
 class ScriptedEnv(gymnasium.Env):
     """Observes (episode, step, a draw); rewards step + sum of the action / 10.
 

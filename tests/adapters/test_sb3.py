@@ -18,7 +18,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 import velodrome as vd
-from tests.adapters.scripted_env import ACTIONS, CASES, ScriptedEnv, actions_for, gymnasium_sync, scripted
+from tests.adapters.scripted_env import ACTIONS, CASES, ScriptedEnv, Spaces, actions_for, gymnasium_sync, scripted
 from tests.markets import small_market
 from velodrome.adapters import sb3
 from velodrome.adapters.sb3 import VelodromeVecEnv, to_sb3
@@ -388,11 +388,6 @@ def test_a_changed_size_is_refused():
     envs.resize(6)
     with pytest.raises(BackendError, match="resized from 4 to 6"):
         ours.step(np.zeros(6, np.int64))
-
-
-class Spaces(gymnasium.Env):
-    def __init__(self, observation: gymnasium.Space, action: gymnasium.Space) -> None:
-        self.observation_space, self.action_space = observation, action
 
 
 FLAT = Box(0.0, 1.0, (2,), np.float32)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -22,7 +21,7 @@ from torchrl.envs import EnvBase, InitTracker, RewardSum, StepCounter, Transform
 from torchrl.envs.utils import check_env_specs, step_mdp
 
 import velodrome as vd
-from tests.adapters.scripted_env import ACTIONS, CASES, actions_for, gymnasium_sync, scripted
+from tests.adapters.scripted_env import ACTIONS, CASES, Spaces, actions_for, gymnasium_sync, scripted
 from tests.markets import small_market
 from velodrome.adapters import torchrl as adapter
 from velodrome.adapters.torchrl import VelodromeEnv, to_torchrl
@@ -240,11 +239,6 @@ def test_a_policy_of_torch_modules_collects():
 
 
 # Refusals
-
-
-class Spaces(gymnasium.Env):
-    def __init__(self, observation: gymnasium.Space, action: gymnasium.Space) -> None:
-        self.observation_space, self.action_space = observation, action
 
 
 FLAT = Box(0.0, 1.0, (2,), np.float32)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from typing import Any
 
 import gymnasium
@@ -11,21 +9,25 @@ import numpy as np
 import pytest
 
 from tests.markets import small_market
-from tests.oracles.philox import uniform
-from tests.oracles.trading_ledger import EXIT_CODES, ORDER_CODES, TradingLedger
+from tests.oracles.ledger_comparison import (
+    ENVIRONMENTS,
+    MONEY,
+    LedgerComparison,
+    Outcome,
+    compare_all,
+    shared_words,
+)
+from tests.oracles.trading_account import EXIT_CODES, ORDER_CODES
+from tests.oracles.trading_ledger import TradingLedger
 from velodrome.envs import trading
 from velodrome.envs.margin_account import CLOSED_POSITION, CODE_NAMES, COUNT_MASK, WON_POSITION
 from velodrome.envs.trading_config import TradingConfig, trading_config
 from velodrome.envs.trading_world import trading_world
 from velodrome.tables.market import Market
-from velodrome.vector.native import NativeVectorEnv
 
-ENVIRONMENTS = 64
 STEPS = 68  # for each set of parameters: 64 · 68 · 24 sets are more than 100,000 steps of each action kind
 SETS = 24
-MONEY = 1e-9  # tolerance, relative to the initial cash or to the largest equity of the episode
 SOFT = 1e-6  # equity below this part of the initial one may be rounding noise, and so is what is divided by it
-FLOAT32 = 2.4e-7  # two roundings to float32
 
 UNCOUNTED = ("none", "held_same", "held_band")
 EXACT_COLUMNS = {"cursor": "cursor", "held": "hold_counter", "cooldown_left": "cooldown_left"}
@@ -113,14 +115,8 @@ def market_of(index: int) -> Market:
     )  # fmt: skip
 
 
-LEDGER_PARAMETERS = {field.name for field in dataclasses.fields(TradingLedger) if field.init}
-
-
 def ledgers_of(market: Market, config: TradingConfig) -> list[TradingLedger]:
-    """Give the ledgers the same words; of a range they take the lower end until an episode begins."""
-    shared = {name: getattr(config, name) for name in TradingConfig.model_fields if name in LEDGER_PARAMETERS}
-    shared |= {name: value[0] for name, value in shared.items() if name in trading.NUMBERS and isinstance(value, tuple)}
-    shared |= {
+    shared = shared_words(config, TradingLedger, trading.NUMBERS) | {
         "action_kind": config.action,
         "ohlc": market.ohlc.tolist(),
         "atr": market.atr.tolist(),
@@ -130,163 +126,85 @@ def ledgers_of(market: Market, config: TradingConfig) -> list[TradingLedger]:
     return [TradingLedger(**shared) for _ in range(ENVIRONMENTS)]
 
 
-def random_actions(rng: np.random.Generator, space: gymnasium.Space, before: np.ndarray) -> np.ndarray:
-    """Return actions that often stay the same: else nothing would be held for long."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        drawn = rng.integers(0, space.n, ENVIRONMENTS)
-        # The first action is HOLD, short or flat: what makes room for the others.
-        drawn[rng.random(ENVIRONMENTS) < 0.2] = 0
-    else:
-        drawn = rng.uniform(-1.0, 1.0, ENVIRONMENTS).astype(np.float32)
-        round_number = rng.random(ENVIRONMENTS) < 0.3
-        drawn[round_number] = rng.choice(np.float32([-1.0, 0.0, 1.0]), int(round_number.sum()))
-    return np.where(rng.random(ENVIRONMENTS) < 0.4, before, drawn).astype(before.dtype)
-
-
-class Comparison:
-    """One batch of the compiled rule beside one ledger for each environment."""
-
+class TradingComparison(LedgerComparison):
     def __init__(self, kind: str, index: int) -> None:
         self.values = parameter_set(kind, index)
-        self.label = f"set {index}: {self.values}"
-        self.config = trading_config(**self.values)
         self.market = market_of(index)
-        self.world = trading_world(self.market, **self.values)
-        self.envs = NativeVectorEnv(
-            self.world, ENVIRONMENTS, seed=index, observation="cursor", autoreset=False, threads=1
+        super().__init__(
+            f"set {index}: {self.values}",
+            trading_world(self.market, **self.values),
+            ledgers_of(self.market, trading_config(**self.values)),
+            trading.NUMBERS,
+            np.zeros(ENVIRONMENTS, np.float32 if kind == "continuous" else np.int64),
+            seed=index,
         )
-        self.ledgers = ledgers_of(self.market, self.config)
-        self.rng = np.random.default_rng(index)
-        self.compared = 0
-        self.skipped = 0
-        self.codes: Counter[str] = Counter()
-        # Environments whose ledger and rule parted at a near tie sit out the rest of the episode.
-        self.parted = np.zeros(ENVIRONMENTS, bool)
         # Episodes with rewards of rounding noise have no sums to compare.
         self.was_soft = np.zeros(ENVIRONMENTS, bool)
 
+    def random_actions(self, before: np.ndarray) -> np.ndarray:
+        """Return actions that often stay the same: else nothing would be held for long."""
+        rng, space = self.rng, self.world.action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            drawn = rng.integers(0, space.n, ENVIRONMENTS)
+            # The first action is HOLD, short or flat: what makes room for the others.
+            drawn[rng.random(ENVIRONMENTS) < 0.2] = 0
+        else:
+            drawn = rng.uniform(-1.0, 1.0, ENVIRONMENTS).astype(np.float32)
+            round_number = rng.random(ENVIRONMENTS) < 0.3
+            drawn[round_number] = rng.choice(np.float32([-1.0, 0.0, 1.0]), int(round_number.sum()))
+        return np.where(rng.random(ENVIRONMENTS) < 0.4, before, drawn).astype(before.dtype)
+
     def begin(self, rows: np.ndarray) -> None:
-        """Put the ledgers of environments that were reset at the start of the same episode."""
-        start, last, numbers = self.envs.column("start"), self.envs.column("last"), self.envs.column("numbers")
-        for row in rows:
-            ledger = self.ledgers[row]
-            if self.world.params.randomised:
-                for name, value in zip(trading.NUMBERS, numbers[:, row].tolist(), strict=True):
-                    if name in LEDGER_PARAMETERS:
-                        setattr(ledger, name, value)
-            ledger.reset(int(start[row]), int(last[row]))
-        self.parted[rows] = False
+        super().begin(rows)
         self.was_soft[rows] = False
 
-    def draws(self) -> list[float]:
-        """Return each environment's uniform number of the coming step, from its generator's columns."""
-        keys, counters = self.envs.column("rng_key").tolist(), self.envs.column("rng_counter").tolist()
-        return [
-            uniform(key, counter) if ledger.slippage > 0.0 else 0.0
-            for key, counter, ledger in zip(keys, counters, self.ledgers, strict=True)
-        ]
+    def is_soft(self) -> np.ndarray:
+        return self.of_ledgers("equity") < SOFT * self.of_ledgers("initial_cash")
 
-    def run(self) -> None:
-        self.envs.reset()
-        self.begin(np.arange(ENVIRONMENTS))
-        discrete = isinstance(self.world.action_space, gymnasium.spaces.Discrete)
-        actions = np.zeros(ENVIRONMENTS, np.int64 if discrete else np.float32)
-        for step in range(STEPS):
-            actions = random_actions(self.rng, self.world.action_space, actions)
-            draws = self.draws()
-            soft_before = np.array([ledger.equity < SOFT * ledger.initial_cash for ledger in self.ledgers])
-            results = [
-                ledger.step(action, draw)
-                for ledger, action, draw in zip(self.ledgers, actions.tolist(), draws, strict=True)
-            ]
-            observations, rewards, terminated, truncated, infos = self.envs.step(actions)
-            ended = terminated | truncated
-            wrong = self.differences(results, soft_before, observations["account"], rewards, terminated, truncated)
-            for row in np.flatnonzero(ended & ~self.parted):
-                if row not in wrong:
-                    self.compare_statistics(row, infos["statistics"], wrong)
-            for row, messages in wrong.items():
-                if not self.ledgers[row].was_near_a_tie:
-                    pytest.fail(f"environment {row}, step {step}: " + "; ".join(messages) + f"\n{self.label}")
-                self.parted[row] = True
-            self.skipped += int(self.parted.sum())
-            self.compared += int((~self.parted).sum())
-            # The ledger of a parted environment may end elsewhere: it is brought back with the rule's next episode.
-            for row in np.flatnonzero(self.parted & ~ended):
-                self.ledgers[row].reset(self.ledgers[row].start, self.ledgers[row].last)
-            if ended.any():
-                self.envs.reset(options={"reset_mask": ended})
-                self.begin(np.flatnonzero(ended))
+    def step_ledgers(self, actions: np.ndarray) -> list[Any]:
+        self.soft_before = self.is_soft()
+        return super().step_ledgers(actions)
 
-    def differences(
-        self, results: list[Any], soft_before: np.ndarray, account: np.ndarray, rewards: np.ndarray,
-        terminated: np.ndarray, truncated: np.ndarray,
-    ) -> dict[int, list[str]]:  # fmt: skip
-        """Return what differs after a step, by environment; environments that parted before are left out."""
-        wrong: dict[int, list[str]] = {}
-        ledgers = self.ledgers
-
-        def of_ledgers(name: str) -> np.ndarray:
-            return np.array([getattr(ledger, name) for ledger in ledgers], np.float64)
-
-        def note(name: str, ours: Any, theirs: Any, differs: np.ndarray) -> None:
-            for row in np.flatnonzero(differs & ~self.parted):
-                wrong.setdefault(int(row), []).append(f"{name}: rule {ours[row]!r}, ledger {theirs[row]!r}")
-
-        initial, equity = of_ledgers("initial_cash"), of_ledgers("equity")
-        money = MONEY * np.maximum(initial, of_ledgers("peak"))
+    def compare_step(self, outcome: Outcome) -> None:
+        envs, ledgers, of_ledgers = self.envs, self.ledgers, self.of_ledgers
+        money = MONEY * np.maximum(of_ledgers("initial_cash"), of_ledgers("peak"))
         for column, name in EXACT_COLUMNS.items():
-            ours, theirs = self.envs.column(column), of_ledgers(name)
-            note(name, ours, theirs, ours != theirs)
+            self.note_column(column, name)
         for column, name in MONEY_COLUMNS.items():
             if column == "session_equity" and not (self.values["turnover_cap"] or self.values["daily_drawdown"]):
                 continue  # then the rule does not keep it
-            ours, theirs = self.envs.column(column), of_ledgers(name)
-            note(name, ours, theirs, ~(np.abs(ours - theirs) <= money))
-        ours, theirs = self.envs.column("units"), of_ledgers("units")
-        price = self.market.ohlc[self.envs.column("cursor"), 3]
-        note("units", ours, theirs, ~(np.abs(ours - theirs) <= np.maximum(MONEY * np.abs(theirs), money / price)))
+            self.note_column(column, name, money)
+        price = self.market.ohlc[envs.column("cursor"), 3]
+        self.note_column("units", "units", np.maximum(MONEY * np.abs(of_ledgers("units")), money / price))
         for column, name in PRICE_COLUMNS.items():
-            ours, theirs = self.envs.column(column), of_ledgers(name)
-            note(name, ours, theirs, ~(np.abs(ours - theirs) <= MONEY * np.abs(theirs)))
-        ours = self.envs.column("previous_level")
+            self.note_column(column, name, MONEY * np.abs(of_ledgers(name)))
+        ours = envs.column("previous_level")
         theirs = np.array([np.nan if led.previous_level is None else led.previous_level for led in ledgers])
-        note("previous_level", ours, theirs, ~((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))))
+        self.note("previous_level", ours, theirs, ~((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))))
 
         for column in ("order_code", "exit_code"):
-            ours = [CODE_NAMES[code] for code in self.envs.column(column)]
+            ours = [CODE_NAMES[code] for code in envs.column(column)]
             theirs = [getattr(ledger, column) for ledger in ledgers]
-            note(column, ours, theirs, np.array([a != b for a, b in zip(ours, theirs, strict=True)]))
-            self.codes.update(ours)
-        for name, ours, theirs in (
-            ("terminated", terminated, np.array([result.terminated for result in results])),
-            ("truncated", truncated, np.array([result.truncated for result in results])),
-        ):
-            note(name, ours, theirs, ours != theirs)
+            self.note(column, ours, theirs, np.array([a != b for a, b in zip(ours, theirs, strict=True)]))
+            self.counts.update(ours)
 
-        soft = soft_before | (equity < SOFT * initial)
+        soft = self.soft_before | self.is_soft()
         self.was_soft |= soft
-        theirs = np.array([result.reward for result in results])
-        differs = ~(np.abs(rewards - theirs) <= FLOAT32 * np.maximum(1.0, np.abs(theirs)))
         # The differential Sharpe ratio remembers a return of noise until the episode ends.
         remembers = self.values["reward"] == "differential_sharpe"
-        note("reward", rewards, theirs, differs & ~(self.was_soft if remembers else soft))
-        theirs = np.array([ledger.account_vector() for ledger in ledgers])
-        differs = ~(np.abs(account - theirs) <= FLOAT32 * np.maximum(1.0, np.abs(theirs)))
-        note("account vector", account, theirs, differs.any(axis=1) & ~soft)
+        self.note_outcome(outcome, noisy_reward=self.was_soft if remembers else soft, noisy_account=soft)
 
-        events = self.envs.column("events")
+        events = envs.column("events")
         for name, ours in (
             ("trades", events & COUNT_MASK),
             ("positions_closed", events // CLOSED_POSITION & COUNT_MASK),
         ):
             theirs = of_ledgers(name)
-            note(name, ours, theirs, ours != theirs)
+            self.note(name, ours, theirs, ours != theirs)
         won, theirs = events // WON_POSITION, of_ledgers("positions_won")
-        note("positions_won", won, theirs, (won != theirs) & (of_ledgers("closest_win_tie") > MONEY))
-        return wrong
+        self.note("positions_won", won, theirs, (won != theirs) & (of_ledgers("closest_win_tie") > MONEY))
 
-    def compare_statistics(self, row: int, statistics: dict[str, np.ndarray], wrong: dict[int, list[str]]) -> None:
+    def compare_statistics(self, row: int, statistics: dict[str, np.ndarray]) -> None:
         ledger = self.ledgers[row]
         scale = max(ledger.initial_cash, ledger.peak)
         noisy = {"reward", "turnover", "sharpe"} if self.was_soft[row] else set()
@@ -302,24 +220,17 @@ class Comparison:
                 bound = MONEY * scale / ledger.initial_cash
             if name not in noisy and not abs(statistics[name][row] - value) <= bound:
                 message = f"statistic {name}: rule {statistics[name][row]!r}, ledger {value!r}"
-                wrong.setdefault(row, []).append(message)
+                self.wrong.setdefault(row, []).append(message)
         counts = ledger.order_counts + ledger.exit_counts
         for name in CODE_NAMES:
             count = 0 if name in UNCOUNTED else counts[name]
             if statistics[name][row] != count:
-                wrong.setdefault(row, []).append(f"{name} counted {statistics[name][row]} times, ledger {count}")
+                self.wrong.setdefault(row, []).append(f"{name} counted {statistics[name][row]} times, ledger {count}")
 
 
 @pytest.mark.parametrize("kind", ["levels", "continuous", "brackets"])
 def test_the_rule_is_the_ledger_over_a_hundred_thousand_steps(kind):
-    compared = skipped = 0
-    codes: Counter[str] = Counter()
-    for index in range(SETS):
-        comparison = Comparison(kind, index)
-        comparison.run()
-        compared += comparison.compared
-        skipped += comparison.skipped
-        codes += comparison.codes
+    compared, skipped, codes = compare_all((TradingComparison(kind, index) for index in range(SETS)), STEPS)
     assert compared >= 100_000
     assert skipped <= 0.02 * compared
     # What never happened was not compared.

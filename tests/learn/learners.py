@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -24,12 +25,12 @@ SMALL_NETWORK = {"hidden": (16, 12), "memory": 10, "channels": (4, 5), "kernel":
 
 
 def trading_worlds(
-    num_envs: int = 6, seed: int = 0, market: Market | None = None, **params: Any
-) -> RuleWorlds:  # fmt: skip
+    num_envs: int = 6, seed: int = 0, market: Market | None = None, threads: int = 1, **params: Any
+) -> RuleWorlds:
     """Return environments on a small wild market; episodes are short and some end in ruin."""
     values = {"episode_length": (3, 9), "leverage": 20.0, **params}
     market = small_market(bars=60, instruments=2, seed=1) if market is None else market
-    envs = vd.make_vec("trading", num_envs, market=market, observation="cursor", seed=seed, threads=1, **values)
+    envs = vd.make_vec("trading", num_envs, market=market, observation="cursor", seed=seed, threads=threads, **values)
     worlds = make_worlds(envs)
     assert isinstance(worlds, RuleWorlds)
     return worlds
@@ -163,5 +164,16 @@ class Bandit(gymnasium.Env):
         return self.shown, float(-np.square(chosen - wanted).sum()), True, False, {}
 
 
-def parameters_of(learner: PPO) -> dict[str, torch.Tensor]:
+def parameters_of(learner: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in learner.policy.state_dict().items()}
+
+
+def assert_the_first_encodes_and_both_learn_alike(always: PPO, never: PPO) -> None:
+    """Compare two learners to the rounding, the first of which computes the market's part once for each bar."""
+    assert [learner.engine.encode_minibatches for learner in (always, never)] == [True, False]
+    for _ in range(2):
+        ours, theirs = (without_times(learner.iterate()) for learner in (always, never))
+    assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    expected = parameters_of(never)
+    for name, tensor in parameters_of(always).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.contracts.cuda import simulated_records
 from tests.learn.engine_cases import CASES, make_setting
 from tests.learn.test_policy import make_policy
 from velodrome.learn.config import PPOConfig
@@ -23,13 +20,7 @@ SCRIPT = Path(__file__).with_name("simulated_cuda_engine.py")
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Pairs of what was found and what was expected, by case; a traceback where one failed."""
-    target = tmp_path_factory.mktemp("cuda") / "pairs.pickle"
-    answer = subprocess.run(
-        [sys.executable, str(SCRIPT), str(target)],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
-    return pickle.loads(target.read_bytes())
+    return simulated_records(str(SCRIPT), tmp_path_factory.mktemp("cuda") / "pairs.pickle")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -9,7 +9,6 @@ import torch
 
 from tests.learn.engine_cases import CASES, ROWS, copy_rollout, fill, learned, make_setting, observations, surprise
 from tests.learn.learners import make_ppo, trading_worlds, without_times
-from velodrome.errors import ConfigError
 from velodrome.learn.engine import AutogradEngine
 from velodrome.learn.fused_engine import FusedEngine
 from velodrome.learn.ppo import ppo_loss
@@ -76,19 +75,24 @@ def test_a_gradient_step_is_the_shortened_one_of_adam(make):
         torch.testing.assert_close(found[f"parameter {name}"], parameter.detach(), rtol=0, atol=2e-5, msg=name)
 
 
+def learn_and_hand_over(setting, engine, other_setting, other):
+    """Take some gradient steps, then let another engine go on from there."""
+    fill(setting, engine)
+    surprise(setting)
+    engine.begin_update()
+    for _ in range(3):
+        learned(setting, engine, ROWS)
+    copy_rollout(setting.rollout, other_setting.rollout)
+    other_setting.policy.load_state_dict({name: tensor.clone() for name, tensor in setting.policy.state_dict().items()})
+    other.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
+    other.begin_update()
+
+
 @pytest.mark.parametrize("make", [fused, lambda setting: setting.autograd()], ids=["fused", "autograd"])
 def test_an_optimiser_continues_from_its_state_to_the_bit(make):
     one, other = make_setting(CASES[0]), make_setting(CASES[0])
     engine, later = make(one), make(other)
-    fill(one, engine)
-    surprise(one)
-    engine.begin_update()
-    for _ in range(3):
-        learned(one, engine, ROWS)
-    copy_rollout(one.rollout, other.rollout)
-    other.policy.load_state_dict({name: tensor.clone() for name, tensor in one.policy.state_dict().items()})
-    later.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
-    later.begin_update()
+    learn_and_hand_over(one, engine, other, later)
     for _ in range(2):
         found, expected = learned(other, later, ROWS), learned(one, engine, ROWS)
         for name, tensor in expected.items():
@@ -96,20 +100,30 @@ def test_an_optimiser_continues_from_its_state_to_the_bit(make):
                 assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.parametrize("make", [fused, lambda setting: setting.autograd()], ids=["fused", "autograd"])
+def test_the_state_of_an_optimiser_that_has_not_begun_is_a_beginning(make):
+    setting, fresh = make_setting(CASES[0]), make_setting(CASES[0])
+    engine = make(setting)
+    learn_and_hand_over(setting, engine, fresh, make(fresh))
+    weights = {name: tensor.clone() for name, tensor in setting.policy.state_dict().items()}
+    engine.load_state({})
+    first = make_setting(CASES[0])
+    beginner = make(first)
+    copy_rollout(setting.rollout, first.rollout)
+    first.policy.load_state_dict(weights)
+    beginner.begin_update()
+    found, expected = learned(setting, engine, ROWS), learned(first, beginner, ROWS)
+    for name, tensor in expected.items():
+        if name.startswith("parameter"):
+            assert torch.equal(found[name], tensor), name
+
+
 @pytest.mark.parametrize("case", [CASES[0], CASES[10]], ids=lambda case: case.name)
 def test_the_optimiser_of_one_engine_continues_in_the_other(case):
     ours, theirs = make_setting(case), make_setting(case)
     engine, reference = fused(ours), theirs.autograd()
-    fill(ours, engine)
-    surprise(ours)
-    engine.begin_update()
-    for _ in range(3):
-        learned(ours, engine, ROWS)
-    copy_rollout(ours.rollout, theirs.rollout)
-    theirs.policy.load_state_dict(ours.policy.state_dict())
-    reference.load_state({name: tensor.clone() for name, tensor in engine.state().items()})
+    learn_and_hand_over(ours, engine, theirs, reference)
     assert engine.state().keys() == reference.state().keys()
-    reference.begin_update()
     found, expected = learned(ours, engine, ROWS), learned(theirs, reference, ROWS)
     for name, tensor in expected.items():
         if not name.startswith("gradient"):
@@ -139,9 +153,3 @@ def test_compiled_networks_and_losses_learn_what_eager_ones_do(kind):
     for _ in range(2):
         compiled, eager = (without_times(learner.iterate()) for learner in learners)
     assert compiled == pytest.approx(eager, rel=1e-3, abs=1e-5)
-
-
-@pytest.mark.parametrize(("kind", "what"), [("mlp", "32 samples"), ("gru", "4 environments")])
-def test_more_minibatches_than_there_is_to_share_are_refused(kind, what):
-    with pytest.raises(ConfigError, match=f"minibatches = 33, but a rollout has only {what}"):
-        make_ppo(trading_worlds(4), {"kind": kind}, minibatches=33)

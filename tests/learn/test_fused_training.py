@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from safetensors.torch import load, save
 from torch import nn
 
 from tests.learn.fused_reference import log_prob_and_entropy, make_parts, make_rollout, outputs_of, reference_losses
@@ -80,29 +79,6 @@ def test_the_same_bits_with_any_number_of_threads(kind):
         found[-1].append(torch.tensor(losses))
     for other in found[1:]:
         assert all(torch.equal(left, right) for left, right in zip(found[0], other, strict=True))
-
-
-def test_a_resumed_optimiser_gives_the_same_bits():
-    parts = make_parts(12, (16, 16), sizes=[3])
-    rollout = make_rollout(parts, 1500)
-    fused, _ = train(parts, rollout)
-    weights = save({f"{k}": parameter.detach() for k, parameter in enumerate(parts.parameters())})
-    moments = save(fused.optimiser_state())
-    restored = make_parts(12, (16, 16), sizes=[3], seed=99)
-    twin = restored.fused()
-    with torch.no_grad():
-        saved = load(weights)
-        for k, parameter in enumerate(restored.parameters()):
-            parameter.copy_(saved[f"{k}"])
-    twin.load_optimiser_state(load(moments))
-    for network in (fused, twin):
-        network.update_minibatch(torch.arange(1500), rollout, **WEIGHTS)
-        network.adam_step(1e-2, 0.3)
-    assert torch.equal(fused.flat.values, twin.flat.values)
-    with pytest.raises(ConfigError, match="other layers"):
-        make_parts(12, (16, 17), sizes=[3]).fused().load_optimiser_state(load(moments))
-    with pytest.raises(ConfigError, match="first_moment"):
-        twin.load_optimiser_state({"steps": torch.tensor(1)})
 
 
 def test_modules_see_updates_at_once_and_copies_are_their_own():

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from tests.baskets import small_basket
-from tests.learn.learners import make_ppo, parameters_of, portfolio_worlds, trading_worlds, without_times
+from tests.learn.learners import (
+    assert_the_first_encodes_and_both_learn_alike,
+    make_ppo,
+    parameters_of,
+    portfolio_worlds,
+    trading_worlds,
+    without_times,
+)
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import ConfigError
 from velodrome.learn import engine
@@ -179,13 +186,7 @@ def test_training_per_bar_is_training_per_sample_to_the_rounding(action):
     learners = [
         make_ppo(portfolio_worlds(6, **action), SMALL, per_bar=way, learning_rate=1e-3) for way in ("always", "never")
     ]
-    assert [learner.engine.encode_minibatches for learner in learners] == [True, False]
-    for _ in range(2):
-        always, never = (without_times(learner.iterate()) for learner in learners)
-    assert always == pytest.approx(never, rel=1e-3, abs=1e-5)
-    ours, theirs = map(parameters_of, learners)
-    for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4, msg=name)
+    assert_the_first_encodes_and_both_learn_alike(*learners)
 
 
 def test_pieces_of_the_bars_give_the_encoding_of_all(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.learn.learners import SMALL_NETWORK, make_ppo, parameters_of, trading_worlds, without_times
+from tests.learn.learners import SMALL_NETWORK, assert_the_first_encodes_and_both_learn_alike, make_ppo, trading_worlds
 from tests.learn.test_policy import SPACES
 from tests.markets import small_market
 from velodrome.learn.config import NetworkConfig
@@ -105,13 +105,7 @@ def test_training_per_bar_is_training_per_sample_to_the_rounding(kind):
         make_ppo(trading_worlds(6), {"kind": kind}, per_bar=way, engine="autograd", learning_rate=1e-3)
         for way in ("always", "never")
     ]
-    assert [learner.engine.encode_minibatches for learner in learners] == [True, False]
-    for _ in range(2):
-        always, never = (without_times(learner.iterate()) for learner in learners)
-    assert always == pytest.approx(never, rel=1e-3, abs=1e-5)
-    ours, theirs = map(parameters_of, learners)
-    for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4, msg=name)
+    assert_the_first_encodes_and_both_learn_alike(*learners)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""PPO: its loss sample by sample, its bootstrapping, its brakes, and what it learns."""
+"""PPO: its loss sample by sample, its bootstrapping, its brakes, and what it learns. See also test_ppo_contract."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.learn.learner_cases import assert_same, iterated
 from tests.learn.learners import (
     Bandit,
     Endless,
@@ -195,21 +196,33 @@ def test_a_nan_among_the_rewards_shows_in_the_losses(engine, normalise):
     assert math.isnan(metrics["episode/mean_reward"])
 
 
+# What is resumed
+
+
+@pytest.mark.parametrize("kind", ["mlp", "gru"])
+def test_environments_that_cannot_be_saved_start_new_episodes(kind):
+    make = partial(foreign_worlds, partial(Bandit, gymnasium.spaces.Discrete(2)), 4)
+    first = make_ppo(make(), {"kind": kind})
+    iterated(first, 2)
+    resumed = [make_ppo(make(), {"kind": kind}) for _ in range(2)]
+    for learner in resumed:
+        learner.load_state(*first.state())
+        assert learner.starts.all()
+        assert not learner.memory.any()
+        assert_same(learner, first)
+    assert iterated(resumed[0], 2) == iterated(resumed[1], 2)
+
+
 # What is reported
 
 
 @pytest.mark.parametrize("params", [{}, {"action": "continuous"}])
-def test_the_metrics_of_an_iteration(params):
+def test_metrics_are_those_of_the_rollout(params):
     learner = make_ppo(trading_worlds(6, **params), learning_rate=1e-3)
     metrics = learner.iterate()
     rollout = learner.rollout
     assert learner.steps == rollout.samples == 48
-    wanted = {"loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction",
-              "optimiser/gradient_norm", "optimiser/learning_rate", "value/explained_variance", "episode/count",
-              "episode/return", "episode/length", "episode/turnover", "time/steps_per_second", "time/environment",
-              "time/inference", "time/learning", "time/other"}  # fmt: skip
-    assert wanted <= metrics.keys()
-    assert all(isinstance(value, float) and math.isfinite(value) for value in metrics.values())
+    assert metrics["episode/turnover"] > 0.0
     if params:
         assert metrics["action/mean"] == pytest.approx(float(rollout.actions.mean()))
     else:
@@ -219,8 +232,6 @@ def test_the_metrics_of_an_iteration(params):
     left = np.var((rollout.returns - rollout.value).numpy()) / np.var(rollout.returns.numpy())
     assert metrics["value/explained_variance"] == pytest.approx(1.0 - left, rel=1e-4)
     assert metrics["episode/mean_reward"] == pytest.approx(float(rollout.reward.mean()), rel=1e-4)
-    phases = sum(metrics[f"time/{name}"] for name in ("environment", "inference", "learning", "other"))
-    assert metrics["time/steps_per_second"] == pytest.approx(48 / phases, rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -13,23 +13,21 @@ import torch
 from safetensors.torch import load, save
 
 import velodrome as vd
+from tests.learn.learner_cases import NORMALISED, PPO_CASES, assert_same, iterated, make_dqn, ppo_of
 from tests.learn.learners import Bandit, foreign_worlds, make_ppo, parameters_of, trading_worlds
-from tests.learn.test_determinism import CASES, assert_same, iterated, learner_of
-from tests.learn.test_dqn import make_dqn
 from velodrome.errors import BackendError, ConfigError
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.backtest import play_episodes
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import make_worlds
 
-NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
 DQN_CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "three steps, by error": {"n_step": 3, "prioritised": True, **NORMALISED},
     "per bar": {"per_bar": "always", "duelling": False},
 }
 LEARNERS = {
-    **{f"ppo, {case}": partial(learner_of, case) for case in CASES},
+    **{f"ppo, {case}": partial(ppo_of, case) for case in PPO_CASES},
     **{f"dqn, {case}": partial(make_dqn, **config) for case, config in DQN_CASES.items()},
 }
 
@@ -105,7 +103,7 @@ def test_a_checkpoint_of_before_sizes_could_change_is_loaded(name):
 
 
 def test_new_environments_begin_with_an_empty_memory_and_a_start():
-    learner = learner_of("gru, discrete, normalised")
+    learner = ppo_of("gru, discrete, normalised")
     iterated(learner, 2)
     memory, starts, returns = learner.memory.clone(), learner.starts.clone(), learner.scale.returns.clone()
     assert memory.any()
@@ -136,7 +134,7 @@ def test_too_many_environments_for_the_replay_buffer_are_refused_and_nothing_cha
 
 @pytest.mark.parametrize("size", [0, -2, 1.5])
 def test_no_environments_are_refused(size):
-    for learner in (learner_of("mlp, discrete"), make_dqn()):
+    for learner in (ppo_of("mlp, discrete"), make_dqn()):
         with pytest.raises(ConfigError, match=r"num_envs = .*at least 1"):
             learner.resize(size)
         assert learner.worlds.num_envs == 6

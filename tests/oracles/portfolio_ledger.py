@@ -1,7 +1,8 @@
 """A slow ledger of the portfolio rule, written from docs/portfolio.md alone; it shares no code with the environment.
 
 Positions are objects, the costs of every order are added up and audited after the step, and the equity factor is found
-by a root finder. `near_tie` says that a decision of the step hung by less than two correct programs may round apart.
+by a root finder. `was_near_a_tie` says that a decision of the step hung by less than two correct programs may round
+apart.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class PortfolioLedger:
 
     positions: list[Position] = field(default_factory=list, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
-    near_tie: bool = field(default=False, init=False)
+    was_near_a_tie: bool = field(default=False, init=False)
 
     def reset(self, start: int, last: int) -> None:
         self.start, self.cursor, self.last = start, start, last
@@ -129,7 +130,7 @@ class PortfolioLedger:
         """Remember a comparison that rounding may decide."""
         size = max(abs(left), abs(right)) if scale is None else scale
         if left != right and abs(left - right) <= NEAR * size:
-            self.near_tie = True
+            self.was_near_a_tie = True
 
     def _worth(self) -> float:
         return math.fsum(position.units * self.quotes[k] for k, position in enumerate(self.positions))
@@ -143,7 +144,7 @@ class PortfolioLedger:
     # A step
 
     def step(self, action: Sequence[float], u: float) -> Result:
-        self.near_tie = False
+        self.was_near_a_tie = False
         if self.cursor >= self.last:
             return Result(0.0, False, True)
         bar = self.cursor + 1
@@ -330,14 +331,14 @@ class PortfolioLedger:
 
     def _is_dust(self, money: float, equity: float) -> bool:
         if DUST * 1e-3 * equity < abs(money) < DUST * 1e3 * equity:
-            self.near_tie = True
+            self.was_near_a_tie = True
         return abs(money) <= DUST * equity
 
     def _cut(self, name: str, lost: float) -> None:
         """Count a cut of an order by more than a billionth of equity."""
         noticed = 1e-9 * self.opening
         if abs(lost - noticed) <= 0.1 * abs(noticed):
-            self.near_tie = True
+            self.was_near_a_tie = True
         if lost > noticed:
             self.counts[name] += 1
 

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from tests.oracles.ledger_cases import FLAT, FLAT_BAR, LONG, SHORT, TENFOLD, bar, brackets, ledger, near
-from tests.oracles.trading_ledger import EXIT_CODES, ORDER_CODES, TradingLedger
+from tests.oracles.trading_account import EXIT_CODES, ORDER_CODES
+from tests.oracles.trading_ledger import TradingLedger
 
 # ------------------------------------------------------------------------------------------------------- Funding
 

@@ -42,6 +42,17 @@ class Answer:
     discount: float
 
 
+def answer_of(steps: list[Step]) -> Answer:
+    """Return the transition that begins with the first of some steps and goes to the last, or to an earlier end."""
+    reward, discount = 0.0, 1.0
+    for step in steps:
+        reward += discount * step.reward
+        discount *= GAMMA
+        if step.terminated or step.truncated:
+            break
+    return Answer(steps[0].action, reward, step.following, 0.0 if step.terminated else discount)
+
+
 class Story:
     """Environments that live through a given history, and the list of everything that happened, by environment."""
 
@@ -94,14 +105,7 @@ class Story:
         for steps in self.steps:
             kept = steps[-rows:]
             for begin in range(len(kept) - n_step + 1):
-                reward, discount = 0.0, 1.0
-                for step in kept[begin : begin + n_step]:
-                    reward += discount * step.reward
-                    discount *= GAMMA
-                    if step.terminated or step.truncated:
-                        break
-                discount = 0.0 if step.terminated else discount
-                found[kept[begin].seen] = Answer(kept[begin].action, reward, step.following, discount)
+                found[kept[begin].seen] = answer_of(kept[begin : begin + n_step])
         return found
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import velodrome as vd
 from tests.learn.learners import Endless, foreign_worlds, trading_worlds
-from tests.rollout.test_replay import GAMMA, IS_CUT, RUNS, TERMINATES, Answer, Story
+from tests.rollout.test_replay import GAMMA, IS_CUT, RUNS, TERMINATES, Answer, Story, answer_of
 from tests.rollout.test_worlds import random_actions
 from velodrome.errors import BackendError, ConfigError
 from velodrome.rollout.replay import ReplayBuffer
@@ -207,14 +207,7 @@ class ResizedStory(Story):
             steps = self.chapters[chapter][environment]
             if chapter == len(self.chapters) - 1 and row > len(steps) - n_step:
                 continue
-            reward, discount = 0.0, 1.0
-            for step in steps[row : row + n_step]:
-                reward += discount * step.reward
-                discount *= GAMMA
-                if step.terminated or step.truncated:
-                    break
-            discount = 0.0 if step.terminated else discount
-            found[steps[row].seen] = Answer(steps[row].action, reward, step.following, discount)
+            found[steps[row].seen] = answer_of(steps[row : row + n_step])
         return found
 
 

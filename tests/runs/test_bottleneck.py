@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runs.machines import GIB, machine
 from velodrome.runs.bottleneck import RunFacts, find_bottleneck
 from velodrome.runs.config import SPELLINGS, RunConfig
 from velodrome.runs.machine_use import GpuUse, MachineUse
 
-GIB = 1024**3
 ON_GPU = RunFacts(device="cuda", environment_device="cuda")
 
 
@@ -25,15 +25,6 @@ def phases(
 
 def gpu(busy: float | None) -> GpuUse:
     return GpuUse("NVIDIA H200", busy, 12 * GIB, 139 * GIB, 45.0, 300.0)
-
-
-def machine(**changes: Any) -> MachineUse:
-    values = {
-        "cores": 8, "process_cpu": 7.5, "machine_cores": 8, "machine_cpu": 7.6, "disk_wait": 0.0,
-        "process_memory": GIB, "memory_used": 4 * GIB, "memory_total": 32 * GIB, "disk_free": 100 * GIB,
-        "disk_total": 200 * GIB, "gpu": None,
-    }  # fmt: skip
-    return MachineUse(**{**values, **changes})
 
 
 CASES = {

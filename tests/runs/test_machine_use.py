@@ -15,10 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.runs.machines import GIB, machine
 from velodrome.runs import machine_use
-from velodrome.runs.machine_use import MachineSampler, MachineUse, ProcessorUse, bytes_text, open_gpu
-
-GIB = 1024**3
+from velodrome.runs.machine_use import MachineSampler, ProcessorUse, bytes_text, open_gpu
 
 
 def wait_for(condition: Any, seconds: float = 10.0) -> None:
@@ -99,15 +98,6 @@ def test_a_failure_ends_the_sampling_and_is_kept(tmp_path: Path, monkeypatch: py
     assert sampler.latest is None
 
 
-def sample(**changes: Any) -> MachineUse:
-    values = {
-        "cores": 8, "process_cpu": 7.5, "machine_cores": 8, "machine_cpu": 7.6, "disk_wait": 0.0,
-        "process_memory": GIB, "memory_used": 4 * GIB, "memory_total": 32 * GIB, "disk_free": 100 * GIB,
-        "disk_total": 200 * GIB, "gpu": None,
-    }  # fmt: skip
-    return MachineUse(**{**values, **changes})
-
-
 @pytest.mark.parametrize(
     ("free", "total", "warned"),
     [
@@ -119,7 +109,7 @@ def sample(**changes: Any) -> MachineUse:
     ],
 )
 def test_a_disk_that_is_nearly_full_is_warned_about(free: int, total: int, warned: bool) -> None:
-    found = sample(disk_free=free, disk_total=total).warnings()
+    found = machine(disk_free=free, disk_total=total).warnings()
     assert len(found) == warned
     if warned:
         assert "nearly full" in found[0]
@@ -128,7 +118,7 @@ def test_a_disk_that_is_nearly_full_is_warned_about(free: int, total: int, warne
 
 
 def test_memory_that_is_nearly_full_is_warned_about() -> None:
-    (warning,) = sample(memory_used=31 * GIB).warnings()
+    (warning,) = machine(memory_used=31 * GIB).warnings()
     assert "1.0 GiB of 32.0 GiB left" in warning
 
 

@@ -293,9 +293,8 @@ class CudaEngine(AutogradEngine):
         if log_std is not None:
             assert log_std.grad is not None
             torch.mm(self.ones[:, :count], self.d_log_std[:count], out=log_std.grad.view(1, -1))
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
-        self.optimiser.step()
-        return torch.cat([self.sums / count, norm.detach().reshape(1)])
+        norm = self.optimiser.step()
+        return torch.cat([self.sums / count, norm.reshape(1)])
 
 
 def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str | None:

@@ -20,6 +20,7 @@ from velodrome.learn.config import DQNConfig, NetworkConfig
 from velodrome.learn.engine import WORTH_ENCODING
 from velodrome.learn.graphs import Captured
 from velodrome.learn.networks import BarEncoding
+from velodrome.learn.optimiser import Optimiser
 from velodrome.learn.ppo import action_mix
 from velodrome.learn.q_network import QNetwork
 from velodrome.learn.schedule import learning_rate
@@ -46,14 +47,11 @@ class DQN:
     ) -> None:
         self.worlds, self.config, self.total_steps, self.seed = worlds, config, total_steps, seed
         device = worlds.device
-        cuda = device.type == "cuda"
-        self.fixed = cuda  # tensors of a CUDA graph stay where they are
         torch.manual_seed(seed)  # of the first weights
         self.generator = torch.Generator(device).manual_seed(seed)  # of random actions and draws from the buffer
         self.policy = QNetwork(worlds.shape, worlds.action_space, network, duelling=config.duelling).to(device)
         self.target = copy.deepcopy(self.policy).eval().requires_grad_(False)
-        rate: Any = torch.tensor(config.learning_rate, device=device) if cuda else config.learning_rate
-        self.optimiser = torch.optim.Adam(self.policy.parameters(), rate, eps=ADAM_EPSILON, fused=True, capturable=cuda)
+        self.optimiser = Optimiser(self.policy, config, epsilon=ADAM_EPSILON)
         self.replay = ReplayBuffer(
             config.buffer_size, worlds, gamma=config.gamma, n_step=config.n_step,
             priority_exponent=config.priority_exponent if config.prioritised else None,
@@ -98,7 +96,7 @@ class DQN:
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take gradient steps; return what happened."""
         config, done = self.config, self.steps / self.total_steps
-        set_learning_rate(self.optimiser, learning_rate(config, done))
+        self.optimiser.set_rate(learning_rate(config, done))
         self.epsilon.fill_(between(config.epsilon_start, config.epsilon_end, done / config.epsilon_fraction))
         self.correction.fill_(between(config.importance_start, 1.0, done))
         with self.clock("inference"):
@@ -161,10 +159,7 @@ class DQN:
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")
         loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
-        self.optimiser.zero_grad(set_to_none=not self.fixed)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_gradient_norm)
-        self.optimiser.step()
+        norm = self.optimiser.descend(loss)
         with torch.no_grad():
             self.replay.set_errors(batch.places, taken - wanted)
             self.report += torch.stack([loss, taken.mean(), norm])
@@ -266,7 +261,7 @@ class DQN:
         """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
         parts = {
             "policy": self.policy.state_dict(), "target": self.target.state_dict(),
-            "optimiser": optimiser_state(self.policy, self.optimiser), "replay": self.replay.state(),
+            "optimiser": self.optimiser.state(), "replay": self.replay.state(),
             "worlds": self.worlds.state(), "moments": {} if self.moments is None else self.moments.state(),
             "scale": {} if self.scale is None else self.scale.state(),
             "learner": {"generator": self.generator.get_state()},
@@ -280,7 +275,7 @@ class DQN:
         self.policy.load_state_dict(only(tensors, "target"))
         self._copy_to_target()
         self.policy.load_state_dict(only(tensors, "policy"))
-        load_optimiser(self.policy, self.optimiser, only(tensors, "optimiser"))
+        self.optimiser.load_state(only(tensors, "optimiser"))
         if self.moments is not None:
             self.moments.load_state(only(tensors, "moments"))
         if self.scale is not None:
@@ -300,32 +295,3 @@ class DQN:
 def between(start: float, end: float, done: float) -> float:
     """Return where a number is on its way when a fraction `done` of it is over."""
     return start + (end - start) * min(max(done, 0.0), 1.0)
-
-
-def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the step size; in place where a CUDA graph reads it."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-
-
-def optimiser_state(network: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return an optimiser's state by the names of the parameters."""
-    names = [name for name, _ in network.named_parameters()]
-    return {
-        f"{names[index]}.{key}": torch.as_tensor(value)
-        for index, own in optimiser.state_dict()["state"].items()
-        for key, value in own.items()
-    }
-
-
-def load_optimiser(network: torch.nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Take over what `optimiser_state` returned."""
-    names = [name for name, _ in network.named_parameters()]
-    state: dict[int, dict[str, Tensor]] = {}
-    for full, tensor in tensors.items():
-        name, _, key = full.rpartition(".")
-        state.setdefault(names.index(name), {})[key] = tensor
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})

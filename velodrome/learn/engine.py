@@ -11,6 +11,7 @@ from torch import Tensor
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig, PPOConfig
+from velodrome.learn.optimiser import Optimiser
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
@@ -46,9 +47,7 @@ class AutogradEngine:
     ) -> None:
         self.policy, self.bank, self.config = policy, bank, config
         self.device = rollout.values.device
-        cuda = self.device.type == "cuda"
-        rate: Any = torch.tensor(config.learning_rate, device=self.device) if cuda else config.learning_rate
-        self.optimiser = torch.optim.Adam(policy.parameters(), rate, eps=ADAM_EPSILON, fused=True, capturable=cuda)
+        self.optimiser = Optimiser(policy, config, epsilon=ADAM_EPSILON)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
         self.loss: Loss = torch.compile(loss) if config.compile else loss
         self.attach(rollout)
@@ -75,11 +74,7 @@ class AutogradEngine:
 
     def set_learning_rate(self, rate: float) -> None:
         """Set the step size of the next updates."""
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        self.optimiser.set_rate(rate)
 
     def begin_rollout(self) -> None:
         """Prepare for a rollout, during which the weights do not change."""
@@ -114,11 +109,8 @@ class AutogradEngine:
         with self._precision():
             outputs = self._outputs(rows)
         loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
-        self.optimiser.zero_grad(set_to_none=False)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_gradient_norm)
-        self.optimiser.step()
-        return torch.cat([report, norm.detach().reshape(1)])
+        norm = self.optimiser.descend(loss)
+        return torch.cat([report, norm.reshape(1)])
 
     def _outputs(self, rows: Tensor) -> Outputs:
         rollout, bank = self.rollout, self.bank
@@ -140,20 +132,11 @@ class AutogradEngine:
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser's state by name."""
-        names = [name for name, _ in self.policy.named_parameters()]
-        found: dict[str, Tensor] = {}
-        for index, own in self.optimiser.state_dict()["state"].items():
-            found |= {f"{names[index]}.{key}": torch.as_tensor(value) for key, value in own.items()}
-        return found
+        return self.optimiser.state()
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
-        names = [name for name, _ in self.policy.named_parameters()]
-        state: dict[int, dict[str, Tensor]] = {}
-        for full, tensor in tensors.items():
-            name, _, key = full.rpartition(".")
-            state.setdefault(names.index(name), {})[key] = tensor
-        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
+        self.optimiser.load_state(tensors)
 
 
 class Engine(Protocol):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from velodrome.learn import fused
 from velodrome.learn.config import PPOConfig
+from velodrome.learn.engine import ADAM_EPSILON
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
@@ -79,13 +80,13 @@ class FusedEngine:
             rows, self.samples, clip=config.clip, value_clip=config.value_clip, entropy_weight=config.entropy,
             value_weight=config.value_weight, normalise_advantages=config.normalise_advantages,
         )  # fmt: skip
-        norm = self.network.adam_step(self.rate, config.max_gradient_norm)
+        norm = self.network.adam_step(self.rate, config.max_gradient_norm, eps=ADAM_EPSILON)
         return torch.tensor(
             [losses.policy, losses.value, losses.entropy, losses.approximate_kl, losses.clip_fraction, norm]
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's state by name, as AutogradEngine does: a run may go on with another engine."""
+        """Return the optimiser's state by name, as `Optimiser` does: a run may go on with another engine."""
         steps = torch.tensor(float(self.network.adam_steps))
         found: dict[str, Tensor] = {}
         for name, first, second in self._moments():
@@ -95,11 +96,15 @@ class FusedEngine:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
         if not tensors:  # nothing was learnt yet
-            return
+            self.network.adam_steps = 0
         for name, first, second in self._moments():
-            first.copy_(tensors[f"{name}.exp_avg"])
-            second.copy_(tensors[f"{name}.exp_avg_sq"])
-            self.network.adam_steps = int(tensors[f"{name}.step"])
+            if tensors:
+                first.copy_(tensors[f"{name}.exp_avg"])
+                second.copy_(tensors[f"{name}.exp_avg_sq"])
+                self.network.adam_steps = int(tensors[f"{name}.step"])
+            else:
+                first.zero_()
+                second.zero_()
 
     def _moments(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Give every parameter's name and Adam's two moments of it, in place."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +22,6 @@ from velodrome.tables.leaks import (
     altered_after,
     check_functions,
     different,
-    own_functions,
 )
 from velodrome.tables.recipe import source_close_time
 from velodrome.tables.scaling import TRAIN
@@ -35,19 +36,10 @@ def find_basket_leaks(draft: BasketDraft) -> LeakReport:
     recipe = draft.choices.recipe
     for symbol, instrument in list(zip(draft.bars, draft.instruments, strict=True))[:DENSE_INSTRUMENTS]:
         check_functions(check, instrument, recipe, symbol)
-    functions = [feature.name for _, feature in own_functions(recipe)]
     for row in cut_rows(draft.grid):
-        moment = int(draft.grid.close_time[row])
-        try:
-            again, _ = make_grid(_until(draft, moment), draft.choices, moment)
-        except Exception:
-            # A user's function may refuse data that is too short; it has worked on all of it.
-            if not functions:
-                raise
-            check.skipped.update(dict.fromkeys(functions))
-            continue
-        check.checked.update(functions)
-        compare_grids(check, draft, again, row + 1)
+        again = check.made_of_less(partial(_grid_until, draft, int(draft.grid.close_time[row])), recipe)
+        if again is not None:
+            compare_grids(check, draft, again, row + 1)
     if TRAIN in draft.splits:
         _check_training(check, draft)
     return check.report(recipe)
@@ -83,6 +75,10 @@ def _closed_by(draft: BasketDraft, symbol: str, moment: int) -> int:
 
 def _until(draft: BasketDraft, moment: int) -> dict[str, Series]:
     return {symbol: draft.bars[symbol].slice(0, _closed_by(draft, symbol, moment)) for symbol in draft.bars}
+
+
+def _grid_until(draft: BasketDraft, moment: int) -> Grid:
+    return make_grid(_until(draft, moment), draft.choices, moment)[0]
 
 
 def compare_grids(check: Check, draft: BasketDraft, again: Grid, rows: int) -> None:

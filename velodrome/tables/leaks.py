@@ -11,9 +11,9 @@ Three ways of taking the future away, each with places chosen to be awkward:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ DENSE_CUTS = 48  # cuts in one stretch of bars
 DENSE_BARS = 100_000  # bars that all stretches of one function may take, unless the data is longer
 DENSE_INSTRUMENTS = 3
 ROUNDING = 1e-9  # relative difference below which the cause is the order of additions, not information
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,19 @@ class Check:
 
     def add(self, leak: Leak) -> None:
         self.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
+
+    def made_of_less(self, make: Callable[[], Made], recipe: Recipe) -> Made | None:
+        """Return what is made of fewer bars, or None: a user's function may refuse so few, it has worked on all."""
+        functions = [feature.name for _, feature in own_functions(recipe)]
+        try:
+            made = make()
+        except Exception:
+            if not functions:
+                raise
+            self.skipped.update(dict.fromkeys(functions))
+            return None
+        self.checked.update(functions)
+        return made
 
     def report(self, recipe: Recipe) -> LeakReport:
         """Say what was found, functions that could not be checked at all included."""
@@ -200,17 +215,9 @@ def _window_leak(timeframe: str, symbol: str, cut: int, bar: int, execution: Tim
 
 def _compare_prefix(check: Check, source: Series, cut: int, full: Instrument, recipe: Recipe, symbol: str) -> None:
     """Make an instrument's tables again from the first `cut` source bars and compare."""
-    functions = [feature.name for choice in recipe.windows for feature in choice.features if feature.function]
-    try:
-        again = make_instrument(source.slice(0, cut), recipe, symbol)
-    except Exception:
-        # A user's function may refuse data that is too short; it has worked on all of it.
-        if not functions:
-            raise
-        check.skipped.update(dict.fromkeys(functions))
-        return
-    check.checked.update(functions)
-    _compare_tables(check, cut, full, again, recipe, symbol)
+    again = check.made_of_less(lambda: make_instrument(source.slice(0, cut), recipe, symbol), recipe)
+    if again is not None:
+        _compare_tables(check, cut, full, again, recipe, symbol)
 
 
 def _compare_tables(check: Check, cut: int, full: Instrument, again: Instrument, recipe: Recipe, symbol: str) -> None:

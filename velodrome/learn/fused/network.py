@@ -212,29 +212,6 @@ class FusedActorCritic:
         kernels.adam(*self.flat.arrays, scalars)
         return norm
 
-    def optimiser_state(self) -> dict[str, torch.Tensor]:
-        """Return copies of Adam's moments [parameters, padded] and the number of its steps, for a checkpoint."""
-        return {
-            "first_moment": self.flat.first_moment.clone(),
-            "second_moment": self.flat.second_moment.clone(),
-            "steps": torch.tensor(self.adam_steps),
-        }
-
-    def load_optimiser_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up what `optimiser_state` returned for a network of the same layers."""
-        expected = {"first_moment", "second_moment", "steps"}
-        if set(state) != expected:
-            raise ConfigError(f"an optimiser state has {sorted(expected)}, received {sorted(state)}")
-        for name in ("first_moment", "second_moment"):
-            if state[name].shape != self.flat.first_moment.shape:
-                raise ConfigError(
-                    f"{name} has {state[name].numel()} numbers, but this network needs {self.flat.size}: the "
-                    "state belongs to a network with other layers"
-                )
-        self.flat.first_moment.copy_(state["first_moment"])
-        self.flat.second_moment.copy_(state["second_moment"])
-        self.adam_steps = int(state["steps"])
-
 
 def tile_bounds(rows: int) -> list[int]:
     """Return where the tiles of so many rows begin, and the end; their sizes differ by one at most."""
