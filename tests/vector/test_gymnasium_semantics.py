@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,9 +14,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tests.contracts.backend import BackendContract
 from tests.contracts.vector_env import MODES, row_of, shared_batches
-
-# Gymnasium forks this process; what it holds of other modules is not searched for garbage in each worker again.
-pytestmark = pytest.mark.usefixtures("quick_collections")
 
 
 def makers_of(env: Any, num_envs: int) -> Sequence[Any]:
@@ -48,8 +46,16 @@ class TestSync(GymnasiumContract):
     kind = SyncVectorEnv
 
 
+class Forked(AsyncVectorEnv):
+    """Gymnasium's, with workers from a fork server: copies of this process would be as large as what it has run."""
+
+    def __init__(self, makers: Any, **options: Any) -> None:
+        multiprocessing.set_forkserver_preload(["__main__", "tests.vector.foreign_envs"])
+        super().__init__(makers, context="forkserver", **options)
+
+
 class TestAsync(GymnasiumContract):
-    kind = AsyncVectorEnv
+    kind = Forked
 
 
 # Broken ones: each is the reference with one mistake that a backend might make.
