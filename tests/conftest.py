@@ -18,11 +18,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 # The files that take longest, some 20 s and more: begun last, one of them would keep a single process busy while the
-# others have nothing left to do.
+# others have nothing left to do. Those that find compiled what the first has compiled follow when it is done.
 LONGEST = (
-    "test_readme", "envs/test_portfolio_contract", "test_examples", "vector/test_faults", "runs/test_report_browser",
-    "vector/test_backend_contract", "runs/test_kill", "bench/test_vector", "learn/test_portfolio_backtest",
-    "bench/test_step", "bench/test_portfolio_step", "learn/test_ppo_portfolio", "envs/test_trading_properties",
+    "test_readme", "vector/test_faults", "runs/test_kill", "bench/test_vector", "vector/test_cache",
+    "vector/test_backend_contract", "test_examples", "envs/test_portfolio_contract", "runs/test_report_browser",
+    "learn/test_portfolio_backtest", "bench/test_step", "bench/test_portfolio_step", "learn/test_ppo_portfolio",
+    "envs/test_trading_properties", "vector/test_cuda_simulated", "envs/test_portfolio_cuda",
 )  # fmt: skip
 
 

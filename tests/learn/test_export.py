@@ -49,7 +49,7 @@ def make_policy(kind="mlp", shared=False, space="discrete", shape=SHAPE, normali
 
 def instruments_policy(weighting, account_values="shares"):
     """One network for all instruments, on portfolios of several kinds of action."""
-    worlds = portfolio_worlds(3, 4, account_values=account_values, **PORTFOLIOS[weighting])
+    worlds = portfolio_worlds(4, 3, account_values=account_values, **PORTFOLIOS[weighting])
     head = "dirichlet" if weighting == "dirichlet" else "auto"
     torch.manual_seed(0)
     network = ActorCritic(

@@ -89,7 +89,7 @@ def test_a_policy_comes_back_from_what_a_checkpoint_holds(learner, tmp_path):
      ("instruments", "auto", {"account_values": "raw"}), ("mlp", "dirichlet", {"weighting": "simplex"})],
 )  # fmt: skip
 def test_the_policy_of_a_portfolio_comes_back_without_its_data(kind, head, params):
-    worlds = portfolio_worlds(6, 4, **params)
+    worlds = portfolio_worlds(6, 3, **params)
     learning = make_ppo(worlds, {"kind": kind, "head": head, "hidden": (8, 6)}, normalise_observations=True)
     learning.iterate()
     config = SimpleNamespace(
@@ -104,7 +104,7 @@ def test_the_policy_of_a_portfolio_comes_back_without_its_data(kind, head, param
 
 
 def test_a_checkpoint_from_before_there_were_heads_and_instruments_still_serves():
-    worlds = portfolio_worlds(6, 4)
+    worlds = portfolio_worlds(6, 3)
     learning = make_ppo(worlds, {"hidden": (8, 6)})
     config = SimpleNamespace(env="portfolio", algorithm="ppo", network=NetworkConfig(hidden=(8, 6)))
     agent = setup.describe_agent(config, worlds)
