@@ -16,6 +16,11 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# Where every core has a worker, torch's further threads, and those of the programs that tests start, would take turns
+# with them on the same cores and wait for one another. Tests of several threads ask for them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 # The files that take longest, some 20 s and more: begun last, one of them would keep a single process busy while the
 # others have nothing left to do. Those that find compiled what the first has compiled follow when it is done.
