@@ -15,6 +15,11 @@ class TestSoftmaxWeights(EnvironmentContract):
     def world(self):
         return portfolio_world(BASKET, buy_fee=1e-3, sell_fee=2e-3, episode_length=15)
 
+    # Compiles a loop of its own; orders show the same.
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()
+
 
 class TestSignedWeightsWithRanges(EnvironmentContract):
     def world(self):
@@ -24,7 +29,7 @@ class TestSignedWeightsWithRanges(EnvironmentContract):
             trailing_stop=0.05, evenness_bonus=0.1, concentration_penalty=0.1,
         )  # fmt: skip
 
-    # Compiles a loop of its own, and drawn parameters are no constants in it; softmax and orders show the same.
+    # As above, and drawn parameters are no constants.
     @pytest.mark.slow
     def test_specialised_parameters_change_nothing(self):
         super().test_specialised_parameters_change_nothing()
@@ -50,7 +55,7 @@ class TestDiscreteWithOwnReward(EnvironmentContract):
             final_discount=0.9,
         )  # fmt: skip
 
-    # Compiles a loop of its own, as above.
+    # As above.
     @pytest.mark.slow
     def test_specialised_parameters_change_nothing(self):
         super().test_specialised_parameters_change_nothing()

@@ -153,5 +153,6 @@ def test_random_actions_are_those_of_the_agent():
         assert played(RANDOM, **params).fills[0] > 100
 
 
+@pytest.mark.slow
 def test_random_discrete_actions_can_be_played():
     assert played(RANDOM, WILD, action="discrete").fills[0] > 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import velodrome as vd
 from tests.markets import small_market
@@ -33,6 +34,7 @@ def test_what_is_inlined_is_neither_optimised_nor_generated_alone(tmp_path, monk
         assert len(function.overloads) <= 1
 
 
+@pytest.mark.slow
 def test_places_of_parameters_do_not_multiply_what_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "_inlined", {})
