@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from velodrome.bench.machine import machine_stamp
-from velodrome.learn.fused import FlatRollout, FusedActorCritic, WindowedObservations, kernels, losses
-from velodrome.learn.fused.network import TILE_ROWS
-from velodrome.learn.fused.rollout import observation_reader, sample_reader
+from velodrome.learn.engines.cpu import FlatRollout, FusedActorCritic, WindowedObservations, kernels, losses
+from velodrome.learn.engines.cpu.network import TILE_ROWS
+from velodrome.learn.engines.cpu.rollout import observation_reader, sample_reader
 from velodrome.tables.windows import WindowPart, stack_windows
 
 BARS, LENGTH, FEATURES, VALUES = 100_000, 32, 8, 8

@@ -1,6 +1,6 @@
 """One environment as plain Python: a debugger steps into the rule, and the state prints as it changes.
 
-Set a breakpoint in `step` of velodrome/envs/trading.py, or run `python -m pdb examples/debug_one_environment.py`.
+Set a breakpoint in `step` of velodrome/envs/trading/rule.py, or run `python -m pdb examples/debug_one_environment.py`.
 """
 
 from __future__ import annotations

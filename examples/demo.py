@@ -9,7 +9,7 @@ import time
 from rich.console import Console
 
 import velodrome as vd
-from velodrome.runs.config_files import load_run_config
+from velodrome.runs.config.files import load_run_config
 from velodrome.tables.leaks import rich_table as leak_table
 
 console = Console(width=None if sys.stdout.isatty() else 120)

@@ -25,10 +25,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # The files that take longest, some 20 s and more: begun last, one of them would keep a single process busy while the
 # others have nothing left to do. Those that find compiled what the first has compiled follow when it is done.
 LONGEST = (
-    "test_readme", "vector/test_faults", "runs/test_kill", "bench/test_vector", "vector/test_cache",
-    "vector/test_backend_contract", "test_examples", "envs/test_portfolio_contract", "runs/test_report_browser",
-    "learn/test_portfolio_backtest", "bench/test_step", "bench/test_portfolio_step", "learn/test_ppo_portfolio",
-    "envs/test_trading_properties", "vector/test_cuda_simulated", "envs/test_portfolio_cuda",
+    "test_readme", "vector/workers/test_faults", "runs/test_kill", "bench/test_vector", "vector/compile/test_cache",
+    "vector/test_backend_contract", "test_examples", "envs/portfolio/test_contract", "runs/report/test_browser",
+    "evaluation/portfolio/test_play", "bench/test_step", "bench/test_portfolio_step", "learn/test_ppo_portfolio",
+    "envs/trading/test_properties", "vector/test_cuda_simulated", "envs/portfolio/test_cuda",
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A folder imports only from those before it: the way of the data, from files to commands.
 ORDER = (
-    "errors", "bars", "tables", "envs", "vector", "adapters", "rollout", "learn", "runs", "tune", "cluster",
-    "dashboard", "compat", "bench", "doctor", "cli", "__main__",
+    "errors", "bars", "tables", "envs", "vector", "adapters", "rollout", "learn", "evaluation", "runs", "tune",
+    "service", "dashboard", "compat", "bench", "doctor", "cli", "__main__",
 )  # fmt: skip
 # Heavy or optional packages: imported inside the functions that need them, so that everything else works without.
 # Networks and learners are made of torch and may import it at the top; who needs them imports them late.
@@ -73,7 +73,7 @@ def test_every_folder_and_file_of_the_package_has_a_place_in_the_order():
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_heavy_and_optional_packages_are_imported_lazily(path):
-    lazy = set(LAZY) - ({"torch"} if part_of(path) in ("rollout", "learn") else set())
+    lazy = set(LAZY) - ({"torch"} if part_of(path) in ("rollout", "learn", "evaluation") else set())
     for name, line in imported(path, lazy=False):
         assert name.split(".")[0] not in lazy, f"{name_of(path)}:{line} imports {name} at the top"
 

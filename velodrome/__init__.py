@@ -22,9 +22,9 @@ _HOMES = {
     "Basket": "velodrome.tables",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
-    "recommend": "velodrome.vector.autotune",
-    "EnvPool": "velodrome.vector.pool",
-    "VecMonitor": "velodrome.vector.monitor",
+    "recommend": "velodrome.vector.fleet.autotune",
+    "EnvPool": "velodrome.vector.fleet.pool",
+    "VecMonitor": "velodrome.vector.fleet.monitor",
     "VectorizedEnvConfig": "velodrome.vector.config",
     "to_sb3": "velodrome.adapters",
     "to_torchrl": "velodrome.adapters",
@@ -32,7 +32,7 @@ _HOMES = {
     "train": "velodrome.runs.run",
     "resume": "velodrome.runs.run",
     "Run": "velodrome.runs.run",
-    "evaluate": "velodrome.runs.evaluating",
+    "evaluate": "velodrome.runs.evaluate",
 }
 __all__ = [
     "Bars",
@@ -65,7 +65,7 @@ __all__ = [
 if TYPE_CHECKING:
     from velodrome.adapters import from_gymnasium, to_sb3, to_torchrl
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
-    from velodrome.runs.evaluating import evaluate
+    from velodrome.runs.evaluate import evaluate
     from velodrome.runs.run import Run, resume, train
     from velodrome.tables import (
         Basket,
@@ -76,11 +76,11 @@ if TYPE_CHECKING:
         describe_features,
         walk_forward,
     )
-    from velodrome.vector.autotune import recommend
     from velodrome.vector.config import VectorizedEnvConfig
+    from velodrome.vector.fleet.autotune import recommend
+    from velodrome.vector.fleet.monitor import VecMonitor
+    from velodrome.vector.fleet.pool import EnvPool
     from velodrome.vector.make import make, make_vec
-    from velodrome.vector.monitor import VecMonitor
-    from velodrome.vector.pool import EnvPool
 
 
 def __getattr__(name: str) -> Any:

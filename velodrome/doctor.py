@@ -398,7 +398,7 @@ def _gymnasium_smoke_test(backend: str, **options: Any) -> Any:
 
 
 def _cache(section: str) -> Iterator[Row]:
-    from velodrome.vector.assemble import CACHE_VARIABLE, cache_folder
+    from velodrome.vector.compile.assemble import CACHE_VARIABLE, cache_folder
 
     folder = cache_folder()
     named = os.environ.get(CACHE_VARIABLE)

@@ -23,7 +23,7 @@ from tests.markets import small_market
 from velodrome.adapters import sb3
 from velodrome.adapters.sb3 import VelodromeVecEnv, to_sb3
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.monitor import VecMonitor as OwnMonitor
+from velodrome.vector.fleet.monitor import VecMonitor as OwnMonitor
 
 MARKET = small_market()
 

@@ -30,10 +30,10 @@ from safetensors.torch import load, save
 
 from tests.learn.learner_cases import assert_same, iterated
 from velodrome.errors import ConfigError
+from velodrome.evaluation.play import play_episodes
 from velodrome.learn.acting import TrainedPolicy
-from velodrome.learn.backtest import play_episodes
 from velodrome.learn.config import LearnerConfig
-from velodrome.learn.fused import lanes
+from velodrome.learn.engines.cpu import lanes
 from velodrome.rollout.worlds import Worlds
 
 ROOT = Path(__file__).parents[2]

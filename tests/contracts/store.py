@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, Store
+from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, Store
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},

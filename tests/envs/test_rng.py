@@ -12,7 +12,7 @@ from numba import njit
 from tests.oracles import philox as oracle
 from tests.oracles.test_philox import KNOWN_ANSWERS
 from velodrome.envs import rng
-from velodrome.vector.assemble import rebuild
+from velodrome.vector.compile.assemble import rebuild
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import velodrome as vd
 from tests.baskets import small_basket
 from tests.markets import small_market
-from velodrome.learn.backtest import Policy
+from velodrome.evaluation.play import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds

@@ -15,10 +15,10 @@ from tests.learn.test_policy import SPACES, make_policy
 from tests.markets import small_market
 from tests.rollout.test_worlds import Structured
 from velodrome.errors import ConfigError
+from velodrome.evaluation.play import backtest, play_episodes
 from velodrome.learn.acting import TrainedPolicy
-from velodrome.learn.backtest import backtest, play_episodes
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.q_network import QNetwork
+from velodrome.learn.networks.q_network import QNetwork
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 

@@ -8,8 +8,8 @@ import gymnasium
 import pytest
 
 from tests.learn.learners import foreign_worlds, learnable_market, share_of_optimum, trading_worlds
+from velodrome.evaluation.play import play_episodes
 from velodrome.learn.acting import TrainedPolicy
-from velodrome.learn.backtest import play_episodes
 from velodrome.learn.config import DQNConfig, NetworkConfig
 from velodrome.learn.dqn import DQN
 

@@ -17,7 +17,7 @@ SPACES = {
     "multi_discrete": gymnasium.spaces.MultiDiscrete([2, 3]),
     "continuous": gymnasium.spaces.Box(-1.0, 1.0, (2,)),
 }
-# Those for any observation; tests/learn/test_instruments.py has the one that needs instruments.
+# Those for any observation; tests/learn/networks/test_instruments.py has the one that needs instruments.
 KINDS = [kind for kind in NETWORKS if kind != "instruments"]
 WIDTHS = {"discrete": 3, "multi_discrete": 5, "continuous": 2}
 

@@ -24,11 +24,11 @@ from tests.learn.learners import (
     share_of_optimum,
     trading_worlds,
 )
+from velodrome.evaluation.play import play_episodes
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.actions import Categorical
-from velodrome.learn.backtest import play_episodes
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.engine import Batch
+from velodrome.learn.engines.autograd import Batch
 from velodrome.learn.policy import Outputs
 from velodrome.learn.ppo import ppo_loss, shuffled
 from velodrome.rollout.observation import Observation

@@ -9,8 +9,8 @@ import pytest
 
 import velodrome as vd
 from tests.learn.learners import share_of_optimum
+from velodrome.evaluation.play import Policy
 from velodrome.learn.acting import TrainedPolicy
-from velodrome.learn.backtest import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.observation import WindowBank

@@ -16,8 +16,8 @@ import velodrome as vd
 from tests.learn.learner_cases import NORMALISED, PPO_CASES, assert_same, iterated, make_dqn, ppo_of
 from tests.learn.learners import Bandit, foreign_worlds, make_ppo, parameters_of, trading_worlds
 from velodrome.errors import BackendError, ConfigError
+from velodrome.evaluation.play import play_episodes
 from velodrome.learn.acting import TrainedPolicy
-from velodrome.learn.backtest import play_episodes
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import make_worlds
 
@@ -243,7 +243,7 @@ def test_dqn_goes_on_with_what_it_remembers():
      ({"kind": "conv"}, {"target_kl": 1e-3}), ({}, {"normalise_observations": True})],
 )  # fmt: skip
 def test_graphs_are_captured_anew(network, config):
-    from tests.learn.test_graphs import learner as gpu_learner
+    from tests.learn.engines.test_graphs import learner as gpu_learner
 
     captured, eager = (gpu_learner(network, cuda_graphs=graphs, **config) for graphs in (True, False))
     for size in (128, 300, 64):

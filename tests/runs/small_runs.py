@@ -25,16 +25,16 @@ import torch
 import torch._dynamo  # the first optimiser would import it
 from safetensors.torch import load_file
 
+import velodrome.evaluation.evaluate
 import velodrome.learn.acting
 import velodrome.learn.dqn
-import velodrome.learn.evaluate
 import velodrome.learn.ppo
 import velodrome.vector.make  # noqa: F401
 from velodrome import cli
 from velodrome.runs import checkpoint
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run, _Session, train
-from velodrome.runs.sinks import read_lines
+from velodrome.runs.store.sinks import read_lines
 
 # 64 steps an iteration, 10 iterations, a checkpoint every second one and an evaluation every third.
 TINY: dict[str, Any] = {

@@ -20,7 +20,7 @@ from tests.runs.small_runs import (  # noqa: F401
 from velodrome.errors import BackendError, CheckpointError, ConfigError, LearningError, RunError, StoreError
 from velodrome.runs import checkpoint, setup
 from velodrome.runs.run import Run, _Session
-from velodrome.runs.store import SqlStore
+from velodrome.runs.store.store import SqlStore
 
 
 def at_iteration(monkeypatch, number, act) -> None:

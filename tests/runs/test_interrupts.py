@@ -80,7 +80,9 @@ def test_a_second_signal_stops_at_once_and_leaves_the_last_checkpoint(tmp_path, 
 
 def test_a_signal_while_the_agent_is_evaluated_can_be_resumed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("velodrome.learn.evaluate.evaluate_policy", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        patched.setattr(
+            "velodrome.evaluation.evaluate.evaluate_policy", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+        )
         with pytest.raises(KeyboardInterrupt):
             small_run(tmp_path, evaluate=True, steps=64)
     run = Run.open("latest", tmp_path)

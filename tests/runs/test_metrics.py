@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from velodrome.runs.metrics import Entry, MetricsError, MetricsWriter
-from velodrome.runs.sinks import read_lines
+from velodrome.runs.store.sinks import read_lines
 
 
 class ListSink:

@@ -9,7 +9,7 @@ import pytest
 
 import velodrome as vd
 from velodrome.errors import ConfigError
-from velodrome.learn.cage2_policies import POLICIES, simple_policy
+from velodrome.evaluation.cage2.policies import POLICIES, simple_policy
 from velodrome.runs.official import LENGTHS, RED_AGENTS, official_evaluation, play_official
 
 SMALL = {"steps": 2048, "num_envs": 16, "device": "cpu", "ppo.rollout_length": 16, "network.hidden": [8],

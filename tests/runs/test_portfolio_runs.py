@@ -14,9 +14,9 @@ from tests.learn.portfolios import INSTRUMENTS
 from tests.runs.small_runs import assert_equal_runs, one_thread, signals_after  # noqa: F401
 from velodrome import cli
 from velodrome.errors import ConfigError, RunError
-from velodrome.learn.baselines import BEST_SINGLE
-from velodrome.runs.config_files import load_run_config
-from velodrome.runs.live_facts import action_names, facts_of
+from velodrome.evaluation.baselines import BEST_SINGLE
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.live.facts import action_names, facts_of
 from velodrome.runs.run import Run, resume, train
 from velodrome.runs.walk_forward import walk_forward
 

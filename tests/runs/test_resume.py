@@ -19,7 +19,7 @@ from tests.runs.small_runs import (  # noqa: F401
 from velodrome.errors import CheckpointError, RunError
 from velodrome.runs import checkpoint
 from velodrome.runs.run import Run
-from velodrome.runs.store import open_store
+from velodrome.runs.store.store import open_store
 
 LEARNERS = {
     "plain": {},
@@ -91,7 +91,7 @@ def test_a_run_whose_evaluation_failed_is_evaluated_when_it_is_resumed(tmp_path,
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("velodrome.runs.report.write_report", fail)
+        patched.setattr("velodrome.runs.report.report.write_report", fail)
         with pytest.raises(ZeroDivisionError):
             small_run(tmp_path, evaluate=True, steps=128)
     run = Run.open("latest", tmp_path)

@@ -11,10 +11,11 @@ import pytest
 import velodrome as vd
 from tests.runs.small_runs import assert_equal_runs, lines, one_thread, rows, small_run, tiny  # noqa: F401
 from velodrome.errors import ConfigError, MetricsError, RunError, StoreError
-from velodrome.runs import checkpoint, evaluating
+from velodrome.runs import checkpoint
+from velodrome.runs import evaluate as evaluating
 from velodrome.runs.run import Run
-from velodrome.runs.sinks import StoreSink
-from velodrome.runs.store import open_store
+from velodrome.runs.store.sinks import StoreSink
+from velodrome.runs.store.store import open_store
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def test_a_run_without_a_checkpoint_has_no_policy(run, tmp_path):
 
 
 def test_the_top_level_names_are_these_functions():
-    from velodrome.runs.evaluating import evaluate
+    from velodrome.runs.evaluate import evaluate
     from velodrome.runs.run import resume, train
 
     assert (vd.train, vd.resume, vd.evaluate, vd.Run) == (train, resume, evaluate, Run)

@@ -17,7 +17,7 @@ from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.runs import setup
-from velodrome.runs.config_files import load_run_config
+from velodrome.runs.config.files import load_run_config
 
 LEARNERS = {
     "mlp": {},

@@ -11,9 +11,9 @@ import pytest
 import velodrome as vd
 from tests.runs.small_runs import small_run
 from velodrome.errors import ConfigError
-from velodrome.runs.config import RunConfig
-from velodrome.runs.config_files import load_run_config
-from velodrome.vector.pool import shared_pool
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.run_config import RunConfig
+from velodrome.vector.fleet.pool import shared_pool
 
 FOREIGN = {"env.id": "CartPole-v1", "steps": 512, "num_envs": 4, "device": "cpu", "ppo.rollout_length": 16,
            "network.hidden": [8], "evaluation.every_steps": None}  # fmt: skip

@@ -15,8 +15,8 @@ import velodrome as vd
 from tests.runs.small_runs import one_thread, signals_after, small_run, tiny  # noqa: F401
 from velodrome import tables
 from velodrome.errors import ConfigError, RunError
-from velodrome.learn.evaluation import Evaluation
-from velodrome.runs.config_files import load_run_config
+from velodrome.evaluation.result import Evaluation
+from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run
 from velodrome.runs.walk_forward import SPLIT, FoldsPolicy, _cut_anew, walk_forward

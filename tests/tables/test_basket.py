@@ -9,9 +9,10 @@ import velodrome as vd
 from tests.tables.price_data import MINUTE, START, gappy_bars, gappy_series
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import ConfigError, DataError, LeakError
-from velodrome.tables import basket_build, cross_section, grid
+from velodrome.tables import basket_build, grid
 from velodrome.tables.basket import per_instrument
 from velodrome.tables.basket_leaks import find_basket_leaks
+from velodrome.tables.features import cross_section
 from velodrome.tables.windows import window_at
 
 FEATURES = ["log_return", "rsi_14", "rank:log_return", "zscore:range", "market_return"]

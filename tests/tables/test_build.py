@@ -17,7 +17,8 @@ from numpy.testing import assert_array_equal
 from tests.tables.price_data import MINUTE, gappy_bars, gappy_series, with_series
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import ConfigError, DataError
-from velodrome.tables import Market, build_market, indicators
+from velodrome.tables import Market, build_market
+from velodrome.tables.features import indicators
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.windows import window_at
 

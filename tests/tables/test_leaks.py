@@ -14,7 +14,7 @@ from tests.tables.price_data import MINUTE, gappy_bars
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import LeakError
 from velodrome.tables import build_market, check_leaks, leaks, recipe
-from velodrome.tables.families import DEFAULT_FEATURES
+from velodrome.tables.features.families import DEFAULT_FEATURES
 
 
 def closes(series: Series) -> pl.Series:

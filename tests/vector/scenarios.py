@@ -18,14 +18,14 @@ from tests.contracts.comparison import as_numpy, random_actions
 from tests.markets import small_market
 from velodrome.envs._template import template_world
 from velodrome.envs.contract import World, state_columns
-from velodrome.envs.trading_world import trading_world
+from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ActionError, VelodromeError
 
 SEED = 7
 
 
 def reward_with_a_memory_of_the_peak(old, new):
-    """Look like the reward of tests/envs/test_trading_contract.py, so that both find one another's compiled loops."""
+    """Look like the reward of tests/envs/trading/test_contract.py, so that both find one another's compiled loops."""
     return (new.equity - old.equity) / new.peak - 0.1 * new.turnover
 
 

@@ -14,7 +14,7 @@ from tests.contracts.comparison import random_actions
 from tests.markets import small_market
 from velodrome.envs._template import template_world
 from velodrome.envs.contract import state_columns
-from velodrome.envs.trading_world import trading_world
+from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ActionError, ConfigError
 
 MARKET = small_market(bars=80, instruments=2)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import velodrome as vd
 from tests.markets import small_market
 from tests.vector.scenarios import Scenario, assert_identical, record, trading
-from velodrome.envs.config import number_names
-from velodrome.envs.trading_config import TradingConfig
+from velodrome.envs.parameters import number_names
+from velodrome.envs.trading.config import TradingConfig
 
 # Every numeric parameter in the range in which it does something: (low, high, whether it is a whole number).
 NUMBERS: dict[str, tuple[float, float, bool]] = {

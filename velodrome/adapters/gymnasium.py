@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from velodrome.adapters.episode_ends import take_apart
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.foreign import ForeignVectorEnv
 from velodrome.vector.infos import add_info
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import flat_leaves, take_rows
+from velodrome.vector.workers.foreign import ForeignVectorEnv
 
 # Classes that reset by mask what they are told to and nothing else.
 HONOUR_MASKS = (SyncVectorEnv, AsyncVectorEnv, ForeignVectorEnv, RuleVectorEnv)

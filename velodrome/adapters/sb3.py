@@ -20,9 +20,9 @@ from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, on_ho
 from velodrome.adapters.gymnasium import from_gymnasium
 from velodrome.envs.contract import state_columns
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError, VelodromeError, did_you_mean
-from velodrome.vector.foreign import ForeignVectorEnv
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
+from velodrome.vector.workers.foreign import ForeignVectorEnv
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

@@ -16,8 +16,8 @@ from velodrome.bench.options import StepBenchmarkOptions
 from velodrome.bench.problem import StepProblem
 from velodrome.bench.timing import Stepper
 from velodrome.envs.catalog import world_factory
+from velodrome.vector.compile.memcpy import copy_floats
 from velodrome.vector.make import make_vec
-from velodrome.vector.memory import copy_floats
 from velodrome.vector.native import NativeVectorEnv
 
 MEASURED_ENVS = 65_536  # fewer might fit into memory that the process had before

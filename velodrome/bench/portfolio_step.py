@@ -21,7 +21,7 @@ from velodrome.bench.portfolio_peer import PlainPortfolioEnv, PortfolioTables
 from velodrome.bench.process_peers import measure_process_peer
 from velodrome.bench.rates import RING, RateOptions, RateReport, Row, native_row, run_rate_benchmark, thread_choices
 from velodrome.bench.timing import Stepper
-from velodrome.envs.portfolio_config import portfolio_config
+from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.tables import build_basket
 from velodrome.tables.basket import Basket
 from velodrome.vector.make import make_vec

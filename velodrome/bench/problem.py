@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from velodrome.bars import synthetic_bars
 from velodrome.bars.frame import Series
 from velodrome.bench.options import StepBenchmarkOptions
-from velodrome.envs.trading_config import TradingConfig
+from velodrome.envs.trading.config import TradingConfig
 from velodrome.tables import build_market
 from velodrome.tables.market import Market
 

@@ -29,8 +29,8 @@ from velodrome.bench.vector_plot import write_vector_plot
 from velodrome.bench.vector_render import show_vector_report
 from velodrome.bench.vector_report import EnvironmentResult, StragglerResult, VectorMeasurement, VectorReport
 from velodrome.errors import ConfigError
-from velodrome.vector.autotune import worker_counts
 from velodrome.vector.cores import available_cores
+from velodrome.vector.fleet.autotune import worker_counts
 
 LARGEST_SWEEP = 64  # workers
 

@@ -20,8 +20,8 @@ from velodrome.bench.timing import Stepper
 from velodrome.bench.vector_envs import environment_source, straggler_sources
 from velodrome.bench.vector_options import VECTOR_PEERS
 from velodrome.errors import ConfigError
-from velodrome.vector.makers import EnvMaker, environment_makers
 from velodrome.vector.space_arrays import nested_arrays, take_rows
+from velodrome.vector.workers.makers import EnvMaker, environment_makers
 
 RING = 64  # batches of actions that are cycled through
 HIDDEN = 64  # width of both hidden layers of the policy
@@ -123,9 +123,9 @@ def _unchecked(maker: EnvMaker) -> Callable[[], gymnasium.Env]:
 
 
 def _open_own(contender: Contender, makers: list[EnvMaker]) -> Batch:
-    from velodrome.vector.asynchronous import AsyncVectorEnv
-    from velodrome.vector.process import ProcessVectorEnv
-    from velodrome.vector.serial import SerialVectorEnv
+    from velodrome.vector.workers.asynchronous import AsyncVectorEnv
+    from velodrome.vector.workers.process import ProcessVectorEnv
+    from velodrome.vector.workers.serial import SerialVectorEnv
 
     travel_by_value()
     if contender.kind == "serial":

@@ -165,7 +165,7 @@ class Server:
 
     def on_recommend(self, env: str, num_envs: int, seconds: float, folder: str) -> dict[str, Any]:
         """Return the recommendation for an environment."""
-        from velodrome.vector.autotune import recommend
+        from velodrome.vector.fleet.autotune import recommend
 
         travel_by_value()
         found = recommend(environment_source(env, Path(folder)), num_envs, seconds=seconds)
@@ -195,14 +195,14 @@ class Server:
         self.stepper = stepper_of(self.batch, self.contender)
         missing = None
         if self.contender.policy == "cuda":
-            from velodrome.runs.machine_use import open_gpu
+            from velodrome.runs.live.machine_use import open_gpu
 
             self.gpu, missing = open_gpu("cuda")
         return {"seconds": seconds_per_call(self.stepper, seconds), "gpu_missing": missing}
 
     def on_time(self, calls: int) -> dict[str, Any]:
         """Make so many calls; return their seconds, the cores that were busy, and the GPU's share."""
-        from velodrome.runs.machine_use import ProcessorUse
+        from velodrome.runs.live.machine_use import ProcessorUse
 
         processors = ProcessorUse()
         seconds = time_slice(self.stepper, calls)

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"velodrome: {error}\n")
         return REFUSED
     if arguments[:1] == ["train"] and {"--help", "-h"} & set(arguments):
-        from velodrome.runs.explain import help_text
+        from velodrome.runs.config.explain import help_text
 
         sys.stdout.write(f"\nSettings, each with its default:\n\n{help_text()}\n")
     return result if isinstance(result, int) else 0

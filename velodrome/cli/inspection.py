@@ -50,8 +50,8 @@ def features() -> None:
     from rich.table import Table
 
     from velodrome.tables import describe_features
-    from velodrome.tables.cross_section import describe_cross_features
-    from velodrome.tables.families import DEFAULT_FEATURES, FAMILIES
+    from velodrome.tables.features.cross_section import describe_cross_features
+    from velodrome.tables.features.families import DEFAULT_FEATURES, FAMILIES
 
     described = describe_features()
     table = Table(title="features", caption=f"used if none are named: {', '.join(DEFAULT_FEATURES)}")

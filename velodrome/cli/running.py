@@ -10,7 +10,7 @@ from velodrome.cli.shared import Flag, console, runs
 from velodrome.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from velodrome.runs.store import SqlStore
+    from velodrome.runs.store.store import SqlStore
 
 
 @runs.command(name="list")
@@ -31,8 +31,8 @@ def list_runs(*, folder: Path = Path("runs"), store: str | None = None, status: 
     json
         Print JSON.
     """
-    from velodrome.runs import listing
-    from velodrome.runs.schema import STATUSES
+    from velodrome.runs.report import listing
+    from velodrome.runs.store.schema import STATUSES
 
     if status is not None and status not in STATUSES:
         raise ConfigError(f"--status {status}: it is {', '.join(STATUSES)}.{did_you_mean(status, STATUSES)}")
@@ -58,7 +58,7 @@ def show(run: str, *, folder: Path = Path("runs"), store: str | None = None, jso
     json
         Print JSON.
     """
-    from velodrome.runs import listing
+    from velodrome.runs.report import listing
 
     with _store(folder, store) as opened:
         record = listing.find_run(opened, run)
@@ -83,7 +83,7 @@ def compare(*run: str, folder: Path = Path("runs"), store: str | None = None, js
     json
         Print JSON.
     """
-    from velodrome.runs import listing
+    from velodrome.runs.report import listing
 
     with _store(folder, store) as opened:
         records = [listing.find_run(opened, one) for one in run]
@@ -110,26 +110,26 @@ def export(run: str, path: Path, *, folder: Path = Path("runs"), store: str | No
     long
         A row for each value instead of a row for each step.
     """
-    from velodrome.runs import listing
+    from velodrome.runs.report import listing
 
     with _store(folder, store) as opened:
         record = listing.find_run(opened, run)
         if path.suffix in (".onnx", ".pt"):
-            from velodrome.learn import export as exporting
+            from velodrome.learn import policy_files as exporting
             from velodrome.runs.run import Run
 
             policy = Run.open(record.folder).policy
             write = exporting.export_onnx if path.suffix == ".onnx" else exporting.export_torchscript
             write(policy, path)
         else:
-            from velodrome.runs.export import export_metrics
+            from velodrome.runs.store.export import export_metrics
 
             export_metrics(opened, record.id, path, "long" if long else "wide")
     sys.stdout.write(f"{path}\n")
 
 
 def _store(folder: Path, url: str | None) -> SqlStore:
-    from velodrome.runs.store import open_store
+    from velodrome.runs.store.store import open_store
 
     return open_store(folder, url, create=False)
 

@@ -11,7 +11,7 @@ from velodrome.cli.shared import INTERRUPTED, Flag, app, console
 from velodrome.errors import ConfigError
 
 if TYPE_CHECKING:
-    from velodrome.runs.config import RunConfig
+    from velodrome.runs.config.run_config import RunConfig
 
 
 @app.command
@@ -40,7 +40,7 @@ def train(
         Leave out the evaluation and the report at the end.
     """
     from velodrome.runs import run as running
-    from velodrome.runs.live import choose_mode
+    from velodrome.runs.live.display import choose_mode
 
     out = console()
     mode = choose_mode(out, json, quiet)
@@ -71,7 +71,7 @@ def settings_of(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _with_overrides(source: str | None, overrides: Sequence[str]) -> RunConfig:
-    from velodrome.runs.config_files import load_run_config
+    from velodrome.runs.config.files import load_run_config
 
     return load_run_config(source, overrides)
 
@@ -120,7 +120,7 @@ def evaluate(
     episodes
         Episodes of each entry of --official; 1,000 if not given.
     """
-    from velodrome.runs import evaluating
+    from velodrome.runs import evaluate as evaluating
 
     out = console()
     if episodes is not None and not official:
@@ -183,8 +183,8 @@ def config(
     env
         Environment whose parameters are explained under params.
     """
-    from velodrome.runs import explain
-    from velodrome.runs.config_files import describe_presets, load_run_config
+    from velodrome.runs.config import explain
+    from velodrome.runs.config.files import describe_presets, load_run_config
 
     if presets:
         for name, meaning in describe_presets().items():

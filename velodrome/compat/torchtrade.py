@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.timeframe import DAY, parse_timeframe
-from velodrome.envs import margin_account as codes
-from velodrome.envs.trading_world import trading_world
+from velodrome.envs.trading import account as codes
+from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.market import Market
 from velodrome.tables.windows import WindowPart, stack_windows

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from velodrome.envs.config import EnvConfig
 from velodrome.envs.contract import Float64, Int32, Rule, UInt64, World
+from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.rng import uniform
 
 

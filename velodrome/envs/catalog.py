@@ -10,8 +10,8 @@ from velodrome.errors import ConfigError, did_you_mean
 
 # name -> "module:function"; the function takes the environment's parameters and returns its World.
 CATALOG = {
-    "trading": "velodrome.envs.trading_world:trading_world",
-    "portfolio": "velodrome.envs.portfolio_world:portfolio_world",
+    "trading": "velodrome.envs.trading.world:trading_world",
+    "portfolio": "velodrome.envs.portfolio.world:portfolio_world",
     "cage2": "velodrome.envs.cage2:cage2_world",
     "template": "velodrome.envs._template:template_world",
 }

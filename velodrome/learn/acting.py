@@ -15,8 +15,14 @@ from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import Distribution, distribution_for
-from velodrome.learn.instruments import ContextHead, ContextLinear, InstrumentFirst, InstrumentHead, InstrumentTrunk
-from velodrome.learn.networks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
+from velodrome.learn.networks.instruments import (
+    ContextHead,
+    ContextLinear,
+    InstrumentFirst,
+    InstrumentHead,
+    InstrumentTrunk,
+)
+from velodrome.learn.networks.trunks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank

@@ -17,20 +17,20 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engine import WORTH_ENCODING
-from velodrome.learn.graphs import Captured
-from velodrome.learn.networks import BarEncoding
+from velodrome.learn.engines.autograd import WORTH_ENCODING
+from velodrome.learn.engines.graphs import Captured
+from velodrome.learn.networks.q_network import QNetwork
+from velodrome.learn.networks.trunks import BarEncoding
 from velodrome.learn.optimiser import Optimiser
 from velodrome.learn.ppo import action_mix
-from velodrome.learn.q_network import QNetwork
 from velodrome.learn.schedule import learning_rate
-from velodrome.learn.snapshots import load_generator, nested, only
+from velodrome.learn.state import load_generator, nested, only
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.counts import check_num_envs
+from velodrome.vector.checks import check_num_envs
 
 REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
 MOST_ENCODED = 1_000_000  # bars; at a width of 64 they are 256 MB

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from velodrome.learn.actions import Distribution, Gaussian, component_widths, distribution_for
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.instruments import ContextHead, InstrumentFeatures, InstrumentHead, InstrumentTrunk
-from velodrome.learn.layers import BarEncoding, linear
-from velodrome.learn.networks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
+from velodrome.learn.networks.instruments import ContextHead, InstrumentFeatures, InstrumentHead, InstrumentTrunk
+from velodrome.learn.networks.layers import BarEncoding, linear
+from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 Encoding = tuple[BarEncoding, BarEncoding]  # of the actor and of the critic

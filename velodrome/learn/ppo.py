@@ -14,18 +14,18 @@ from torch import Tensor
 from velodrome.errors import LearningError
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
-from velodrome.learn.engine import Batch, check_minibatches, make_engine
-from velodrome.learn.graphs import Captured
+from velodrome.learn.engines.autograd import Batch, check_minibatches, make_engine
+from velodrome.learn.engines.graphs import Captured
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.learn.schedule import learning_rate
-from velodrome.learn.snapshots import load_generator, nested, only
+from velodrome.learn.state import load_generator, nested, only
 from velodrome.rollout.advantages import write_advantages
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.storage import Rollout, resized
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.counts import check_num_envs
+from velodrome.vector.checks import check_num_envs
 
 LOSSES = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction", "optimiser/gradient_norm")
 KL = LOSSES.index("policy/kl")

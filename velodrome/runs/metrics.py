@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Sink(Protocol):
-    """A place that keeps metrics; see `velodrome/runs/sinks.py`."""
+    """A place that keeps metrics; see `velodrome/runs/store/sinks.py`."""
 
     name: str  # as a person would call it
 

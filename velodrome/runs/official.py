@@ -15,7 +15,7 @@ from velodrome.runs.run import Run
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from velodrome.learn.backtest import Policy
+    from velodrome.evaluation.play import Policy
 
 LENGTHS = (30, 50, 100)
 RED_AGENTS = ("b_line", "meander", "sleep")
@@ -139,7 +139,7 @@ def play_official(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> OfficialScores:  # fmt: skip
     """Return the scores of a policy trained with these parameters of the environment, and of simple policies."""
-    from velodrome.learn.cage2_policies import POLICIES, simple_policy
+    from velodrome.evaluation.cage2.policies import POLICIES, simple_policy
 
     rule = {key: value for key, value in _rule_of(params).items() if key not in ("red_agent", "episode_length")}
     contenders: list[tuple[str, Any, dict[str, Any]]] = [(name, policy, rule)]
@@ -161,13 +161,13 @@ def play_official(
 
 
 def _rule_of(params: dict[str, Any]) -> dict[str, Any]:
-    from velodrome.runs.parameters import resolved_parameters
+    from velodrome.runs.config.parameters import resolved_parameters
 
     return resolved_parameters("cage2", params)
 
 
 def _score(label: str, policy: Any, params: dict[str, Any], episodes: int, seed: int) -> Score:
-    from velodrome.learn.backtest import play_episodes
+    from velodrome.evaluation.play import play_episodes
     from velodrome.vector.make import make_vec
 
     envs = make_vec(

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import CheckpointError, ConfigError, LearningError, MetricsError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
-from velodrome.runs.config import RunConfig
-from velodrome.runs.config_files import load_run_config
-from velodrome.runs.explain import to_yaml
+from velodrome.runs.config.explain import to_yaml
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.interrupts import Interrupted, Interrupts
-from velodrome.runs.listing import KILLED, shown_status
-from velodrome.runs.live import LiveView, choose_mode
-from velodrome.runs.live_facts import action_names, facts_of
+from velodrome.runs.live.display import LiveView, choose_mode
+from velodrome.runs.live.facts import action_names, facts_of
 from velodrome.runs.metrics import MetricsWriter, Sink
-from velodrome.runs.sinks import JsonLinesSink, StoreSink, TensorBoardSink, WandbSink
-from velodrome.runs.store import CheckpointRow, RunRecord, SqlStore, open_store
+from velodrome.runs.report.listing import KILLED, shown_status
+from velodrome.runs.store.sinks import JsonLinesSink, StoreSink, TensorBoardSink, WandbSink
+from velodrome.runs.store.store import CheckpointRow, RunRecord, SqlStore, open_store
 from velodrome.runs.versions import versions
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.rollout.worlds import Worlds
-    from velodrome.runs.live import Mode
+    from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
@@ -235,7 +235,7 @@ class _Session:
             return self._learn(worlds, device, console, mode)
 
     def _learn(self, worlds: Worlds, device: str, console: Console, mode: Mode) -> bool:
-        from velodrome.vector.monitor import VecMonitor
+        from velodrome.vector.fleet.monitor import VecMonitor
 
         config = self.config
         self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
@@ -303,8 +303,8 @@ class _Session:
 
     def _scale(self, steps: int, seconds: float, view: LiveView) -> None:
         """Change the number of environments if measurements say so."""
-        from velodrome.vector.autoscale import bytes_in_use
-        from velodrome.vector.pool import PoolBusyError
+        from velodrome.vector.fleet.autoscale import bytes_in_use
+        from velodrome.vector.fleet.pool import PoolBusyError
 
         assert self.scaler is not None
         before = self.learner.worlds.num_envs
@@ -354,10 +354,10 @@ class _Session:
 
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
         if self.market is not None:
-            from velodrome.learn.pieces import play_pieces
+            from velodrome.evaluation.validation import play_pieces
 
             return play_pieces(policy, self.market, self._split(), self.config.params, self.config.evaluation.episodes)
-        from velodrome.learn.backtest import play_episodes
+        from velodrome.evaluation.play import play_episodes
 
         episodes = self.config.evaluation.episodes
         count = min(episodes, self.config.num_envs)
@@ -369,7 +369,7 @@ class _Session:
         return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
 
     def _evaluate_at_the_end(self, console: Console, mode: Mode) -> None:
-        from velodrome.runs.evaluating import evaluate_run
+        from velodrome.runs.evaluate import evaluate_run
 
         if self.market is not None and self.config.evaluation.final_split is None:
             return

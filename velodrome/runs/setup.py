@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.config import NetworkConfig
-from velodrome.runs.config import RunConfig
-from velodrome.runs.parameters import is_rule, price_data, takes_basket, takes_market
+from velodrome.runs.config.parameters import is_rule, price_data, takes_basket, takes_market
+from velodrome.runs.config.run_config import RunConfig
 from velodrome.vector.config import MEBIBYTE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
-    from velodrome.vector.autoscale import Autoscaler
+    from velodrome.vector.fleet.autoscale import Autoscaler
 
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
@@ -80,14 +80,14 @@ def learning_worlds(
             envs = make_vec(config.env, vector.num_envs, **options)
             stack.callback(envs.close)
         else:
-            from velodrome.vector.pool import shared_pool
+            from velodrome.vector.fleet.pool import shared_pool
 
             if "timeout" in options:
                 options["step_timeout"] = options.pop("timeout")
             pool = shared_pool(vector.max_concurrent_envs)
             envs = stack.enter_context(pool.lease(config.env, vector.num_envs, **options))
         if not is_rule(config.env) and vector.enable_monitoring:
-            from velodrome.vector.monitor import VecMonitor
+            from velodrome.vector.fleet.monitor import VecMonitor
 
             envs = VecMonitor(envs, monitor)
             stack.callback(envs.finish)
@@ -99,7 +99,7 @@ def make_autoscaler(config: RunConfig) -> Autoscaler | None:
     vector = config.vector
     if not vector.autoscale:
         return None
-    from velodrome.vector.autoscale import Autoscaler
+    from velodrome.vector.fleet.autoscale import Autoscaler
 
     limit = None if vector.max_memory is None else vector.max_memory * MEBIBYTE
     most = min(vector.max_envs, vector.max_concurrent_envs or vector.max_envs)
@@ -204,7 +204,7 @@ def load_policy(
     observation_space: of one environment of another library, whose observations need not be flat.
     """
     from velodrome.learn.acting import TrainedPolicy
-    from velodrome.learn.snapshots import only
+    from velodrome.learn.state import only
     from velodrome.rollout.moments import RunningMoments
     from velodrome.rollout.observation import ObservationShape
 
@@ -218,7 +218,7 @@ def load_policy(
     settings = NetworkConfig(**agent["network"])
     network: Any
     if agent["algorithm"] == "dqn":
-        from velodrome.learn.q_network import QNetwork
+        from velodrome.learn.networks.q_network import QNetwork
 
         network = QNetwork(shape, space, settings, duelling=plain["duelling"])
     else:

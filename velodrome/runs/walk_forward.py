@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
-from velodrome.runs.config import RunConfig
-from velodrome.runs.config_files import load_run_config, preset_names
-from velodrome.runs.evaluating import evaluate_run
+from velodrome.runs.config.files import load_run_config, preset_names
+from velodrome.runs.config.parameters import takes_market
+from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.evaluate import evaluate_run
 from velodrome.runs.folder import RunFolder, run_folders
-from velodrome.runs.live import choose_mode
-from velodrome.runs.parameters import takes_market
+from velodrome.runs.live.display import choose_mode
 from velodrome.runs.run import Run, resume, train
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from velodrome.evaluation.result import Evaluation
     from velodrome.learn.acting import TrainedPolicy
-    from velodrome.learn.evaluation import Evaluation
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market, WindowedRows
 
@@ -87,8 +87,8 @@ class WalkForward:
         from rich.console import Group
         from rich.table import Table
 
-        from velodrome.learn.baselines import LABELS
-        from velodrome.learn.performance import BY_NAME, format_figure
+        from velodrome.evaluation.baselines import LABELS
+        from velodrome.evaluation.measures import BY_NAME, format_figure
 
         names = self.joined.baseline_names
         table = Table(title=f"{self.joined.information['title']}: {len(self.folds)} folds, each tested on what follows")
@@ -354,8 +354,8 @@ def _evaluate_joined(
     policies: Sequence[TrainedPolicy], embargo: int,
 ) -> Evaluation:  # fmt: skip
     """Play all tests one after the other on one account, each bar by the agent of its fold."""
-    from velodrome.learn.backtest import WHOLE_SPLIT, world_on
-    from velodrome.learn.evaluate import evaluate_policy
+    from velodrome.evaluation.evaluate import evaluate_policy
+    from velodrome.evaluation.play import WHOLE_SPLIT, world_on
 
     observed = world_on(market, {**config.params, **WHOLE_SPLIT}).observed
     left_at = observed.index("episode_left") if "episode_left" in observed else None
@@ -378,8 +378,8 @@ def _evaluate_joined(
 
 
 def _write(result: WalkForward, config: RunConfig) -> None:
-    from velodrome.learn.performance import BY_NAME, format_figure
-    from velodrome.runs.report import write_report
+    from velodrome.evaluation.measures import BY_NAME, format_figure
+    from velodrome.runs.report.report import write_report
 
     result.path.mkdir(parents=True, exist_ok=True)
     result.joined.save(result.path)

@@ -3,7 +3,7 @@
 from velodrome.tables.basket import Basket, per_instrument
 from velodrome.tables.basket_build import build_basket
 from velodrome.tables.build import build_market
-from velodrome.tables.features import describe_features
+from velodrome.tables.features.features import describe_features
 from velodrome.tables.leaks import check_leaks
 from velodrome.tables.market import Market
 from velodrome.tables.splits import walk_forward

@@ -16,9 +16,9 @@ from velodrome.errors import ConfigError, DataError
 from velodrome.tables import scaling
 from velodrome.tables.basket import Basket
 from velodrome.tables.build import frozen
-from velodrome.tables.cross_section import split_features
-from velodrome.tables.families import DEFAULT_FEATURES
-from velodrome.tables.features import FeatureSpec
+from velodrome.tables.features.cross_section import split_features
+from velodrome.tables.features.families import DEFAULT_FEATURES
+from velodrome.tables.features.features import FeatureSpec
 from velodrome.tables.grid import Choices, Grid, GridWindow, make_grid
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.recipe import (

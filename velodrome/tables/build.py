@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, read_only
-from velodrome.tables import indicators
-from velodrome.tables.clock import session_ends, session_gap
 from velodrome.tables.draft import Draft, make_draft
-from velodrome.tables.features import FeatureSpec
+from velodrome.tables.features import indicators
+from velodrome.tables.features.clock import session_ends, session_gap
+from velodrome.tables.features.features import FeatureSpec
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.leaks import find_leaks
 from velodrome.tables.market import Market

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars
 from velodrome.tables import scaling
-from velodrome.tables.features import FeatureSpec
+from velodrome.tables.features.features import FeatureSpec
 from velodrome.tables.recipe import Instrument, Recipe, make_instruments, make_recipe
 from velodrome.tables.scaling import TRAIN, Scaler
 from velodrome.tables.splits import Rows, SplitChoice, make_splits

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from velodrome.bars.frame import Series
 from velodrome.errors import ConfigError
-from velodrome.tables.cross_section import CrossFeature
+from velodrome.tables.features.cross_section import CrossFeature
 from velodrome.tables.recipe import Instrument, Recipe, Timeline, make_instrument, source_close_time
 
 

@@ -23,7 +23,7 @@ from velodrome.bars.timeframe import describe_time
 from velodrome.errors import LeakError
 from velodrome.tables import scaling
 from velodrome.tables.draft import Draft, make_draft, training_rows
-from velodrome.tables.features import Feature, FeatureSpec, column_names, compute_feature
+from velodrome.tables.features.features import Feature, FeatureSpec, column_names, compute_feature
 from velodrome.tables.recipe import Instrument, Recipe, Timeline, make_instrument
 from velodrome.tables.scaling import TRAIN
 from velodrome.tables.splits import DEFAULT_SPLITS, SplitChoice

@@ -15,8 +15,14 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.timeframe import Timeframe, bin_edges, describe_time, parse_timeframe, resample
 from velodrome.errors import ConfigError, DataError
-from velodrome.tables.families import DEFAULT_FEATURES
-from velodrome.tables.features import Feature, FeatureSpec, compute_features, features_by_timeframe, parse_features
+from velodrome.tables.features.families import DEFAULT_FEATURES
+from velodrome.tables.features.features import (
+    Feature,
+    FeatureSpec,
+    compute_features,
+    features_by_timeframe,
+    parse_features,
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
-from velodrome.tables.clock import time_zone
+from velodrome.tables.features.clock import time_zone
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.market import Market, WindowedRows
 from velodrome.tables.scaling import refit

@@ -109,8 +109,8 @@ class VectorizedEnvConfig(BaseModel):
 
     def make(self, env: Any, *, seed: int | None = None, **params: Any) -> Any:
         """Return `num_envs` environments of a kind as this says, monitored if it says so."""
-        from velodrome.vector.foreign_make import is_foreign
         from velodrome.vector.make import make_vec
+        from velodrome.vector.workers.make import is_foreign
 
         foreign = is_foreign(env)
         self.check(env, foreign)
@@ -119,6 +119,6 @@ class VectorizedEnvConfig(BaseModel):
         envs = make_vec(env, self.num_envs, seed=seed, **self.foreign_options(), **params)
         if not self.enable_monitoring:
             return envs
-        from velodrome.vector.monitor import VecMonitor
+        from velodrome.vector.fleet.monitor import VecMonitor
 
         return VecMonitor(envs)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.errors import BackendError
-from velodrome.vector.assemble import constant_scalars
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import (
     Buffers,
@@ -24,6 +23,7 @@ from velodrome.vector.buffers import (
     copy_outputs,
     copy_states,
 )
+from velodrome.vector.compile.assemble import constant_scalars
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 
 THREADS = 64  # per block of the step kernel; measured on an H200: 64 a little before 128 and 256
@@ -35,7 +35,7 @@ def unavailable_reason() -> str | None:
     import torch
 
     try:
-        from velodrome.vector import cuda_kernels
+        from velodrome.vector.compile import cuda_kernels
     except Exception as error:
         return f"numba's CUDA support does not import ({type(error).__name__}: {error}); pip install 'velodrome[cuda]'"
     if cuda_kernels.SIMULATED:
@@ -74,7 +74,7 @@ class CudaVectorEnv(RuleVectorEnv):
             )
         import torch
 
-        from velodrome.vector import cuda_kernels
+        from velodrome.vector.compile import cuda_kernels
 
         self._torch, self._cuda = torch, cuda_kernels
         self.device = torch.device("cpu" if cuda_kernels.SIMULATED else "cuda")

@@ -8,10 +8,10 @@ from velodrome.envs.catalog import world_factory
 from velodrome.envs.contract import World
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.vector.backends import TIMEOUT
-from velodrome.vector.foreign_make import is_foreign, make_foreign
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import ObservationKind
 from velodrome.vector.single import RuleEnv
+from velodrome.vector.workers.make import is_foreign, make_foreign
 
 Backend = Literal["auto", "native", "cuda", "python"]
 BACKENDS = ("auto", "native", "cuda", "python")

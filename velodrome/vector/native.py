@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, params_record, state_dtype
 from velodrome.errors import ConfigError
-from velodrome.vector import batch, inlining, memory, packing, parts
-from velodrome.vector.assemble import kernel_folder, rebuild, rule_substitutions
+from velodrome.vector import batch
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
-from velodrome.vector.inlining import InlinedCompiler
-from velodrome.vector.packing import pack_arguments
+from velodrome.vector.compile import inlining, packing
+from velodrome.vector.compile import memcpy as memory
+from velodrome.vector.compile import threads as parts
+from velodrome.vector.compile.assemble import kernel_folder, rebuild, rule_substitutions
+from velodrome.vector.compile.inlining import InlinedCompiler
+from velodrome.vector.compile.packing import pack_arguments
 from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
 
 # A batch smaller than this is never worth waking a second thread for.

@@ -1,0 +1,61 @@
+"""The CUDA engine, in Numba's simulator, acts and learns as plain autograd does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.cuda import simulated_records
+from tests.learn.engines.engine_cases import CASES, make_setting
+from tests.learn.test_policy import make_policy
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.gpu.engine import cannot_serve
+
+SCRIPT = Path(__file__).with_name("simulated_gpu.py")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Pairs of what was found and what was expected, by case; a traceback where one failed."""
+    return simulated_records(str(SCRIPT), tmp_path_factory.mktemp("cuda") / "pairs.pickle")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_acting_and_learning_agree_with_autograd(case, simulated):
+    pairs = simulated[case.name]
+    assert isinstance(pairs, dict), pairs
+    gradients = 0
+    for name, (found, expected) in pairs.items():
+        if "gradient" in name:
+            scale = float(expected.abs().max())
+            assert scale > 0.0, name
+            gradients += 1
+        else:
+            scale = 1.0
+        torch.testing.assert_close(found / scale, expected / scale, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: n + m)
+    assert gradients == 2 * len(list(make_setting(case).policy.parameters()))
+
+
+def test_the_sums_along_a_rollout_agree_with_the_slow_ones(simulated):
+    assert isinstance(simulated["sums"], dict), simulated["sums"]
+    for name, (found, expected) in simulated["sums"].items():
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_environments_on_the_device_are_those_of_the_cpu_to_the_bit(simulated):
+    assert isinstance(simulated["worlds"], dict), simulated["worlds"]
+    for name, (found, expected) in simulated["worlds"].items():
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("policy", "config", "activation", "reason"),
+    [({"kind": "conv"}, {}, "tanh", "perceptron"), ({}, {"compile": True}, "tanh", "compile"),
+     ({}, {"per_bar": "always"}, "tanh", "per_bar"), ({}, {}, "gelu", "gelu")],
+)  # fmt: skip
+def test_what_the_engine_cannot_run_is_said(policy, config, activation, reason):
+    assert reason in cannot_serve(make_policy(**policy), PPOConfig(**config), activation)
+    assert cannot_serve(make_policy(), PPOConfig(), "tanh") is None

@@ -1,0 +1,1 @@
+"""What environments on prices share: where episodes begin and end, what fills cost, statistics."""

@@ -1,0 +1,1 @@
+"""Many instruments, one account. Read `rule`, then `sizing`, `orders`, `rewards`, `config` and `world`."""

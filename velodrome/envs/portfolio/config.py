@@ -1,0 +1,200 @@
+"""Parameters of the portfolio environment, and its presets. `docs/portfolio.md` says what each does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator, model_validator
+
+from velodrome.envs.parameters import EpisodeConfig, Number, number, with_preset
+from velodrome.errors import ConfigError, did_you_mean
+
+RewardName = Literal["log_return", "excess", "blend"]
+PerInstrument = float | tuple[float, ...] | dict[str, float]
+
+
+class PortfolioConfig(EpisodeConfig):
+    """Many instruments, one account, one decision per bar."""
+
+    # Numeric parameters: each may be a range (low, high), drawn anew for every episode in this order.
+    initial_cash: Number = number(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
+    buy_fee: Number = number(0.0, 0.0, 0.1, "fee on every purchase", unit="fraction of notional")
+    sell_fee: Number = number(0.0, 0.0, 0.1, "fee on every sale", unit="fraction of notional")
+    half_spread: Number = number(0.0, 0.0, 0.1, "half of the bid-ask spread, always paid", unit="fraction of price")
+    slippage: Number = number(0.0, 0.0, 0.1, "slippage, times one uniform draw per step", unit="fraction of price")
+    funding: Number = number(0.0, 0.0, 0.1, "holding cost of a position, long or short", unit="fraction per bar")
+    cash_reserve: Number = number(0.0, 0.0, 1.0, "cash that buying may not touch", unit="fraction of initial cash")
+    max_weight: Number = number(1.0, 1e-6, 10.0, "limit up to which a position may be enlarged", unit="times equity")
+    max_gross: Number = number(1.0, 1e-6, 3.0, "limit of all positions, long and short, together", unit="times equity")
+    trailing_stop: Number = number(
+        0.0, 0.0, 0.99, "a position this far below its best price is closed; 0: never", unit="fraction of price"
+    )
+    max_holding: Number = number(
+        0, 0, 1e6, "bars without a trade after which `decay` of a position is sold; 0: never", unit="bars", whole=True
+    )
+    decay: Number = number(0.05, 0.0, 1.0, "what is sold after `max_holding` bars", unit="fraction of the position")
+    softmax_scale: Number = number(5.0, 1e-3, 20.0, "softmax: factor of the actions in the exponent", unit="logits")
+    order_scale: Number = number(
+        10.0, 1e-6, 1e9, "orders: an action of 1 is initial cash over this", unit="parts of initial cash"
+    )
+    trade_fraction: Number = number(0.1, 1e-9, 1.0, "discrete: what is bought or sold", unit="fraction of equity")
+    buy_safety: Number = number(
+        0.99, 1e-6, 1.0, "orders and discrete: part of the cash that one purchase may take", unit="fraction of cash"
+    )
+    bankrupt_at: Number = number(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial cash")
+    turnover_penalty: Number = number(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
+    concentration_penalty: Number = number(
+        0.0, 0.0, 1e3, "taken off for the largest weight above `concentration_limit`", unit="reward per weight"
+    )
+    concentration_limit: Number = number(0.4, 0.0, 10.0, "largest weight that is not penalised", unit="weight")
+    few_positions_penalty: Number = number(
+        0.0, 0.0, 1e3, "taken off for each position short of `min_positions`", unit="reward"
+    )
+    min_positions: Number = number(3, 0, 1e6, "positions that a portfolio should have", unit="positions", whole=True)
+    position_floor: Number = number(0.01, 0.0, 1.0, "weight above which a position counts as one", unit="weight")
+    evenness_bonus: Number = number(
+        0.0, 0.0, 1e3, "added times `evenness_limit` less the Gini coefficient of the positions", unit="reward"
+    )
+    evenness_limit: Number = number(0.4, 0.0, 1.0, "Gini coefficient below which there is a bonus", unit="Gini")
+    shortfall_penalty: Number = number(
+        0.0, 0.0, 1e3, "taken off for cash short of the reserve", unit="reward per initial cash"
+    )
+    excess_weight: Number = number(0.5, 0.0, 1e9, "blend: weight of the excess over the benchmark", unit="reward")
+    return_weight: Number = number(0.3, 0.0, 1e9, "blend: weight of the return on initial cash", unit="reward")
+    cash_weight: Number = number(
+        0.02, 0.0, 1e9, "blend: bonus for cash, times the benchmark's fall and the share of cash", unit="reward"
+    )
+    cash_floor: Number = number(0.1, 0.0, 1.0, "blend: share of cash above which there is a bonus", unit="fraction")
+    time_decay_floor: Number = number(
+        1.0, 0.0, 1.0, "blend: excess and return fade over the episode to this; 1: not at all", unit="fraction"
+    )
+    final_discount: Number = number(
+        0.0, 0.0, 1.0, "the last reward is the discounted sum of all; 0: it is like the others", unit="per step"
+    )
+    cash_unit: Number = number(1.0, 1e-12, 1e12, "raw account values: factor of the cash", unit="per currency")
+    holding_unit: Number = number(1.0, 1e-12, 1e12, "raw account values: factor of the units", unit="per unit")
+
+    # By instrument.
+    min_quantity: PerInstrument = Field(
+        0.0, description="an order of no more than this is dropped: one number, one each, or by symbol; in units"
+    )
+    lot: PerInstrument = Field(
+        0.0, description="quantities are whole multiples of this (0: any): one number, one each, or by symbol; in units"
+    )
+    fee_tiers: tuple[tuple[float, float], ...] = Field(
+        (), description="(traded volume, rate) instead of both fees: the rate from that volume of the episode on"
+    )
+
+    # What is traded and how.
+    action: Literal["weights", "orders", "discrete"] = Field("weights", description="kind of action space")
+    weighting: Literal["softmax", "simplex", "signed"] = Field(
+        "softmax", description="weights: how numbers become weights; signed ones are weights, with no place for cash"
+    )
+    action_limit: float = Field(1.0, gt=0.0, le=1e6, description="orders: largest action")
+    allow_short: bool = Field(False, description="whether positions below zero may be taken")
+    fill: Literal["next_open", "close", "next_close"] = Field(
+        "next_open",
+        description="price at which an order fills: the next bar's open, the observed bar's or the next bar's close",
+    )
+    reference: Literal["market", "first_bar"] = Field(
+        "market", description="price that sizes orders and the benchmark: the market's then, or the first of the data"
+    )
+    buys_restart_holding: bool = Field(True, description="whether a purchase restarts the count to `max_holding`")
+    decay_when_halted: bool = Field(False, description="whether `decay` is sold even where nothing can be traded")
+    single_precision: bool = Field(False, description="units are kept in float32, as some originals do")
+
+    # The episode.
+    reward: RewardName | Callable = Field(
+        "log_return", description="a named reward, or your own function of (old account, new account)"
+    )
+    account_values: Literal["shares", "raw"] = Field(
+        "shares", description="observed: shares of equity and what belongs to them, or cash and units as they are"
+    )
+
+    @field_validator("min_quantity", "lot")
+    @classmethod
+    def _quantities_are_legal(cls, value: PerInstrument) -> PerInstrument:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+        if not all(math.isfinite(part) and part >= 0.0 for part in parts):
+            raise ValueError("needs quantities of at least 0")
+        return value
+
+    @field_validator("fee_tiers")
+    @classmethod
+    def _tiers_are_legal(cls, tiers: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        volumes = [volume for volume, _ in tiers]
+        if tiers and (volumes[0] != 0.0 or any(low >= high for low, high in pairwise(volumes))):
+            raise ValueError("needs volumes that begin with 0 and increase, as in ((0, 0.003), (100_000, 0.002))")
+        if not all(0.0 <= rate <= 0.1 for _, rate in tiers):
+            raise ValueError("needs rates between 0 and 0.1")
+        return tiers
+
+    @model_validator(mode="after")
+    def _parameters_agree(self) -> PortfolioConfig:
+        if self.fee_tiers and (self.buy_fee != 0.0 or self.sell_fee != 0.0):
+            raise ValueError(
+                "give either buy_fee and sell_fee or fee_tiers, not both; a preset's fees count too: set buy_fee=0 and "
+                "sell_fee=0 beside fee_tiers"
+            )
+        if self.allow_short and self.action == "weights" and self.weighting != "signed":
+            raise ValueError(f"weighting={self.weighting!r} has no weights below zero; allow_short needs 'signed'")
+        return self
+
+
+def by_instrument(name: str, value: PerInstrument, symbols: Sequence[str]) -> NDArray[np.float64]:
+    """Return one number for each instrument."""
+    if isinstance(value, dict):
+        unknown = [symbol for symbol in value if symbol not in symbols]
+        missing = [symbol for symbol in symbols if symbol not in value]
+        if unknown or missing:
+            hint = did_you_mean(unknown[0], symbols) if unknown else ""
+            raise ConfigError(
+                f"{name} is given for {', '.join(value)}, and the basket has {', '.join(symbols)}; give one number for "
+                f"each of them.{hint}"
+            )
+        return np.array([value[symbol] for symbol in symbols], np.float64)
+    if isinstance(value, tuple) and len(value) != len(symbols):
+        raise ConfigError(f"{name} has {len(value)} numbers, and the basket has {len(symbols)} instruments.")
+    return np.broadcast_to(np.array(value, np.float64), len(symbols)).copy()
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # What users of FinRL-style environments know, on scales that do not depend on the account's currency.
+    "crypto": {
+        "action": "orders",
+        "buy_fee": 0.0025,
+        "sell_fee": 0.0025,
+        "max_holding": 48,
+        "decay": 0.05,
+        "reward": "excess",
+        "start": "random",
+    },
+    # The environment they come from, for parity: compat/alpaca_crypto.py adds what a recording's config says.
+    "alpaca_crypto": {
+        "action": "orders",
+        "action_limit": 1000.0,
+        "fill": "next_close",
+        "reference": "first_bar",
+        "max_holding": 48,
+        "decay": 0.05,
+        "buys_restart_holding": False,
+        "decay_when_halted": True,
+        "single_precision": True,
+        "bankrupt_at": 0.0,
+        "reward": "blend",
+        "time_decay_floor": 0.0,
+        "final_discount": 0.99,
+        "account_values": "raw",
+        "start": "first",
+    },
+}
+
+
+def portfolio_config(preset: str | None = None, **values: Any) -> PortfolioConfig:
+    """Return the parameters of a preset (or the defaults) with some values replaced."""
+    return with_preset(PortfolioConfig, PRESETS, preset, values)

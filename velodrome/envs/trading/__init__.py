@@ -1,0 +1,1 @@
+"""One instrument, one account. Read `rule`, then `account`, `config` and `world`."""

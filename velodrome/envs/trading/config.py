@@ -1,0 +1,155 @@
+"""Parameters of the trading environment, and its presets. `docs/trading.md` says what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from velodrome.envs.parameters import EpisodeConfig, Number, number, with_preset
+
+RewardName = Literal["log_return", "return", "differential_sharpe", "drawdown"]
+
+
+class TradingConfig(EpisodeConfig):
+    """One instrument, one account, one decision per execution bar."""
+
+    # Numeric parameters: each may be a range (low, high), drawn anew for every episode in this order.
+    initial_cash: Number = number(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
+    fee: Number = number(0.0, 0.0, 0.5, "fee on every traded notional", unit="fraction of notional")
+    half_spread: Number = number(0.0, 0.0, 0.5, "half of the bid-ask spread, always paid", unit="fraction of price")
+    slippage: Number = number(0.0, 0.0, 0.5, "slippage, times a uniform draw per step", unit="fraction of price")
+    slippage_atr: Number = number(0.0, 0.0, 10.0, "slippage as a multiple of the 14-bar ATR", unit="ATRs")
+    funding: Number = number(0.0, -0.1, 0.1, "holding cost of a position", unit="fraction of notional per bar")
+    leverage: Number = number(1.0, 1.0, 125.0, "notional that one unit of margin carries", unit="times margin")
+    maintenance_margin: Number = number(
+        0.004, 0.0, 0.5, "margin at which a position is liquidated", unit="fraction of entry notional"
+    )
+    bankrupt_at: Number = number(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial equity")
+    rebalance_band: Number = number(
+        0.02, 0.0, 1.0, "a resize smaller than this is not made", unit="fraction of target units"
+    )
+    min_trade: Number = number(1.0, 0.0, 1e12, "a resize smaller than this is not made", unit="currency")
+    position_fraction: Number = number(1.0, 1e-9, 1.0, "size of a fractional bracket entry", unit="fraction of cash")
+    quantity_per_trade: Number = number(
+        0.001, 1e-12, 1e15, "size of a notional or quantity bracket entry", unit="currency or units"
+    )
+    cooldown: Number = number(0, 0, 1e6, "decisions after a fill in which no order is taken", unit="bars", whole=True)
+    turnover_cap: Number = number(
+        0.0, 0.0, 1e6, "turnover per session beyond which orders are refused; 0: no cap", unit="times equity"
+    )
+    max_drawdown: Number = number(
+        0.0, 0.0, 1.0, "drawdown from the peak that ends the episode; 0: no limit", unit="fraction of peak equity"
+    )
+    daily_drawdown: Number = number(
+        0.0, 0.0, 1.0, "loss within a session that ends the episode; 0: no limit", unit="fraction of equity"
+    )
+    turnover_penalty: Number = number(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
+    drawdown_penalty: Number = number(
+        1.0, 0.0, 1e3, "reward 'drawdown': weight of an increase in drawdown", unit="reward"
+    )
+    sharpe_decay: Number = number(
+        0.01, 1e-6, 1.0, "reward 'differential_sharpe': decay of its moving averages", unit="per bar"
+    )
+
+    # What is traded and how.
+    action: Literal["levels", "continuous", "brackets"] = Field("levels", description="kind of action space")
+    levels: tuple[float, ...] = Field(
+        (-1.0, 0.0, 1.0), description="target exposures in [−1, 1], as a fraction of equity times leverage"
+    )
+    stop_loss: tuple[float, ...] = Field(
+        (0.025, 0.05, 0.1), description="brackets: distances of the stop, positive fractions of the fill price"
+    )
+    take_profit: tuple[float, ...] = Field(
+        (0.05, 0.1, 0.2), description="brackets: distances of the target, positive fractions of the fill price"
+    )
+    include_hold: bool = Field(True, description="brackets: offer HOLD as the first action")
+    include_close: bool = Field(True, description="brackets: offer CLOSE as an action")
+    lock_position: bool = Field(False, description="brackets: ignore every action while a position is open")
+    trade_mode: Literal["fractional", "notional", "quantity"] = Field(
+        "fractional", description="brackets: how an entry is sized"
+    )
+    allow_short: bool = Field(True, description="whether positions below zero may be taken")
+    fill: Literal["next_open", "close"] = Field(
+        "next_open", description="price at which an order fills: the next bar's open, or the observed bar's close"
+    )
+    hold_on_same_action: bool | None = Field(
+        None, description="an unchanged action on an open position holds it; None: true for levels, else false"
+    )
+    funding_column: str | None = Field(
+        None, description="column of the data with the funding rate of each bar, instead of `funding`"
+    )
+    funding_side: Literal["holder", "perpetual"] = Field(
+        "holder", description="who pays funding: whoever holds, or longs to shorts as on perpetual futures"
+    )
+    flat_at_session_end: bool = Field(False, description="close what is open on the last bar of a session")
+
+    # The episode.
+    reward: RewardName | Callable = Field(
+        "log_return", description="a named reward, or your own function of (old account, new account)"
+    )
+    account_values: Literal["full", "torchtrade"] = Field(
+        "full", description="which account values are observed: all, or the six of TorchTrade"
+    )
+
+    @field_validator("levels")
+    @classmethod
+    def _levels_are_legal(cls, levels: tuple[float, ...]) -> tuple[float, ...]:
+        if len(levels) < 1 or len(set(levels)) != len(levels) or not all(-1.0 <= level <= 1.0 for level in levels):
+            raise ValueError("levels must be one or more different numbers in [−1, 1]")
+        return levels
+
+    @field_validator("stop_loss", "take_profit")
+    @classmethod
+    def _distances_are_legal(cls, distances: tuple[float, ...]) -> tuple[float, ...]:
+        if len(distances) < 1 or not all(0.0 < distance < 10.0 for distance in distances):
+            raise ValueError("needs one or more positive fractions of the price, for example 0.05 for 5 %")
+        return distances
+
+    @field_validator("stop_loss")
+    @classmethod
+    def _stops_leave_a_price(cls, distances: tuple[float, ...]) -> tuple[float, ...]:
+        if not all(distance < 1.0 for distance in distances):
+            raise ValueError("a stop of a long must lie above a price of zero: distances below 1")
+        return distances
+
+    @model_validator(mode="after")
+    def _parameters_agree(self) -> TradingConfig:
+        if self.funding_column is not None and self.funding != 0.0:
+            raise ValueError("give either funding or funding_column, not both")
+        if self.action == "levels" and not self.allow_short and all(level <= 0.0 for level in self.levels):
+            raise ValueError("with allow_short=False at least one level must be above 0, or nothing can be traded")
+        return self
+
+    @property
+    def holds_on_same_action(self) -> bool:
+        """Whether an unchanged action holds, with the default of the action kind filled in."""
+        return self.action == "levels" if self.hold_on_same_action is None else self.hold_on_same_action
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # TorchTrade 0.1.0: close fills, levels held while unchanged, six account values.
+    "torchtrade": {
+        "fill": "close",
+        "hold_on_same_action": True,
+        "include_close": False,
+        "account_values": "torchtrade",
+    },
+    # Short, flat or long within the day; flat before the session ends.
+    "intraday": {
+        "levels": (-1.0, 0.0, 1.0),
+        "flat_at_session_end": True,
+        "cooldown": 5,
+        "fee": 0.001,
+        "daily_drawdown": 0.02,
+    },
+}
+
+# Features that the intraday preset is meant to see; pass them to build_market.
+INTRADAY_FEATURES = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
+
+
+def trading_config(preset: str | None = None, **values: Any) -> TradingConfig:
+    """Return the parameters of a preset (or the defaults) with some values replaced."""
+    return with_preset(TradingConfig, PRESETS, preset, values)

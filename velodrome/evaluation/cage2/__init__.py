@@ -1,0 +1,1 @@
+"""How a policy in CAGE-2 is evaluated."""

@@ -1,0 +1,335 @@
+"""What a backtest amounts to: return, risk, costs and exposure, each defined once in METRICS.
+
+Several instruments are several accounts with equal weight at the start: their curve is the mean of equity over start
+equity, on all the times at which any of them has a bar. Several seeds are measured each by itself, then averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numba import njit
+from numpy.typing import NDArray
+
+from velodrome.evaluation.play import Backtest, Track
+
+YEAR = 365.2425 * 86_400e9  # nanoseconds
+LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits
+Unit = Literal["change", "share", "ratio", "count", "bars", "rate", "times", "number"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of the table: how it is shown, and what it means."""
+
+    name: str
+    label: str
+    unit: Unit
+    meaning: str
+    higher_is_better: bool | None = None
+
+
+METRICS = (
+    Metric("return", "Total return", "change", "equity at the end over equity at the start, less 1", True),
+    Metric("annual_return", "Annualised return", "change",
+           "the total return per year of observed bars, compounded", True),
+    Metric("annual_volatility", "Annualised volatility", "share",
+           "standard deviation (n − 1) of the bars' returns, times the root of the bars per year", False),
+    Metric("sharpe", "Sharpe ratio", "ratio",
+           "mean over standard deviation of the bars' returns, times the root of the bars per year; no risk-free rate",
+           True),
+    Metric("sortino", "Sortino ratio", "ratio",
+           "mean return over the root of the mean squared loss (bars with a gain count as 0), annualised alike", True),
+    Metric("calmar", "Calmar ratio", "ratio", "annualised return over maximum drawdown", True),
+    Metric("max_drawdown", "Maximum drawdown", "share", "largest fall of equity from an earlier peak", False),
+    Metric("longest_under_water", "Longest under water", "bars",
+           "most bars in a row with equity below an earlier peak", False),
+    Metric("mean_log_return", "Log return per bar", "rate", "mean logarithm of equity over equity a bar before", True),
+    Metric("of_optimum", "Share of known optimum", "share",
+           "an account's log return per bar over the best achievable without costs, known for some synthetic markets",
+           True),
+    Metric("reward", "Reward per bar", "rate", "mean reward of the environment, what the agent was trained on", True),
+    Metric("turnover", "Turnover", "times", "traded value over equity, summed over bars"),
+    Metric("fees", "Fees", "share", "fees paid, as a share of the start equity", False),
+    Metric("spread_and_slippage", "Spread and slippage", "share",
+           "distance of order fills from the quoted price, as a share of the start equity", False),
+    Metric("funding", "Funding", "share", "funding paid (received if negative), as a share of the start equity", False),
+    Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together", False),
+    Metric("exposure", "Mean exposure", "share", "mean value of the position, long or short, over equity"),
+    Metric("in_market", "Time in market", "share", "share of the bars at whose close a position is held"),
+    Metric("cash_share", "Mean cash", "share", "mean cash over equity"),
+    Metric("positions", "Mean positions", "count", "mean number of positions with a weight above `position_floor`"),
+    Metric("largest_weight", "Mean largest weight", "share", "mean of the largest weight, long or short"),
+    Metric("orders", "Orders filled", "count", "purchases and sales of all instruments"),
+    Metric("trades", "Trades", "count", "round trips, from flat or the opposite side back to it"),
+    Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs", True),
+    Metric("average_trade", "Average trade", "change",
+           "mean return of a trade on the value entered, after costs", True),
+    Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others", True),
+    Metric("probabilistic_sharpe", "P(true Sharpe > 0)", "share",
+           "probabilistic Sharpe ratio: corrected for length, skewness and fat tails", True),
+    Metric("deflated_sharpe", "Deflated Sharpe ratio", "share",
+           "probability that the true Sharpe ratio is above what the best of all trials had by luck", True),
+    Metric("minimum_track_record", "Minimum track record", "bars",
+           "bars needed to be 95 % sure of a Sharpe ratio above 0", False),
+)  # fmt: skip
+EPISODE_METRICS = (
+    Metric("episode_return", "Episode return", "number", "mean sum of rewards of an episode", True),
+    Metric("episode_length", "Episode length", "number", "mean steps of an episode"),
+    Metric("reward_per_step", "Reward per step", "number", "rewards of all episodes over their steps", True),
+    Metric("worst_episode", "Worst episode", "number", "smallest sum of rewards of an episode", True),
+    Metric("best_episode", "Best episode", "number", "largest sum of rewards of an episode", True),
+)
+BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in (*METRICS, *EPISODE_METRICS)}
+
+# What `path_figures` writes, in order, and what it averages over bars beside it.
+PATH_FIGURES = (
+    "return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown",
+    "longest_under_water", "mean_log_return",
+)  # fmt: skip
+# Log return per account is what the optimum is about: several accounts together do better than each by itself.
+BAR_FIGURES = ("turnover", "fees", "funding", "exposure", "in_market", "reward", "account_log_return")
+SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")  # the others are means over bars
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A policy's accounts together, bar by bar, S seeds side by side."""
+
+    time: NDArray[np.int64]  # [T + 1] nanoseconds UTC
+    growth: NDArray[np.float64]  # [T + 1, S] equity over start equity
+    per_bar: Mapping[str, NDArray[np.float64]]  # by name (of trading: BAR_FIGURES): [T, S]
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """[T, S] relative change of equity in each bar; 0 once there is none left."""
+        before = self.growth[:-1]
+        alive = before > 0.0
+        return np.where(alive, self.growth[1:] / np.where(alive, before, 1.0) - 1.0, 0.0)
+
+    @property
+    def log_returns(self) -> NDArray[np.float64]:
+        """[T, S] logarithm of the change."""
+        return log_changes(self.growth)
+
+
+def log_changes(growth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ln(after / before) of every bar: minus infinity in the one that took all, 0 after it."""
+    before, after = growth[:-1], growth[1:]
+    alive = (before > 0.0) & (after > 0.0)
+    logs = np.log(np.where(alive, after, 1.0)) - np.log(np.where(alive, before, 1.0))
+    return np.where((before > 0.0) & (after <= 0.0), -np.inf, logs)
+
+
+def curve(played: Backtest) -> Curve:
+    """Put the instruments of a backtest on one time line; an instrument without a bar at a time stays as it was."""
+    tracks = played.tracks
+    time = np.unique(np.concatenate([track.time for track in tracks]))
+    shape = (len(time), len(played.seeds))
+    growth = np.zeros(shape)
+    sums = {name: np.zeros((shape[0] - 1, shape[1])) for name in BAR_FIGURES}
+    for track in tracks:
+        initial = track.equity[0]
+        at = np.searchsorted(track.time, time, side="right") - 1  # the last own bar at each time; −1: none yet
+        growth += (track.equity / initial)[np.maximum(at, 0)]
+        own = np.isin(time[1:], track.time[1:])
+        for name, values in _bar_values(track, initial).items():
+            if name in ("exposure", "in_market"):
+                sums[name] += np.where(at[1:, None] > 0, values[np.maximum(at[1:] - 1, 0)], 0.0)
+            else:
+                sums[name][own] += values
+    return Curve(time, growth / len(tracks), {name: values / len(tracks) for name, values in sums.items()})
+
+
+def _bar_values(track: Track, initial: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    return {
+        "turnover": track.turnover,
+        "fees": track.fees / initial,
+        "funding": track.funding / initial,
+        "exposure": np.abs(track.exposure[1:]),
+        "in_market": (track.units[1:] != 0.0).astype(np.float64),
+        "reward": track.rewards,
+        "account_log_return": log_changes(track.equity),
+    }
+
+
+def bars_per_year(time: NDArray[np.int64]) -> float:
+    """Return the observed bars of a year: sessions, weekends and gaps have none. NaN with fewer than two bars."""
+    if len(time) < 2 or time[-1] <= time[0]:
+        return math.nan
+    return (len(time) - 1) / ((int(time[-1]) - int(time[0])) / YEAR)
+
+
+@njit(cache=True)
+def path_figures(returns, logs, extras, order, centre, per_year, out):
+    """Write the figures of a path that visits the bars `order` of a series: PATH_FIGURES, then the means of `extras`.
+
+    returns, logs: [T]; extras: [T, M]; order: [n]; centre: a value near the mean return, against cancellation.
+    """
+    count = order.size
+    shifted, squares, losses = 0.0, 0.0, 0.0
+    level, peak, deepest = 0.0, 0.0, 0.0
+    under, longest = 0, 0
+    means = out[9:]
+    means[:] = 0.0
+    for k in range(count):
+        j = order[k]
+        gain = returns[j]
+        distance = gain - centre
+        shifted += distance
+        squares += distance * distance
+        if gain < 0.0:
+            losses += gain * gain
+        level += logs[j]
+        if level >= peak:
+            peak = level
+            under = 0
+        else:
+            under += 1
+            longest = max(longest, under)
+            deepest = max(deepest, peak - level)
+        for m in range(means.size):
+            means[m] += extras[j, m]
+    out[:9] = np.nan
+    if count == 0:
+        means[:] = np.nan
+        return
+    means /= count
+    years_inverse = per_year / count
+    mean = centre + shifted / count
+    out[0] = math.expm1(level)
+    out[1] = math.expm1(level * years_inverse)
+    out[6] = -math.expm1(-deepest)
+    out[7] = longest
+    out[8] = level / count
+    if count > 1:
+        variance = max(0.0, (squares - shifted * shifted / count) / (count - 1))
+        # Rounding leaves a constant series a variance of the order of 1e-26 times its square.
+        if variance <= 1e-20 * mean * mean:
+            variance = 0.0
+        out[2] = math.sqrt(variance * per_year)
+        if variance > 0.0:
+            out[3] = mean / math.sqrt(variance) * math.sqrt(per_year)
+    if losses > 0.0:
+        out[4] = mean / math.sqrt(losses / count) * math.sqrt(per_year)
+    if out[6] > 0.0:
+        out[5] = out[1] / out[6]
+
+
+class PathMeter:
+    """Measures paths of one curve, resampled or as they were."""
+
+    def __init__(self, measured: Curve, per_year: float) -> None:
+        self.per_year = per_year
+        self.names = (*PATH_FIGURES, *measured.per_bar)
+        self.returns = np.ascontiguousarray(measured.returns.T)  # [S, T]
+        self.logs = np.ascontiguousarray(measured.log_returns.T)
+        self.extras = np.ascontiguousarray(
+            np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
+        )  # [S, T, M]
+        self.centre = self.returns.mean(axis=1) if self.returns.shape[1] else np.zeros(len(self.returns))
+        self.seeds, self.bars = self.returns.shape
+        self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
+
+    def figures(self, order: NDArray[np.int64] | None = None, seeds: NDArray[np.int64] | None = None) -> NDArray:
+        """Return the figures of `names`, means over the seeds for which they are defined."""
+        order = np.arange(self.bars) if order is None else order
+        chosen = range(self.seeds) if seeds is None else seeds
+        found = np.empty((len(chosen), len(self.scale)))
+        for row, seed in enumerate(chosen):
+            path_figures(
+                self.returns[seed],
+                self.logs[seed],
+                self.extras[seed],
+                order,
+                self.centre[seed],
+                self.per_year,
+                found[row],
+            )
+        return mean_of_known(found) * self.scale
+
+
+def mean_of_known(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean over rows of what is not NaN, by column; NaN where all is."""
+    if len(values) == 1:
+        return values[0]
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    # Infinities of both signs have no mean.
+    with np.errstate(invalid="ignore"):
+        total = np.where(known, values, 0.0).sum(axis=0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+@dataclass(frozen=True)
+class Drawdown:
+    """The deepest fall of a curve; positions are rows of it."""
+
+    depth: float
+    begin: int  # of the peak
+    trough: int
+    end: int | None  # first row at or above the peak again; None: not within the data
+
+
+def deepest_drawdown(growth: NDArray[np.float64]) -> Drawdown | None:
+    """Return the deepest drawdown of one curve [T + 1], the first of equals; None if it never falls."""
+    peaks = np.maximum.accumulate(growth)
+    falls = 1.0 - growth / np.where(peaks > 0.0, peaks, 1.0)
+    trough = int(np.argmax(falls))
+    if not falls[trough] > 0.0:
+        return None
+    begin = int(np.flatnonzero(growth[: trough + 1] == peaks[trough])[-1])
+    recovered = np.flatnonzero(growth[trough:] >= peaks[trough])
+    return Drawdown(float(falls[trough]), begin, trough, trough + int(recovered[0]) if len(recovered) else None)
+
+
+def drawdowns(growth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the fall from the peak so far at every row of a curve, as a positive share."""
+    peaks = np.maximum.accumulate(growth, axis=0)
+    return 1.0 - growth / np.where(peaks > 0.0, peaks, 1.0)
+
+
+def trade_figures(trades: pl.DataFrame, seeds: int, start_equity: float) -> dict[str, float]:
+    """Return the figures of a list of trades of so many seeds; `start_equity` is that of all accounts of a seed."""
+    profit = trades["profit"].to_numpy()
+    gains, losses = float(profit[profit > 0.0].sum()), float(-profit[profit < 0.0].sum())
+    known = len(profit) > 0
+    return {
+        "trades": len(profit) / seeds,
+        "win_rate": float((profit > 0.0).mean()) if known else math.nan,
+        "average_trade": float(trades["return"].to_numpy().mean()) if known else math.nan,
+        "profit_factor": gains / losses if losses > 0.0 else (math.inf if gains > 0.0 else math.nan),
+        "spread_and_slippage": float(trades["spread_and_slippage"].sum()) / seeds / start_equity,
+    }
+
+
+def format_figure(value: float | None, unit: Unit) -> str:
+    """Return a figure for people; '–' where it is not defined."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0.0 else "−∞"
+    if unit in ("change", "share"):
+        percent = 100.0 * value
+        size = abs(percent)
+        if percent >= LARGEST_SHOWN:
+            return "> 10⁶%"
+        digits = f"{percent:,.{0 if size >= 1000 else 1 if size >= 100 else 2}f}"
+        sign = "+" if unit == "change" and float(digits.replace(",", "")) > 0.0 else ""
+        return f"{sign}{digits}%".replace("-", "−")
+    if unit == "rate":
+        return f"{value:+.2e}".replace("-", "−") if value else "0"
+    if unit == "number":
+        return f"{value:,.4g}".replace("-", "−")
+    if unit == "times":
+        return f"{value:,.1f} ×"
+    if unit in ("count", "bars"):
+        return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:,.1f}"
+    if value >= LARGEST_SHOWN:
+        return "> 10⁶"
+    return f"{value:,.{1 if abs(value) >= 100 else 2}f}".replace("-", "−")

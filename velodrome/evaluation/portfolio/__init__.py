@@ -1,0 +1,1 @@
+"""How a policy on a basket is evaluated."""

@@ -1,0 +1,153 @@
+"""Portfolios without a thought: equal weights held or rebalanced, the best instrument in hindsight, cash, random.
+
+They play in worlds of their own with the agent's costs and limits. What is held is bought with orders, because target
+weights trade in every bar; what is rebalanced has signed weights, because a softmax never reaches 0 or 1. Trailing
+stops and the decay of positions, which would sell what is to be held, are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.envs.portfolio.config import PortfolioConfig
+from velodrome.evaluation.baselines import (
+    BEST_SINGLE,
+    CASH,
+    EQUAL_HELD,
+    EQUAL_REBALANCED,
+    RANDOM,
+    Baseline,
+    ConstantPolicy,
+    RandomPolicy,
+)
+from velodrome.evaluation.portfolio.play import quotes
+from velodrome.tables.basket import Basket
+
+FIRST_WEIGHT = 1  # place of the first weight among the account's values
+OWN_WORLD: Mapping[str, Any] = {
+    "allow_short": False, "trailing_stop": 0.0, "max_holding": 0, "reference": "market", "single_precision": False,
+    "account_values": "shares",
+}  # fmt: skip
+BY_ORDERS: Mapping[str, Any] = {"action": "orders", "order_scale": 1.0, "action_limit": 1.0, "buy_safety": 1.0}
+BY_WEIGHTS: Mapping[str, Any] = {"action": "weights", "weighting": "signed"}
+
+
+class BuyAndHold:
+    """Orders the same money's worth of some instruments until each is bought, and keeps them."""
+
+    def __init__(self, shares: NDArray[np.float64]) -> None:
+        """Make a policy; shares [K] are parts of the initial cash."""
+        self.shares = shares.astype(np.float32)
+        self._bought = np.zeros((0, len(shares)), bool)
+
+    def begin(self, num_envs: int) -> None:
+        """Start with nothing bought in so many environments."""
+        self._bought = np.zeros((num_envs, len(self.shares)), bool)
+
+    def act(self, observation: Any) -> NDArray:
+        """Return the orders of every environment."""
+        weights = np.asarray(observation["account"])[:, FIRST_WEIGHT : FIRST_WEIGHT + len(self.shares)]
+        self._bought |= weights != 0.0
+        return np.where(self._bought, np.float32(0.0), self.shares)
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Buy again in these environments."""
+        self._bought[ended] = False
+
+
+class EqualWeights:
+    """Asks for the same weight of every instrument that has a price and can be had, in every bar."""
+
+    def __init__(self, basket: Basket, buyable: NDArray[np.bool_], room: float, gross: float) -> None:
+        """Make a policy.
+
+        buyable: [K] whether an order can fill at all. room: the sum of weights that is asked for. gross: the sum for
+        which an action of 1 stands.
+        """
+        self.listed = (basket.close > 0.0) & buyable
+        self.room, self.gross = room, gross
+
+    def begin(self, num_envs: int) -> None:
+        """Do nothing: there is no memory."""
+
+    def act(self, observation: Any) -> NDArray:
+        """Return the actions of every environment."""
+        listed = self.listed[np.asarray(observation["cursor"])]
+        count = np.maximum(listed.sum(axis=1, keepdims=True), 1)
+        return np.minimum(self.room * listed / count / self.gross, 1.0).astype(np.float32)
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Do nothing: there is no memory."""
+
+
+def portfolio_baselines(
+    config: PortfolioConfig, basket: Basket, split: str, space: gymnasium.Space, seed: int = 0
+) -> tuple[Baseline, ...]:
+    """Return the baselines of a split of a basket, each with the world that it plays in."""
+    part = basket.split(split)
+    begin = int(part.begin[0])
+    buyable = _ever_tradable(part, config)
+    listed = (part.close[begin] > 0.0) & buyable
+    same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
+    orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
+    best = best_single(part, config)
+    some = not listed.all()
+    of_all = f" of the {int(listed.sum())} instruments that have a price at the start and can be had" if some else ""
+    of_traded = "" if buyable.all() else " of the instruments that can be had"
+    forced = ", without trailing stops and decay" if config.trailing_stop or config.max_holding else ""
+    nothing = np.zeros(len(part.symbols))
+    single = np.where(np.arange(len(part.symbols)) == best, 1.0, 0.0)
+    _, gross = _ends(config.max_gross)
+    return (
+        Baseline(
+            EQUAL_HELD, BuyAndHold(_shares(config, listed / max(int(listed.sum()), 1))),
+            f"the same money's worth{of_all}, bought at the start by orders and held{forced}; same costs and limits",
+            orders,
+        ),
+        Baseline(
+            EQUAL_REBALANCED, EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], gross),
+            f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and limits", weights,
+        ),
+        Baseline(
+            BEST_SINGLE, BuyAndHold(_shares(config, single)),
+            f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew before",
+            orders,
+        ),
+        Baseline(CASH, ConstantPolicy(nothing.astype(np.float32)), "no order, ever", orders),
+        Baseline(RANDOM, RandomPolicy(space, seed), "uniform over all actions"),
+    )  # fmt: skip
+
+
+def best_single(part: Basket, config: PortfolioConfig) -> int:
+    """Return the instrument whose price rose most from the first fill of a split to its last close."""
+    begin, end = int(part.begin[0]), int(part.end[0])
+    first, last = quotes(part, config)[begin], part.close[end - 1]
+    bought_on = begin if config.fill == "close" else begin + 1
+    buyable = (part.tradable[bought_on] == 1) & (first > 0.0)
+    return int(np.argmax(np.where(buyable, last / np.where(first > 0.0, first, 1.0), -1.0)))
+
+
+def _ever_tradable(part: Basket, config: PortfolioConfig) -> NDArray[np.bool_]:
+    """Return whether an order in each instrument [K] can fill on some row of a split; not one that ended before it."""
+    begin, end = int(part.begin[0]), int(part.end[0])
+    rows = part.tradable[begin : end - 1] if config.fill == "close" else part.tradable[begin + 1 : end]
+    return (rows == 1).any(axis=0)
+
+
+def _ends(value: Any) -> tuple[float, float]:
+    """Return low and high of a parameter that may be a range."""
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _shares(config: PortfolioConfig, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what to order so that each is bought in the same proportion, with its costs and within the limits."""
+    fee = config.fee_tiers[0][1] if config.fee_tiers else _ends(config.buy_fee)[1]
+    cost = min(_ends(config.half_spread)[1] + _ends(config.slippage)[1], 0.99)
+    room = min(1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[0])
+    most = min(_ends(config.max_weight)[0], 1.0)
+    return np.minimum(weights * room, most) / ((1.0 + cost) * (1.0 + fee))

@@ -1,0 +1,202 @@
+"""`Evaluation`: what a policy did on a split, as a table for people, as JSON and as files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from velodrome.errors import ConfigError
+from velodrome.evaluation.baselines import LABELS
+from velodrome.evaluation.measures import BY_NAME, format_figure
+
+COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
+
+
+LABEL_WIDTH = 20  # a narrow terminal cuts the figures on the right, not what they are of
+
+
+@dataclass(frozen=True)
+class Row:
+    """A metric of the agent with its interval, and of each baseline (NaN: not defined)."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    baselines: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The agent's metric less a baseline's, both resampled at the same bars."""
+
+    metric: str
+    baseline: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a policy did on a split: the table, the curves behind it, and what speaks against trusting it."""
+
+    kind: Literal["backtest", "episodes"]
+    split: str
+    in_sample: bool
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    actions: tuple[tuple[str, float], ...]  # name and share of the agent's actions; of continuous ones, by bin
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    information: Mapping[str, Any]  # data, dates, seeds, bootstrap; JSON-able
+    equity: pl.DataFrame  # time, then a column for each policy: equity over start equity
+    bars: pl.DataFrame  # the agent bar by bar under the first seed
+    trades: pl.DataFrame
+    episodes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind "episodes": returns and lengths
+
+    @property
+    def label(self) -> str:
+        """The split as it is to be shown: training data is called what it is."""
+        return f"{self.split} (IN SAMPLE: the agent was trained on it)" if self.in_sample else self.split
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The agent's figures by name."""
+        return {row.name: row.value for row in self.rows}
+
+    @property
+    def baseline_names(self) -> tuple[str, ...]:
+        """Names of the baselines that were played, in order."""
+        return tuple(self.rows[0].baselines) if self.rows else ()
+
+    def row(self, name: str) -> Row:
+        """Return the row of one metric."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise ConfigError(f"no metric {name!r} in this evaluation; there are {', '.join(r.name for r in self.rows)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the long tables as JSON-able values; what is not finite becomes a text or None."""
+        plain = {
+            "kind": self.kind,
+            "split": self.split,
+            "in_sample": self.in_sample,
+            "rows": [asdict(row) for row in self.rows],
+            "differences": [asdict(difference) for difference in self.differences],
+            "actions": [list(action) for action in self.actions],
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "information": dict(self.information),
+            "episodes": {name: values.tolist() for name, values in self.episodes.items()},
+        }
+        return _jsonable(plain)
+
+    def to_json(self) -> str:
+        """Return `to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def save(self, folder: str | Path) -> dict[str, Path]:
+        """Write the evaluation into `evaluation/` of a run's folder; return what was written by name."""
+        target = Path(folder) / "evaluation"
+        target.mkdir(parents=True, exist_ok=True)
+        paths = {"json": target / f"{self.split}.json"}
+        paths["json"].write_text(self.to_json() + "\n", encoding="utf-8")
+        if self.kind == "backtest":
+            for name, frame in (("trades", self.trades), ("equity", self.equity), ("bars", self.bars)):
+                paths[name] = target / f"{self.split}-{name}.parquet"
+                frame.write_parquet(paths[name])
+            paths["trades_csv"] = target / f"{self.split}-trades.csv"
+            self.trades.write_csv(paths["trades_csv"])
+        return paths
+
+    @classmethod
+    def load(cls, folder: str | Path, split: str) -> Evaluation:
+        """Read what `save` wrote."""
+        source = Path(folder) / "evaluation"
+        path = source / f"{split}.json"
+        if not path.is_file():
+            there = ", ".join(sorted(found.stem for found in source.glob("*.json"))) or "none"
+            raise ConfigError(f"no evaluation of the split {split!r} in {source}; there are {there}")
+        plain = _from_json(json.loads(path.read_text(encoding="utf-8")))
+        frames = {
+            name: pl.read_parquet(source / f"{split}-{name}.parquet") if plain["kind"] == "backtest" else pl.DataFrame()
+            for name in ("trades", "equity", "bars")
+        }
+        return cls(
+            kind=plain["kind"], split=plain["split"], in_sample=plain["in_sample"],
+            rows=tuple(Row(**row) for row in plain["rows"]),
+            differences=tuple(Difference(**difference) for difference in plain["differences"]),
+            actions=tuple((name, share) for name, share in plain["actions"]),
+            warnings=tuple(plain["warnings"]), notes=tuple(plain["notes"]), information=plain["information"],
+            episodes={name: np.array(values, np.float64) for name, values in plain["episodes"].items()}, **frames,
+        )  # fmt: skip
+
+    def table(self) -> Group:
+        """Return the table, differences, notes and warnings for a terminal."""
+        shown = self.baseline_names
+        confidence = self.information["confidence"]
+        table = Table(title=f"{self.information['title']}: {self.label}")
+        table.add_column("", no_wrap=True, min_width=LABEL_WIDTH)
+        table.add_column("agent", justify="right", no_wrap=True)
+        table.add_column(f"{confidence:.0%} interval", justify="right", no_wrap=True)
+        for name in shown:
+            table.add_column(LABELS[name], justify="right", no_wrap=True)
+        for row in self.rows:
+            metric = BY_NAME[row.name]
+            others = [format_figure(row.baselines[name], metric.unit) for name in shown]
+            table.add_row(metric.label, format_figure(row.value, metric.unit), format_interval(row), *others)
+        parts: list[Any] = [table]
+        for difference in self.differences:
+            if difference.metric == COMPARED[0]:
+                unit = BY_NAME[difference.metric].unit
+                low, high = format_figure(difference.low, unit), format_figure(difference.high, unit)
+                ahead = f"agent − {LABELS[difference.baseline]}: {format_figure(difference.value, unit)} log return"
+                parts.append(Text(f"{ahead} per bar ({confidence:.0%} interval {low} … {high})"))
+        parts += [Text(f"warning: {warning}", style="yellow") for warning in self.warnings]
+        parts += [Text(f"note: {note}", style="dim") for note in self.notes]
+        return Group(*parts)
+
+
+def format_interval(row: Row | Difference) -> str:
+    """Return an interval for people; '–' where there is none."""
+    if math.isnan(row.low) or math.isnan(row.high):
+        return "–"
+    unit = BY_NAME[row.name if isinstance(row, Row) else row.metric].unit
+    return f"{format_figure(row.low, unit)} … {format_figure(row.high, unit)}"
+
+
+def _jsonable(value: Any) -> Any:
+    """Return a value with floats that JSON has no word for replaced: NaN by null, infinities by texts."""
+    if isinstance(value, Mapping):
+        return {key: _jsonable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("Infinity" if value > 0.0 else "-Infinity")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _from_json(plain: dict[str, Any]) -> dict[str, Any]:
+    words = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+    def number(value: Any) -> Any:
+        return words.get(value, value) if value is None or isinstance(value, str) else value
+
+    for part in (*plain["rows"], *plain["differences"]):
+        part.update({key: number(part[key]) for key in ("value", "low", "high")})
+        if "baselines" in part:
+            part["baselines"] = {key: number(value) for key, value in part["baselines"].items()}
+    return plain

@@ -1,0 +1,1 @@
+"""How a policy on single instruments is evaluated."""

@@ -1,0 +1,1 @@
+"""Acting and learning of perceptrons on a GPU: cuBLAS products between kernels of our own."""

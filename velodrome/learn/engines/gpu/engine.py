@@ -1,0 +1,312 @@
+"""Acting and learning of perceptrons on a GPU: cuBLAS products between a few kernels of our own, no autograd.
+
+Rows of a minibatch are laid out as [windows, values, 1, 0 …], widths padded to what tensor cores like. With the
+constant 1 among the inputs the first layer's bias is a column of its weights; the other biases' gradients are products
+with ones, because torch's sums along the long side are several times slower. Weights are kept in float32; products are
+in the precision asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.autograd import AutogradEngine
+from velodrome.learn.engines.gpu.kernels import (
+    ACTIONS,
+    REPORTED,
+    STRIDE,
+    discrete_gradient,
+    gather_rows,
+    gaussian_gradient,
+    sample_discrete,
+    sample_gaussian,
+)
+from velodrome.learn.policy import ActorCritic
+from velodrome.rollout.launch import Kernel
+from velodrome.rollout.observation import Observation, WindowBank
+from velodrome.rollout.storage import Rollout
+
+ALIGNED = 8  # tensor cores want rows of a multiple of this
+ACTIVATIONS = ("relu", "tanh")
+
+
+def padded(count: int) -> int:
+    """Return the next multiple of ALIGNED."""
+    return -(-count // ALIGNED) * ALIGNED
+
+
+class Stack:
+    """Linear layers one after another, with buffers for so many rows."""
+
+    def __init__(
+        self, layers: list[list[nn.Linear]], inputs: int, rows: int, dtype: torch.dtype, activation: str
+    ) -> None:  # fmt: skip
+        """layers: modules side by side that read the same input; inputs: width of the padded input rows."""
+        device = layers[0][0].weight.device
+        self.layers, self.activation = layers, activation
+        self.weights: list[Tensor] = []  # [outputs, inputs], padded, in the precision of the products
+        self.biases: list[Tensor] = []  # [outputs]
+        self.gradients: list[Tensor] = []
+        self.bias_gradients: list[Tensor] = []  # [ALIGNED, outputs], the first row counts
+        self.hidden: list[Tensor] = []  # [rows, outputs]
+        self.slopes: list[Tensor] = []  # [rows, outputs]
+        for modules in layers:
+            outputs = padded(sum(module.out_features for module in modules))
+
+            def zeros(*shape: int) -> Tensor:
+                return torch.zeros(shape, dtype=dtype, device=device)
+
+            self.weights.append(zeros(outputs, inputs))
+            self.biases.append(zeros(outputs))
+            self.gradients.append(zeros(outputs, inputs))
+            self.bias_gradients.append(zeros(ALIGNED, outputs))
+            self.hidden.append(zeros(rows, outputs))
+            self.slopes.append(zeros(rows, outputs))
+            inputs = outputs
+        self.outputs = torch.zeros((rows, inputs), device=device)
+        self.d_outputs = torch.zeros((rows, inputs), device=device)
+        self.ones = torch.zeros((ALIGNED, rows), dtype=dtype, device=device)
+        self.ones[0] = 1.0
+
+    def refresh(self) -> None:
+        """Copy the modules' weights and biases into the layout of the products."""
+        for modules, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+            at = 0
+            for module in modules:
+                end = at + module.out_features
+                weight[at:end, : module.in_features].copy_(module.weight.detach())
+                target = weight[at:end, module.in_features] if weight is self.weights[0] else bias[at:end]
+                target.copy_(module.bias.detach())
+                at = end
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return outputs in float32, [m, padded]; hidden layers stay for the way back."""
+        m = inputs.shape[0]
+        *below, last = range(len(self.weights))
+        for depth in below:
+            target = self.hidden[depth][:m]
+            weight, bias = self.weights[depth].t(), self.biases[depth]
+            if self.activation == "relu":
+                torch._addmm_activation(bias, inputs, weight, out=target)  # rectified in the product's last step
+            else:
+                torch.addmm(bias, inputs, weight, out=target).tanh_()
+            inputs = target
+        torch.addmm(self.biases[last], inputs, self.weights[last].t(), out=self.hidden[last][:m])
+        self.outputs[:m].copy_(self.hidden[last][:m])
+        return self.outputs[:m]
+
+    def backward(self, inputs: Tensor) -> None:
+        """Write the gradients of all weights, given `d_outputs`."""
+        m = inputs.shape[0]
+        slope = self.slopes[-1][:m]
+        slope.copy_(self.d_outputs[:m])
+        for depth in reversed(range(len(self.weights))):
+            below = inputs if depth == 0 else self.hidden[depth - 1][:m]
+            torch.mm(slope.t(), below, out=self.gradients[depth])
+            if depth == 0:
+                break
+            torch.mm(self.ones[:, :m], slope, out=self.bias_gradients[depth])
+            next_slope = self.slopes[depth - 1][:m]
+            torch.mm(slope, self.weights[depth], out=next_slope)
+            if self.activation == "relu":
+                torch.ops.aten.threshold_backward.grad_input(next_slope, below, 0, grad_input=next_slope)
+            else:
+                torch.ops.aten.tanh_backward.grad_input(next_slope, below, grad_input=next_slope)
+            slope = next_slope
+
+    def give_gradients(self) -> None:
+        """Write the gradients into the modules' parameters."""
+        for modules, gradient, bias in zip(self.layers, self.gradients, self.bias_gradients, strict=True):
+            at = 0
+            for module in modules:
+                end = at + module.out_features
+                assert module.weight.grad is not None
+                assert module.bias.grad is not None
+                module.weight.grad.copy_(gradient[at:end, : module.in_features])
+                column = gradient[at:end, module.in_features] if gradient is self.gradients[0] else bias[0, at:end]
+                module.bias.grad.copy_(column)
+                at = end
+
+
+class CudaEngine(AutogradEngine):
+    """The engine for perceptrons on a GPU; see the module. Values and checkpoints are those of AutogradEngine."""
+
+    name = "cuda"
+
+    def __init__(
+        self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, loss: Any,
+        activation: str,
+    ) -> None:  # fmt: skip
+        found = policy.linear_layers()
+        assert found is not None
+        self.activation = activation
+        self.trunks = [[[module] for module in stack] for stack in found]
+        if policy.shared:
+            actor, critic = found
+            self.trunks = [[[module] for module in actor[:-1]] + [[actor[-1], critic[-1]]]]
+        self.value_column = policy.distribution.width if policy.shared else 0
+        self.discrete = bool(policy.distribution.counts)
+        self.gather = Kernel(gather_rows)
+        self.sample = Kernel(sample_discrete if self.discrete else sample_gaussian)
+        self.gradient = Kernel(discrete_gradient if self.discrete else gaussian_gradient)
+        super().__init__(policy, bank, rollout, config, loss)
+        device = self.device
+        counts = torch.tensor(policy.distribution.counts or (0,), dtype=torch.int64, device=device)
+        self.head = counts if self.discrete else policy.log_std
+        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
+        self.loss_weights = torch.tensor(weights, device=device)
+        self.moments = torch.tensor([0.0, 1.0], device=device)  # of the advantages of a minibatch
+        self.sums = torch.zeros(REPORTED, device=device)
+        for parameter in policy.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def attach(self, rollout: Rollout) -> None:
+        """Work on this rollout from now on; what was learnt stays."""
+        super().attach(rollout)
+        self.encode_once = False  # gathering rows and multiplying them is as quick here as looking encodings up
+        device, distribution = self.device, self.policy.distribution
+        dtype = torch.bfloat16 if self.config.precision == "bfloat16" else torch.float32
+        values = rollout.values.shape[2]
+        windows = 0 if self.bank is None else self.bank.floats
+        width = padded(windows + values + 1)
+        rows = max(-(-rollout.samples // self.config.minibatches), rollout.num_envs)
+        self.stacks = [Stack(trunk, width, rows, dtype, self.activation) for trunk in self.trunks]
+        self.inputs = torch.zeros((rows, width), dtype=dtype, device=device)
+        # Everything but the windows of an input row, [samples, values and 1 and 0 …]: of the rollout, and of others.
+        self.tail, self.other_tail = (
+            torch.zeros((count, width - windows), dtype=dtype, device=device) for count in (rollout.samples, rows)
+        )
+        self.tail[:, values] = self.other_tail[:, values] = 1.0
+        self._prepare_words(dtype)
+        self.all_rows = torch.arange(rollout.samples, device=device)
+        components = len(distribution.counts) or distribution.width
+        self.samples = torch.zeros((rollout.samples, ACTIONS + components), device=device)
+        self.d_log_std = torch.zeros((0 if self.discrete else rows, distribution.width), device=device)
+        self.ones = torch.ones((1, len(self.d_log_std)), device=device)
+
+    def _prepare_words(self, dtype: torch.dtype) -> None:
+        """Lay the bank out in the longest words on which all windows begin and end: 8 bytes, or fewer."""
+        bank, size = self.bank, dtype.itemsize
+        shapes = () if bank is None else bank.shapes
+        fits = [
+            word for word in (torch.int64, torch.int32, torch.int16)
+            if word.itemsize >= size and all(width * size % word.itemsize == 0 for _, width in shapes)
+        ]  # fmt: skip
+        self.word = fits[0]
+        per_word = self.word.itemsize // size
+        sizes = [rows * width // per_word for rows, width in shapes]
+        self.words = torch.tensor(sizes, dtype=torch.int64, device=self.device)
+        self.window_words = sum(sizes)
+        if bank is None:
+            self.table = torch.zeros(8, dtype=dtype, device=self.device).view(self.word)
+            self.first_word = torch.zeros((0, 1), dtype=torch.int64, device=self.device)
+            self.cursor = torch.zeros(self.rollout.samples, dtype=torch.int32, device=self.device)
+            return
+        assert self.rollout.cursor is not None
+        self.cursor = self.rollout.cursor.view(-1)
+        table = bank.table.to(dtype)
+        self.table = torch.nn.functional.pad(table, (0, -len(table) % per_word)).view(self.word)
+        first = [
+            (base + first_row * width) // per_word
+            for base, first_row, (_, width) in zip(bank.bases, bank.first_rows, bank.shapes, strict=True)
+        ]
+        self.first_word = torch.stack(first)
+
+    def _rows(self, rows: Tensor, cursor: Tensor, tail: Tensor) -> Tensor:
+        """Return input rows, given their cursors and tails."""
+        inputs = self.inputs[: len(rows)]
+        out = inputs.view(self.word)
+        threads = len(rows) * ((out.shape[1] + 3) // 4)
+        self.gather(
+            threads, rows, cursor, self.first_word, self.table, tail.view(self.word), self.words, self.window_words, out
+        )
+        return inputs
+
+    def value(self, observation: Observation, memory: Tensor) -> Tensor:
+        """Return values, [n]; the weights are those of the last `begin_rollout`."""
+        found = []
+        for first in range(0, len(observation.values), len(self.other_tail)):
+            values = observation.values[first : first + len(self.other_tail)]
+            count = len(values)
+            self.other_tail[:count, : values.shape[1]].copy_(values)
+            cursor = self.cursor if observation.cursor is None else observation.cursor[first : first + count]
+            inputs = self._rows(self.all_rows[:count], cursor.contiguous(), self.other_tail)
+            found.append(self.stacks[-1].forward(inputs)[:, self.value_column].clone())
+        return torch.cat(found)
+
+    def begin_rollout(self) -> None:
+        """Prepare for a rollout, during which the weights do not change."""
+        for stack in self.stacks:
+            stack.refresh()
+
+    def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
+        """Write actions, log-probabilities and values of step t into the rollout; return the memory."""
+        rollout = self.rollout
+        n = rollout.num_envs
+        self.tail[t * n : (t + 1) * n, : observation.values.shape[1]].copy_(observation.values)
+        inputs = self._rows(self.all_rows[t * n : (t + 1) * n], self.cursor, self.tail)
+        outputs = [stack.forward(inputs) for stack in self.stacks]
+        noise = torch.empty((n, self.policy.distribution.width), device=self.device)
+        noise = noise.exponential_(generator=generator) if self.discrete else noise.normal_(generator=generator)
+        actions = rollout.actions[t].view(n, -1)
+        self.sample(n, outputs[0], outputs[-1], self.value_column, self.head, noise, actions, rollout.log_prob[t],
+                    rollout.value[t])  # fmt: skip
+        return memory
+
+    def begin_update(self) -> None:
+        """Put what the loss reads of each sample in one place."""
+        rollout = self.rollout
+        parts = (rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
+        for column, part in enumerate(parts):
+            self.samples[:, column].copy_(part.view(-1))
+        self.samples[:, len(parts) :].copy_(rollout.actions.view(rollout.samples, -1))
+
+    def learn(self, rows: Tensor) -> Tensor:
+        """Take one gradient step on some samples; return [6] numbers to report."""
+        rollout, config, count = self.rollout, self.config, len(rows)
+        inputs = self._rows(rows, self.cursor, self.tail)
+        for stack in self.stacks:
+            stack.refresh()
+        outputs = [stack.forward(inputs) for stack in self.stacks]
+        slopes = [stack.d_outputs[:count] for stack in self.stacks]
+        if config.normalise_advantages:
+            deviation, mean = torch.std_mean(rollout.advantage.view(-1).index_select(0, rows), correction=0)
+            self.moments[0].copy_(mean)
+            self.moments[1].copy_(1.0 / (deviation + 1e-8))
+        self.sums.zero_()
+        log_std = self.policy.log_std
+        further = []
+        if log_std is not None:
+            further = [self.d_log_std]
+        self.gradient(
+            -(-count // STRIDE), rows, outputs[0], outputs[-1], self.value_column, self.head,
+            self.samples, self.moments, self.loss_weights, slopes[0], slopes[-1], *further,
+            self.sums,
+        )  # fmt: skip
+        for stack in self.stacks:
+            stack.backward(inputs)
+            stack.give_gradients()
+        if log_std is not None:
+            assert log_std.grad is not None
+            torch.mm(self.ones[:, :count], self.d_log_std[:count], out=log_std.grad.view(1, -1))
+        norm = self.optimiser.step()
+        return torch.cat([self.sums / count, norm.reshape(1)])
+
+
+def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str | None:
+    """Return why the CUDA engine cannot run a policy, or None."""
+    if policy.linear_layers() is None:
+        return "the network is not a plain perceptron"
+    if policy.distribution.kind == "dirichlet":
+        return "network.head = dirichlet; this engine has discrete and Gaussian actions"
+    if config.compile:
+        return "compile = true asks for torch.compile"
+    if config.per_bar == "always":
+        return "per_bar = always"
+    if activation not in ACTIVATIONS:
+        return f"network.activation = {activation!r}; this engine has {' and '.join(ACTIVATIONS)}"
+    return None

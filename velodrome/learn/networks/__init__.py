@@ -1,0 +1,1 @@
+"""From observations to features: layers, trunks, one network for every instrument, Q-networks."""

@@ -1,0 +1,81 @@
+"""The network of Q-learning: a trunk and a value for every action."""
+
+from __future__ import annotations
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from velodrome.errors import ConfigError
+from velodrome.learn.config import NetworkConfig
+from velodrome.learn.networks.instruments import InstrumentTrunk
+from velodrome.learn.networks.layers import BarEncoding, linear
+from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
+from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
+
+HEAD_GAIN = 0.01  # first values close to 0: market rewards are thousandths, and an error of 1 would take long to decay
+PIECE = 16_384  # bars encoded at a time: windows of 256 floats are then 16 MB
+
+
+class QNetwork(nn.Module):
+    """Values of all actions, straight from the features or as a state's value and what each action adds to it."""
+
+    def __init__(
+        self, shape: ObservationShape, space: gymnasium.Space, config: NetworkConfig, *, duelling: bool = False
+    ) -> None:
+        super().__init__()
+        trunk = make_trunk(shape, config)
+        if isinstance(trunk, RecurrentTrunk):
+            raise ConfigError(
+                "network.kind = 'gru': DQN replays single steps and cannot carry memory between them; use 'mlp', "
+                "'mlp_batch_norm' or 'conv' with windows that reach back far enough, or algorithm = 'ppo'."
+            )
+        if isinstance(trunk, InstrumentTrunk):
+            raise ConfigError(
+                "network.kind = 'instruments': DQN chooses one of several actions, which does not divide by "
+                "instrument; use 'mlp', 'mlp_batch_norm' or 'conv', or algorithm = 'ppo'."
+            )
+        self.trunk = trunk
+        self.actions = action_count(space)
+        self.action_head = linear(trunk.out_features, self.actions, HEAD_GAIN)
+        self.state_head = linear(trunk.out_features, 1, HEAD_GAIN) if duelling else None
+        own = isinstance(trunk, UserTrunk)  # decides for itself what to do with windows
+        # Whether acting and learning differ, as with batch norm; of a user's own network nobody knows.
+        self.acts_otherwise = own or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.modules())
+        self.can_encode_bars = bool(shape.windows) and not own
+        self.encoded_width = config.hidden[0]
+
+    def forward(
+        self, observation: Observation, bank: WindowBank | None = None, encoding: BarEncoding | None = None
+    ) -> Tensor:
+        """Return the values of all actions, [n, actions] float32."""
+        features = self.trunk(observation, bank, encoding)
+        values = self.action_head(features).float()
+        if self.state_head is None:
+            return values
+        # Without the mean taken off, any constant could move between state and actions.
+        return values - values.mean(1, keepdim=True) + self.state_head(features).float()
+
+    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
+        """Compute the market's part of the first layer once per bar: all bars, or those in `cursor`."""
+        assert not isinstance(self.trunk, UserTrunk)
+        return self.trunk.encode_bars(bank, cursor)
+
+    @torch.no_grad()
+    def write_bars(self, bank: WindowBank, table: Tensor) -> None:
+        """Write the encodings of all bars, [bars, encoded_width], without laying out all windows at once."""
+        assert isinstance(self.trunk, Trunk)
+        for bars, rows in zip(bank.bars.split(PIECE), table.split(PIECE), strict=True):
+            rows.copy_(self.trunk.first.encode(bank.gather(bars)))
+
+
+def action_count(space: gymnasium.Space) -> int:
+    """Return how many actions there are to choose from; anything but a plain choice is refused."""
+    if not isinstance(space, gymnasium.spaces.Discrete):
+        raise ConfigError(
+            f"DQN chooses one of several actions and the action space is {space}; use algorithm = 'ppo', or an "
+            f"environment with discrete actions (trading: action = 'levels' or 'brackets')."
+        )
+    if space.start != 0:
+        raise ConfigError(f"The action space {space} must count from 0.")
+    return int(space.n)

@@ -1,0 +1,1 @@
+"""What a run is told: fields, files, presets, messages."""

@@ -1,0 +1,139 @@
+"""The evaluation of a run on data it never saw: `vd.evaluate` and what follows a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.errors import ConfigError
+from velodrome.runs import setup
+from velodrome.runs.run import Run
+from velodrome.runs.store.store import EvaluationRow, SqlStore, open_store
+
+if TYPE_CHECKING:
+    from velodrome.evaluation.result import Evaluation
+    from velodrome.evaluation.sharpe import Trials
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market
+
+EPISODES = 100  # of environments without a market
+
+
+def evaluate(
+    run: str | Path | Run, split: str | None = None, *, root: str | Path = "runs", checkpoint: str = "best",
+    allow_training_split: bool = False, trials: Trials | None = None, report: bool = True, progress: bool = False,
+    market: Market | Basket | None = None,
+) -> Evaluation:  # fmt: skip
+    """Evaluate a run on a split that it did not learn from (`evaluation.final_split` if none is given).
+
+    checkpoint: "best" on the validation split, or the "latest".
+    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
+    report: write the HTML report and images into the run's folder.
+    market: the one that `train` was given, if it was given one.
+    """
+    return evaluate_run(
+        Run.open(run, root), split, market=market, checkpoint=checkpoint, allow_training_split=allow_training_split,
+        trials=trials, report=report, progress=progress,
+    )  # fmt: skip
+
+
+def evaluate_run(
+    run: Run, split: str | None = None, *, market: Market | Basket | None = None, store: SqlStore | None = None,
+    checkpoint: str = "best", allow_training_split: bool = False, trials: Trials | None = None, report: bool = True,
+    progress: bool = False,
+) -> Evaluation:  # fmt: skip
+    """Evaluate a run, keep the result in its folder and its store, and write the report."""
+    config = run.config
+    policy = run.load_policy(checkpoint)
+    market = run.market if market is None else market
+    # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
+    run.check_data(market, "to evaluate it")
+    if market is None:
+        from velodrome.evaluation.evaluate import evaluate_episodes
+
+        envs = setup.make_few_environments(config, min(EPISODES, 16))
+        evaluation = evaluate_episodes(
+            policy, envs, EPISODES, title=config.env, seed=config.seed + 2_000_003,
+            samples=config.evaluation.bootstrap_samples, confidence=config.evaluation.confidence,
+        )  # fmt: skip
+        envs.close()
+    else:
+        from velodrome.evaluation.evaluate import evaluate_policy
+        from velodrome.rollout.observation import WindowBank
+
+        chosen = split or config.evaluation.final_split
+        if chosen is None:
+            raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
+        with shown_progress(progress) as tell:
+            evaluation = evaluate_policy(
+                policy.with_bank(WindowBank(market.windows)), market, chosen, config.params,
+                seeds=config.evaluation.seeds, samples=config.evaluation.bootstrap_samples,
+                confidence=config.evaluation.confidence, trials=trials,
+                trained_on="train" if "train" in market.splits else None,
+                allow_training_split=allow_training_split, progress=tell,
+            )  # fmt: skip
+    evaluation.save(run.path)
+    _remember(run, evaluation, store)
+    if report:
+        _write_report(run, evaluation, store)
+    return evaluation
+
+
+@contextmanager
+def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show how far each policy has played, if that is wanted."""
+    if not wanted:
+        yield None
+        return
+    from rich.progress import Progress
+
+    with Progress(transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(f"evaluating {name}", total=total)
+            bars.update(tasks[name], completed=done)
+
+        yield tell
+
+
+@contextmanager
+def _opened(run: Run, store: SqlStore | None) -> Iterator[SqlStore]:
+    if store is not None:
+        yield store
+        return
+    with open_store(run.path.parent, run.config.logging.store) as own:
+        yield own
+
+
+def _remember(run: Run, evaluation: Evaluation, store: SqlStore | None) -> None:
+    with _opened(run, store) as kept:
+        steps = kept.run(run.folder.id).steps
+        kept.add_evaluations(
+            run.folder.id,
+            [EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows],
+        )
+
+
+def _write_report(run: Run, evaluation: Evaluation, store: SqlStore | None) -> None:
+    from velodrome.runs.report.images import write_images
+    from velodrome.runs.report.report import write_report
+
+    config = run.config
+    with _opened(run, store) as kept:
+        metrics = kept.metrics(run.folder.id)
+        steps = kept.run(run.folder.id).steps
+    information = {
+        "run": run.path.name,
+        "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
+        "environment steps": f"{steps:,} in {config.num_envs:,} environments",
+        "parameters": ", ".join(f"{name} = {value}" for name, value in config.params.items()) or "defaults",
+        "seed": str(config.seed),
+        "configuration": config.hash,
+    }
+    write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
+    if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
+        write_images(evaluation, run.folder.evaluation_path)

@@ -1,0 +1,1 @@
+"""What people read afterwards: tables, charts, the HTML page."""

@@ -1,0 +1,283 @@
+"""The charts of a report as Plotly figures: plain dictionaries whose colours are names that the page resolves.
+
+A colour is written as the page's CSS variable, "var(--agent)", so that one figure serves light, dark and print.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from velodrome.evaluation.baselines import HINDSIGHT, LABELS
+from velodrome.evaluation.evaluate import Evaluation
+from velodrome.evaluation.measures import drawdowns
+
+BUCKETS = 1500  # a wide screen has about so many pixels; a longer series keeps the lowest and highest of each
+SHOWN_INSTRUMENTS = 8
+MARKED_TRADES = 1000
+CROWDED_TRADES = 150  # beyond this the marks hide the price; they start switched off
+CROWDED_CHANGES = 300  # changes of side, or jumps, beyond which single bars of exposure are a solid block
+JUMP = 0.25  # of exposure, from bar to bar
+STRETCHES = 150
+DIGITS = 7  # significant, of what is drawn
+
+Figure = dict[str, Any]
+
+
+def kept_points(values: NDArray[np.float64], buckets: int = BUCKETS) -> NDArray[np.int64]:
+    """Return the rows of a series to draw: all of a short one, else first, last, lowest and highest of each bucket."""
+    count = len(values)
+    if count <= 2 * buckets:
+        return np.arange(count)
+    edges = np.linspace(0, count, buckets + 1).astype(np.int64)
+    rows = [0, count - 1]
+    for low, high in itertools.pairwise(edges):
+        part = values[low:high]
+        rows += [low + int(np.argmin(part)), low + int(np.argmax(part))]
+    return np.unique(rows)
+
+
+def milliseconds(time: pl.Series) -> NDArray[np.int64]:
+    """Return moments as Plotly's dates: milliseconds since 1970."""
+    return time.dt.epoch("ms").to_numpy()
+
+
+def rounded(values: NDArray[np.float64]) -> list[float | None]:
+    """Return numbers short enough to store; what is not finite is a gap."""
+    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def line(time: NDArray, values: NDArray[np.float64], name: str, colour: str, **further: Any) -> Figure:
+    """Return one line, with no more points than can be seen."""
+    rows = kept_points(values)
+    drawn = {"color": f"var(--{colour})", "width": 2.0 if colour == "agent" else 1.4, **further.pop("line", {})}
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": time[rows].tolist(), "y": rounded(values[rows]),
+        "line": drawn, **further,
+    }  # fmt: skip
+
+
+def is_thinned(evaluation: Evaluation) -> bool:
+    """Tell whether any curve has more bars than are drawn."""
+    longest = max(evaluation.equity.height, _longest_instrument(evaluation))
+    return longest > 2 * BUCKETS
+
+
+def _longest_instrument(evaluation: Evaluation) -> int:
+    return int(evaluation.bars["symbol"].value_counts()["count"].to_numpy().max())
+
+
+def policies(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return column and label of every policy whose curve is drawn, the agent last so that it lies on top."""
+    found = [(name, LABELS[name]) for name in LABELS if name in evaluation.equity.columns]
+    return [*found, ("agent", "agent")]
+
+
+def equity_figure(evaluation: Evaluation) -> Figure:
+    """Equity over start equity, of the agent and each baseline, with the range over seeds."""
+    frame = evaluation.equity
+    time = milliseconds(frame["time"])
+    data: list[Figure] = []
+    for name, label in policies(evaluation):
+        if f"{name}_low" in frame.columns:
+            data += _band(time, frame[f"{name}_low"].to_numpy(), frame[f"{name}_high"].to_numpy(), label, name)
+        values = frame[name].to_numpy()
+        dash = {"line": {"dash": "dot"}} if name in HINDSIGHT else {}
+        data.append(line(time, values, label, name, hovertemplate="%{y:.4f}", legendgroup=name, **dash))
+    return {"data": data, "layout": layout_of("equity / start equity", unified=True)}
+
+
+def _band(time: NDArray, low: NDArray, high: NDArray, label: str, colour: str) -> list[Figure]:
+    shared = {"showlegend": False, "hoverinfo": "skip", "legendgroup": colour, "line": {"width": 0}}
+    upper = line(time, high, f"{label}, best seed", colour, **shared)
+    lower = line(time, low, f"{label}, worst seed", colour, **shared)
+    return [upper, {**lower, "fill": "tonexty", "fillcolor": f"var(--{colour}-soft)"}]
+
+
+def drawdown_figure(evaluation: Evaluation) -> Figure:
+    """The fall of equity from its peak so far."""
+    frame = evaluation.equity
+    time = milliseconds(frame["time"])
+    data = []
+    for name, label in policies(evaluation):
+        filled: Figure = {"fill": "tozeroy", "fillcolor": "var(--agent-soft)"} if name == "agent" else {}
+        if name in HINDSIGHT:
+            filled = {"line": {"dash": "dot"}}
+        depth = -drawdowns(frame[name].to_numpy())
+        data.append(line(time, depth, label, name, hovertemplate="%{y:.2%}", **filled))
+    layout = layout_of("below the peak", unified=True)
+    layout["yaxis"]["tickformat"] = ".1%"
+    return {"data": data, "layout": layout}
+
+
+def shown_symbols(evaluation: Evaluation) -> list[str]:
+    """Return the instruments whose position is drawn: of a portfolio, those with most weight on average."""
+    bars = evaluation.bars
+    if "weight" in bars.columns:
+        size = bars.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
+        return size.sort("weight", descending=True, maintain_order=True)["symbol"].to_list()[:SHOWN_INSTRUMENTS]
+    return bars["symbol"].unique(maintain_order=True).to_list()[:SHOWN_INSTRUMENTS]
+
+
+def instrument_bars(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
+    """Return the bars of one instrument; its weight in a portfolio is its exposure."""
+    bars = evaluation.bars.filter(pl.col("symbol") == symbol)
+    return bars.rename({"weight": "exposure"}) if "weight" in bars.columns else bars
+
+
+def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
+    """The price of one instrument with entries and exits, and the exposure under it, both under the first seed."""
+    bars = instrument_bars(evaluation, symbol)
+    time = milliseconds(bars["time"])
+    exposure = bars["exposure"].to_numpy()
+    data = [line(time, bars["price"].to_numpy(), "close", "price", hovertemplate="%{y:.6g}")]
+    below: dict[str, Any] = {"yaxis": "y2", "hovertemplate": "%{y:.1%}"}
+    if stretch := exposure_stretch(exposure):
+        begins, lowest, mean, highest = by_stretch(exposure, stretch)
+        band = _band(time[begins], lowest, highest, "exposure", "agent")
+        data += [{**part, **below, "line": {"shape": "hv", "width": 0}} for part in band]
+        data.append(line(time[begins], mean, "mean exposure", "agent", line={"shape": "hv", "width": 1.4}, **below))
+    else:
+        step = {"shape": "hv", "width": 1.0}
+        data.append(
+            line(time, exposure, "exposure", "agent", line=step, fill="tozeroy", fillcolor="var(--agent-soft)", **below)
+        )
+    trades = first_seed_trades(evaluation, symbol)
+    if "weight" in evaluation.bars.columns:
+        trades = _at_closes(trades, bars)
+    data += _trade_marks(trades)
+    layout = layout_of("price")
+    layout["yaxis"]["domain"] = [0.36, 1.0]
+    layout["yaxis2"] = {"title": {"text": "exposure"}, "domain": [0.0, 0.28], "tickformat": ".0%", "zeroline": True}
+    layout["xaxis"]["anchor"] = "y2"
+    return {"data": data, "layout": layout}
+
+
+def exposure_stretch(exposure: NDArray[np.float64]) -> int:
+    """Return how many bars to draw as one: 0 (each by itself) unless exposure changes too often to be seen."""
+    changes = int(((np.diff(np.sign(exposure)) != 0) | (np.abs(np.diff(exposure)) > JUMP)).sum())
+    return 0 if changes <= CROWDED_CHANGES else max(2, len(exposure) // STRETCHES)
+
+
+def by_stretch(values: NDArray[np.float64], stretch: int) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Return the first row of every so many rows, and the lowest, the mean and the highest value in them."""
+    begins = np.arange(0, len(values), stretch)
+    mean = np.add.reduceat(values, begins) / np.diff(np.r_[begins, len(values)])
+    return begins, np.minimum.reduceat(values, begins), mean, np.maximum.reduceat(values, begins)
+
+
+def first_seed_trades(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
+    """Return an instrument's trades under the seed whose bars are drawn."""
+    seed = evaluation.information["seeds"][0]
+    return evaluation.trades.filter((pl.col("symbol") == symbol) & (pl.col("seed") == seed))
+
+
+def _at_closes(trades: pl.DataFrame, bars: pl.DataFrame) -> pl.DataFrame:
+    """Return trades with the closes of their bars as prices: a mean over thousands of fills lies off the chart."""
+    for moment in ("entry", "exit"):
+        closes = bars.select(pl.col("time").alias(f"{moment}_time"), pl.col("price").alias(f"{moment}_price"))
+        trades = trades.drop(f"{moment}_price").join(closes, on=f"{moment}_time", how="left", maintain_order="left")
+    return trades
+
+
+def _trade_marks(trades: pl.DataFrame) -> list[Figure]:
+    visible = True if trades.height <= CROWDED_TRADES else "legendonly"
+    trades = trades.head(MARKED_TRADES)
+    marks = []
+    for label, side, moment, symbol, colour in (
+        ("long entry", "long", "entry", "triangle-up", "gain"),
+        ("short entry", "short", "entry", "triangle-down", "loss"),
+        ("exit", None, "exit", "x-thin-open", "text"),
+    ):
+        chosen = trades if side is None else trades.filter(pl.col("side") == side)
+        if chosen.height:
+            marks.append(
+                {
+                    "type": "scatter", "mode": "markers", "name": label, "visible": visible,
+                    "x": milliseconds(chosen[f"{moment}_time"]).tolist(),
+                    "y": rounded(chosen[f"{moment}_price"].to_numpy()),
+                    "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>",
+                    "marker": {"symbol": symbol, "size": 8, "color": f"var(--{colour})",
+                               "line": {"width": 1.5, "color": f"var(--{colour})"}},
+                }
+            )  # fmt: skip
+    return marks
+
+
+def actions_figure(evaluation: Evaluation) -> Figure:
+    """How often the agent took each action."""
+    names = [name for name, _ in evaluation.actions]
+    shares = [share for _, share in evaluation.actions]
+    many = len(names) > 8
+    bars = {
+        "type": "bar", "marker": {"color": "var(--agent)"}, "hovertemplate": "%{x}: %{text}<extra></extra>",
+        "text": [f"{share:.1%}" for share in shares], "cliponaxis": False,
+        "textposition": "none" if many else "outside",
+    }  # fmt: skip
+    layout = layout_of("share of bars" if evaluation.kind == "backtest" else "share of steps")
+    layout["showlegend"] = False
+    layout["bargap"] = 0.5 if len(names) < 6 else 0.2
+    layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    layout["xaxis"] = {"type": "category", "automargin": True, "title": {"text": "action"}}
+    return {"data": [{**bars, "x": names, "y": [float(f"{share:.6g}") for share in shares]}], "layout": layout}
+
+
+def episodes_figure(evaluation: Evaluation) -> Figure:
+    """How the episodes' returns are spread."""
+    returns = evaluation.episodes["returns"]
+    counts, edges = np.histogram(returns, bins=min(40, max(5, len(returns) // 5)))
+    middles = 0.5 * (edges[:-1] + edges[1:])
+    layout = layout_of("episodes")
+    layout["showlegend"] = False
+    layout["bargap"] = 0.05
+    layout["xaxis"] = {"title": {"text": "episode return"}, "automargin": True}
+    bars = {
+        "type": "bar",
+        "marker": {"color": "var(--agent)"},
+        "hovertemplate": "%{y} episodes at %{x:.4g}<extra></extra>",
+    }
+    return {"data": [{**bars, "x": rounded(middles), "y": counts.tolist()}], "layout": layout}
+
+
+def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
+    """Return titled charts of a run's metrics (step, name, value): episode return, out of sample, steps per second."""
+    names = metrics["name"].unique().to_list()
+    outside = sorted(name for name in names if name.startswith("evaluation/") and name.endswith("/return"))
+    groups = [
+        ("Episode return while training (in sample)", ["episode/return"], "sum of rewards"),
+        ("Out of sample while training", outside, "return"),
+        ("Steps per second", ["time/steps_per_second"], "steps per second"),
+    ]
+    colours = ("agent", "buy_and_hold", "random", "always_flat")
+    figures = []
+    for title, wanted, unit in groups:
+        data = []
+        for place, name in enumerate(wanted):
+            own = metrics.filter((pl.col("name") == name) & pl.col("value").is_finite()).sort("step")
+            if own.height:
+                label = name.removeprefix("evaluation/")
+                drawn = line(own["step"].to_numpy(), own["value"].to_numpy(), label, colours[place % len(colours)])
+                # A single result would be a line without length.
+                data.append({**drawn, "mode": "lines+markers"} if own.height < 30 else drawn)
+        if data:
+            layout = layout_of(unit)
+            layout["xaxis"] = {"title": {"text": "environment steps"}, "automargin": True}
+            layout["showlegend"] = len(data) > 1
+            layout["yaxis"]["tickformat"] = "~s" if "second" in unit else ""
+            figures.append((title, {"data": data, "layout": layout}))
+    return figures
+
+
+def layout_of(unit: str, unified: bool = False) -> Figure:
+    """Return the layout of a chart over time, with a name for what is drawn upwards."""
+    return {
+        "xaxis": {"type": "date", "automargin": True},
+        "yaxis": {"title": {"text": unit}, "automargin": True},
+        "hovermode": "x unified" if unified else "closest",
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        "showlegend": True,
+    }

@@ -1,0 +1,336 @@
+"""What `velodrome runs` shows: the list of runs, one run, several side by side; as tables or as plain values."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from velodrome.errors import ConfigError
+from velodrome.runs.folder import INFORMATION, Candidate, RunFolder, choose_run
+from velodrome.runs.live.lines import compact, sparkline
+from velodrome.runs.store.store import RunRecord, Store
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+KILLED = "killed"  # it says that it runs, and no process has its folder locked
+STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
+SPEED, RETURN = "time/steps_per_second", "episode/return"
+CURVE_WIDTH = 60  # characters
+LEVELS = "▁▂▃▄▅▆▇█"
+NOTHING = "–"
+
+
+def find_run(store: Store, text: str) -> RunRecord:
+    """Return the run that a person means by a path, an id, a folder's name, the unique start of those, or 'latest'."""
+    if (Path(text) / INFORMATION).is_file():
+        return store.run(RunFolder.open(text).id)
+    candidates = [Candidate(run.id, Path(run.folder).name, run.created) for run in store.runs()]
+    return store.run(choose_run(text, candidates, "in the store").id)
+
+
+def shown_status(run: RunRecord) -> str:
+    """Return a run's status; 'killed' if it should be running and its folder, where it can be seen, is not locked."""
+    folder = Path(run.folder)
+    if run.status != "running" or not folder.is_dir():
+        return run.status
+    return run.status if RunFolder(folder, run.id).is_locked() else KILLED
+
+
+# The list
+
+
+def list_content(store: Store, **filters: Any) -> list[dict[str, Any]]:
+    """Return what the list shows, newest run first; takes the filters of `Store.runs`."""
+    return [_summary(store, run) for run in store.runs(**filters)]
+
+
+def list_table(store: Store, **filters: Any) -> Table:
+    """Return the runs as a table, newest first."""
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="runs")
+    for heading in ("id", "name", "status", "env", "algorithm"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("steps", "steps/s", "test return", "age"):
+        table.add_column(heading, justify="right")
+    for entry in list_content(store, **filters):
+        names = (escape(entry["name"]), Text(entry["status"], STYLES[entry["status"]]), escape(entry["env"]))
+        test = entry["evaluation"]
+        table.add_row(
+            entry["id"],
+            *names,
+            entry["algorithm"],
+            _steps(entry),
+            NOTHING if entry["steps_per_second"] is None else compact(entry["steps_per_second"]),
+            NOTHING if test is None else _with_interval(test["value"], test["low"], test["high"]),
+            age(entry["age_seconds"]),
+        )
+    table.caption = "no runs" if not table.row_count else None
+    return table
+
+
+def _summary(store: Store, run: RunRecord) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "name": run.name,
+        "status": shown_status(run),
+        "env": run.env,
+        "algorithm": run.algorithm,
+        "steps": run.steps,
+        "total_steps": run.config.get("steps"),
+        "steps_per_second": _plain(store.last_metrics(run.id, [SPEED]).get(SPEED, math.nan)),
+        "evaluation": _test_return(store, run),
+        "created": _moment(run.created),
+        "updated": _moment(run.updated),
+        "age_seconds": max(0.0, time.time() - run.created),
+        "folder": run.folder,
+    }
+
+
+def _test_return(store: Store, run: RunRecord) -> dict[str, Any] | None:
+    """Return the last return on the final split: of the final evaluation, or of one during training."""
+    split = (run.config.get("evaluation") or {}).get("final_split") or "test"
+    found = store.evaluations(run.id).filter((pl.col("split") == split) & (pl.col("name") == "return"))
+    if not found.is_empty():
+        row = found.row(-1, named=True)
+        return {"split": split, **{name: _plain(row[name]) for name in ("value", "low", "high")}}
+    name = f"evaluation/{split}/return"
+    value = store.last_metrics(run.id, [name]).get(name)
+    return None if value is None else {"split": split, "value": _plain(value), "low": None, "high": None}
+
+
+# One run
+
+
+def show_content(store: Store, run: RunRecord) -> dict[str, Any]:
+    """Return everything that is known of a run in plain values."""
+    evaluations = [
+        {name: _plain(value) for name, value in row.items()} for row in store.evaluations(run.id).iter_rows(named=True)
+    ]
+    return {
+        **_summary(store, run),
+        "seed": run.seed,
+        "config_hash": run.config_hash,
+        "data_hash": run.data_hash,
+        "error": run.error,
+        "config": run.config,
+        "config_differences": config_differences(run.config),
+        "versions": run.versions,
+        "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
+        "evaluations": evaluations,
+        "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
+        "episode_return": [_plain(value) for value in store.metrics(run.id, [RETURN])["value"]],
+    }
+
+
+def show_view(store: Store, run: RunRecord) -> Group:
+    """Return a run as tables: facts, what differs from the defaults, last metrics, evaluations, the learning curve."""
+    from rich.console import Group
+    from rich.text import Text
+
+    content = show_content(store, run)
+    parts: list[Any] = [_facts(content)]
+    rows: list[tuple[str, ...]]
+    changed = content["config_differences"]
+    if changed:
+        rows = [(key, _text(own), _text(default)) for key, (own, default) in changed.items()]
+        parts.append(_table("configuration, where it differs from the defaults", ("key", "value", "default"), rows))
+    else:
+        parts.append(Text("configuration: the defaults"))
+    if content["versions"]:
+        rows = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
+        parts.append(_table("made with", ("", ""), rows))
+    if content["metrics"]:
+        rows = [(name, _number(value)) for name, value in store.last_metrics(run.id).items()]
+        parts.append(_table(f"metrics at step {run.steps:,}, or the last before it", ("metric", "value"), rows))
+    if content["evaluations"]:
+        rows = [
+            (row["split"], f"{row['step']:,}", row["name"], _with_interval(row["value"], row["low"], row["high"]))
+            for row in content["evaluations"]
+        ]
+        parts.append(_table("evaluation", ("split", "step", "figure", "value [interval]"), rows))
+    curve = [value for value in content["episode_return"] if value is not None]
+    if curve:
+        drawn = sparkline(curve, CURVE_WIDTH, LEVELS)
+        parts.append(
+            Text(f"{RETURN}  {drawn}  {_number(curve[0])} to {_number(curve[-1])}, best {_number(max(curve))}")
+        )
+    return Group(*parts)
+
+
+def _facts(content: Mapping[str, Any]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=f"run {content['id']}", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    checkpoints = content["checkpoints"]
+    last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
+    facts = {
+        "name": content["name"],
+        "environment": f"{content['env']}, {content['algorithm']}, seed {content['seed']}",
+        "steps": _steps(content),
+        "began": f"{content['created'][:19].replace('T', ' ')} UTC, {age(content['age_seconds'])} ago",
+        "data": content["data_hash"][:16] or NOTHING,
+        "checkpoints": last,
+        "folder": content["folder"],
+    }
+    table.add_row("status", Text(content["status"], STYLES[content["status"]]))
+    for label, value in facts.items():
+        table.add_row(label, escape(str(value)))
+    if content["error"]:
+        table.add_row("error", Text(content["error"], "red"))
+    return table
+
+
+def config_differences(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return by dotted key what a configuration says and what the default is, where they differ."""
+    from velodrome.runs.config.run_config import RunConfig
+
+    default = flattened(RunConfig.model_construct().model_dump(mode="json"))
+    return {key: (own, default.get(key)) for key, own in flattened(config).items() if own != default.get(key)}
+
+
+# Several side by side
+
+
+def compare_content(store: Store, runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the configuration fields that differ, the last metrics and the evaluations of several runs, by run."""
+    if len({run.id for run in runs}) < 2:
+        raise ConfigError(f"compare needs two different runs or more, and got {len({run.id for run in runs})}.")
+    configs = [flattened(run.config) for run in runs]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differing = {key: [config.get(key) for config in configs] for key in keys}
+    evaluated = [_last_evaluations(store, run) for run in runs]
+    return {
+        "runs": [_summary(store, run) for run in runs],
+        "config": {key: values for key, values in differing.items() if any(value != values[0] for value in values)},
+        "metrics": {name: list(map(_plain, values)) for name, values in _last_metrics(store, runs).items()},
+        "evaluations": {
+            key: [found.get(key) for found in evaluated]
+            for key in dict.fromkeys(key for found in evaluated for key in found)
+        },
+        "same_data": len({run.data_hash for run in runs}) == 1,
+    }
+
+
+def compare_view(store: Store, runs: Sequence[RunRecord]) -> Group:
+    """Return several runs side by side: what they were told, what came of it."""
+    from rich.console import Group
+    from rich.text import Text
+
+    content = compare_content(store, runs)
+    heads = ["", *(f"{run.name} {run.id}" for run in runs)]
+    summary = content["runs"]
+    state = [
+        ("status", *(run["status"] for run in summary)),
+        ("steps", *(_steps(run) for run in summary)),
+        ("steps/s", *(_number(run["steps_per_second"]) for run in summary)),
+    ]
+    parts: list[Any] = [_table("runs", heads, state)]
+    if content["config"]:
+        rows = [(key, *map(_text, values)) for key, values in content["config"].items()]
+        parts.append(_table("configuration, where it differs", heads, rows))
+    else:
+        parts.append(Text("configuration: the same"))
+    if not content["same_data"]:
+        parts.append(Text("They saw different data, so evaluations do not measure the same thing.", "yellow"))
+    if content["evaluations"]:
+        rows = [
+            (key, *(NOTHING if found is None else _with_interval(**found) for found in values))
+            for key, values in content["evaluations"].items()
+        ]
+        parts.append(_table("evaluation, the last of each", heads, rows))
+    if content["metrics"]:
+        rows = [(name, *map(_number, values)) for name, values in _last_metrics(store, runs).items()]
+        parts.append(_table("metrics, the last of each", heads, rows))
+    return Group(*parts)
+
+
+def _last_metrics(store: Store, runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
+    """Return the last of each metric by name, one for each run; None where it has none."""
+    found = [store.last_metrics(run.id) for run in runs]
+    return {name: [own.get(name) for own in found] for name in sorted({name for own in found for name in own})}
+
+
+def _last_evaluations(store: Store, run: RunRecord) -> dict[str, dict[str, float | None]]:
+    """Return the last of a run's evaluations by 'split/figure'; rows come in the order of their steps."""
+    return {
+        f"{row['split']}/{row['name']}": {name: _plain(row[name]) for name in ("value", "low", "high")}
+        for row in store.evaluations(run.id).iter_rows(named=True)
+    }
+
+
+# Writing values
+
+
+def flattened(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return nested values by dotted key; an empty section is a value."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping) and value:
+            found.update(flattened(value, f"{key}."))
+        else:
+            found[key] = value
+    return found
+
+
+def age(seconds: float) -> str:
+    """Write how long ago something was, in its largest unit."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, show_header=any(headings))
+    for heading in headings:
+        table.add_column(escape(heading), overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _steps(entry: Mapping[str, Any]) -> str:
+    total = entry["total_steps"]
+    return f"{compact(entry['steps'])} of {compact(total)}" if total else compact(entry["steps"])
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can write it: what is not finite is nothing."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    return _number(value) if low is None or high is None else f"{_number(value)} [{_number(low)}, {_number(high)}]"
+
+
+def _text(value: Any) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()

@@ -1,0 +1,167 @@
+"""What the charts of a portfolio show: weights over time, what each instrument contributed, turnover.
+
+The figures are Plotly's, as in `charts.py`; what they are drawn from serves the images as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from velodrome.evaluation.evaluate import Evaluation
+from velodrome.evaluation.measures import format_figure
+from velodrome.runs.report.charts import Figure, layout_of, line, milliseconds, rounded
+
+SHOWN = 12  # instruments with a colour of their own; the rest is drawn as one
+STRETCHES = 300  # of time, in each of which weights and turnover are averaged
+CASH, OTHERS = "cash", "others"
+
+
+def is_portfolio(evaluation: Evaluation) -> bool:
+    """Tell whether one account held all instruments."""
+    return evaluation.kind == "backtest" and evaluation.information.get("environment") == "portfolio"
+
+
+class Share(NamedTuple):
+    """One part of the equity: its name, its colour, and [N] each what is long and what is short (below zero)."""
+
+    name: str
+    colour: str
+    longs: NDArray[np.float64]
+    shorts: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Parts of the equity by stretch of time, the largest on average first, then others, then cash."""
+
+    time: pl.Series  # [N] beginning of each stretch
+    stretch: int  # bars that are averaged
+    parts: tuple[Share, ...]
+
+
+def by_bar(evaluation: Evaluation, column: str) -> tuple[pl.Series, list[str], NDArray[np.float64]]:
+    """Return times [T], symbols [K] and a column of the bars as a table [T, K], as they were written."""
+    bars = evaluation.bars
+    symbols = bars["symbol"].unique(maintain_order=True).to_list()
+    time = bars["time"].head(bars.height // len(symbols))
+    return time, symbols, bars[column].to_numpy().reshape(len(symbols), -1).T
+
+
+def averaged(values: NDArray[np.float64], stretches: int = STRETCHES) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the first row of each stretch and the mean over it, of a table [T, …]; each row of a short one."""
+    size = max(1, -(-len(values) // stretches))
+    begins = np.arange(0, len(values), size)
+    lengths = np.diff(np.r_[begins, len(values)]).reshape(-1, *[1] * (values.ndim - 1))
+    return begins, np.add.reduceat(values, begins, axis=0) / lengths
+
+
+def shares(evaluation: Evaluation) -> Shares:
+    """Return the weights of the instruments that had most on average, of the others together, and of cash."""
+    time, symbols, weights = by_bar(evaluation, "weight")
+    weights = weights[1:]  # the first bar is before any decision
+    order = np.argsort(-np.abs(weights).mean(axis=0), kind="stable")
+    shown = order if len(order) <= SHOWN + 1 else order[:SHOWN]
+    rest = order[len(shown) :]
+    begins, longs = averaged(np.maximum(weights, 0.0))
+    _, shorts = averaged(np.minimum(weights, 0.0))
+    parts = [
+        Share(symbols[k], OTHERS if place == SHOWN else f"series-{place}", longs[:, k], shorts[:, k])
+        for place, k in enumerate(shown)
+    ]
+    if len(rest):
+        sums = (values[:, rest].sum(axis=1) for values in (longs, shorts))
+        parts.append(Share(f"{len(rest)} {OTHERS}", OTHERS, *sums))
+    cash = 1.0 - longs.sum(axis=1) - shorts.sum(axis=1)
+    parts.append(Share(CASH, CASH, np.maximum(cash, 0.0), np.minimum(cash, 0.0)))
+    return Shares(time[1:].gather(begins), max(1, int(begins[1]) if len(begins) > 1 else 1), tuple(parts))
+
+
+def weights_figure(evaluation: Evaluation) -> Figure:
+    """Weights over time, one on top of the other; short positions below zero."""
+    found = shares(evaluation)
+    time = milliseconds(found.time)
+    data: list[Figure] = []
+    for name, colour, longs, shorts in found.parts:
+        for side, drawn in (("long", longs), ("short", shorts)):
+            if side == "short" and not drawn.any():
+                continue
+            shape = {"color": f"var(--{colour})", "width": 0.0, "shape": "hv"}
+            data.append(
+                {
+                    "type": "scatter", "mode": "lines", "name": name, "x": time.tolist(), "y": rounded(drawn),
+                    "stackgroup": side, "line": shape, "fillcolor": f"var(--{colour})", "legendgroup": name,
+                    "showlegend": side == "long", "hovertemplate": "%{y:.1%}",
+                }
+            )  # fmt: skip
+    layout = layout_of("part of equity", unified=True)
+    layout["yaxis"]["tickformat"] = ".0%"
+    return {"data": data, "layout": layout}
+
+
+def contribution_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return what instruments contributed, the best first; those that moved the result least are one row."""
+    rows = sorted(evaluation.information["contributions"], key=lambda row: -abs(row["contribution"]))
+    if len(rows) > SHOWN + 1:
+        rest = rows[SHOWN:]
+        sums = {name: sum(row[name] for row in rest) for name in ("contribution", "gain", "costs")}
+        rows = [*rows[:SHOWN], {"symbol": f"{len(rest)} {OTHERS}", **sums}]
+    return sorted(rows, key=lambda row: -row["contribution"])
+
+
+def contributions_figure(evaluation: Evaluation) -> Figure:
+    """What each instrument added to the return, after its costs."""
+    rows = contribution_rows(evaluation)[::-1]  # Plotly draws the first at the bottom
+    data = []
+    for colour, chosen in (("gain", [row for row in rows if row["contribution"] >= 0.0]),
+                           ("loss", [row for row in rows if row["contribution"] < 0.0])):  # fmt: skip
+        values = [float(f"{row['contribution']:.6g}") for row in chosen]
+        detail = [
+            f"{format_figure(row['gain'], 'change')} from prices, {format_figure(row['costs'], 'share')} costs"
+            for row in chosen
+        ]
+        data.append(
+            {
+                "type": "bar", "orientation": "h", "x": values, "y": [row["symbol"] for row in chosen],
+                "marker": {"color": f"var(--{colour})"}, "customdata": detail, "cliponaxis": False,
+                "text": [format_figure(value, "change") for value in values], "textposition": "outside",
+                "hovertemplate": "%{y}: %{text} (%{customdata})<extra></extra>",
+            }
+        )  # fmt: skip
+    layout = layout_of("")
+    layout["showlegend"] = False
+    layout["xaxis"] = {"tickformat": ",.3~%", "automargin": True, "title": {"text": "of start equity"}}
+    # Room for the numbers beside the bars.
+    lowest, highest = (end(0.0, *(row["contribution"] for row in rows)) for end in (min, max))
+    room = 0.3 * max(highest - lowest, 1e-9)
+    layout["xaxis"]["range"] = [lowest - room if lowest < 0.0 else 0.0, highest + room if highest > 0.0 else 0.0]
+    layout["yaxis"] = {
+        "type": "category", "automargin": True, "categoryorder": "array",
+        "categoryarray": [row["symbol"] for row in rows],
+    }  # fmt: skip
+    layout["bargap"] = 0.3
+    return {"data": data, "layout": layout}
+
+
+def turnovers(evaluation: Evaluation) -> tuple[pl.Series, int, NDArray[np.float64]]:
+    """Return beginnings, length in bars and mean turnover per bar of each stretch of time."""
+    time, _, values = by_bar(evaluation, "turnover")
+    begins, mean = averaged(values[1:].sum(axis=1))
+    return time[1:].gather(begins), max(1, int(begins[1]) if len(begins) > 1 else 1), mean
+
+
+def turnover_figure(evaluation: Evaluation) -> Figure:
+    """What was traded in a bar, over equity."""
+    time, _, mean = turnovers(evaluation)
+    drawn = line(
+        milliseconds(time), mean, "turnover", "agent", line={"shape": "hv", "width": 1.2}, fill="tozeroy",
+        fillcolor="var(--agent-soft)", hovertemplate="%{y:.1%}",
+    )  # fmt: skip
+    layout = layout_of("traded value / equity, per bar", unified=True)
+    layout["showlegend"] = False
+    layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    return {"data": [drawn], "layout": layout}

@@ -1,0 +1,1 @@
+"""Rows of all runs, and where metrics go."""

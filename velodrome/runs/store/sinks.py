@@ -1,0 +1,179 @@
+"""Where metrics go: the store, a file of JSON lines, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from velodrome.errors import ConfigError, MissingDependencyError
+from velodrome.runs.folder import sync_path
+from velodrome.runs.metrics import Entry, MetricsError
+from velodrome.runs.store.store import MetricRow, Store
+
+# Numbers that JSON has no way to write, as in the JSON form of protocol buffers.
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class StoreSink:
+    """Rows in the store, one transaction for each batch."""
+
+    def __init__(self, store: Store, run: str):
+        self.name = "the store"
+        self._store = store
+        self._run = run
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        rows = (
+            MetricRow(entry.step, name, value, entry.time) for entry in entries for name, value in entry.values.items()
+        )
+        self._store.add_metrics(self._run, rows)
+
+    def close(self) -> None:
+        """The store is its owner's to close."""
+
+
+class JsonLinesSink:
+    """A line `{"step": 8192, "time": 1700000000.0, "values": {"loss/policy": 0.1}}` for each entry.
+
+    Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity". A line that a kill cut short is
+    removed; with `resume_step`, so are those of later steps.
+    """
+
+    def __init__(self, path: Path, resume_step: int | None = None):
+        self.name = str(path)
+        self._path = Path(path)
+        if self._path.exists():
+            _cut_last_line(self._path)
+            if resume_step is not None:
+                _forget_lines_after(self._path, resume_step)
+        self._file = self._path.open("ab", buffering=0)
+        sync_path(self._path.parent)
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        content = memoryview("".join(map(_line, entries)).encode())
+        end = os.fstat(self._file.fileno()).st_size
+        try:
+            while content:
+                content = content[self._file.write(content) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            os.ftruncate(self._file.fileno(), end)  # these entries come again
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_lines(path: Path) -> Iterator[Entry]:
+    """Read what a JsonLinesSink wrote, as far as its last whole line."""
+    with Path(path).open(encoding="utf-8") as file:
+        for line in file:
+            if not line.endswith("\n"):
+                return
+            found = json.loads(line)
+            values = {
+                name: NOT_FINITE[value] if isinstance(value, str) else value for name, value in found["values"].items()
+            }
+            yield Entry(found["step"], found["time"], values)
+
+
+def _line(entry: Entry) -> str:
+    values = {name: value if math.isfinite(value) else _not_finite(value) for name, value in entry.values.items()}
+    return json.dumps({"step": entry.step, "time": entry.time, "values": values}) + "\n"
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _cut_last_line(path: Path) -> None:
+    content = path.read_bytes()
+    if not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+
+def _forget_lines_after(path: Path, steps: int) -> None:
+    """Write the file anew without the lines of later steps, then put it in place of the old one."""
+    new = path.with_name(f".{path.name}-new")
+    with new.open("w", encoding="utf-8") as file:
+        file.writelines(_line(entry) for entry in read_lines(path) if entry.step <= steps)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+class TensorBoardSink:
+    """Event files for `tensorboard --logdir`; with `resume_step`, TensorBoard hides what came after that step."""
+
+    def __init__(self, folder: Path, resume_step: int | None = None):
+        try:
+            import tensorboard  # noqa: F401
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"logging to TensorBoard needs a package that is not installed ({error.name}): "
+                "pip install 'velodrome[tensorboard]'"
+            ) from error
+        self.name = "TensorBoard"
+        purge = None if resume_step is None else resume_step + 1
+        self._writer = SummaryWriter(str(folder), purge_step=purge)
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            for name, value in entry.values.items():
+                self._writer.add_scalar(name, value, entry.step, entry.time)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbSink:
+    """A run of Weights & Biases; `offline` writes below the folder, and `wandb sync` sends that later.
+
+    Weights & Biases takes steps in rising order only: what a resumed run does again is not drawn twice there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        project: str = "velodrome",
+        name: str | None = None,
+        config: dict[str, Any] | None = None,
+        mode: Literal["offline", "online"] = "offline",
+    ):
+        if mode not in ("offline", "online"):
+            raise ConfigError(f"wandb mode {mode!r}: it is offline or online.")
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingDependencyError(
+                "logging to Weights & Biases needs wandb: pip install 'velodrome[wandb]'"
+            ) from error
+        self.name = "Weights & Biases"
+        # wandb would otherwise write to a temporary folder, which nobody would find.
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # The terminal is ours, and so is watching the machine.
+        quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, save_code=False, disable_git=True)
+        try:
+            self._run = wandb.init(
+                mode=mode, dir=str(folder), project=project, name=name, id=run, config=config, settings=quiet,
+                resume="allow" if mode == "online" else None, reinit="create_new",
+            )  # fmt: skip
+        except wandb.Error as error:
+            raise MetricsError(
+                f"Weights & Biases did not start: {str(error).rstrip('.')}. Without an account or a network use mode "
+                "offline, and send it later: wandb sync."
+            ) from error
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._run.log(entry.values, step=entry.step)
+
+    def close(self) -> None:
+        self._run.finish()

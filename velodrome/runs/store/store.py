@@ -1,0 +1,402 @@
+"""The store: one place with the rows of all runs. SQLite by default, any database that SQLAlchemy knows otherwise."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import polars as pl
+
+from velodrome.errors import ConfigError, MissingDependencyError, did_you_mean
+from velodrome.runs.store.schema import STATUSES, StoreError, prepare, tables
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine, Executable
+
+FILE_NAME = "velodrome.db"
+BUSY_SECONDS = 30.0  # how long a writer waits for the others before it gives up
+CHUNK = 5_000  # rows in a statement
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run's row."""
+
+    id: str
+    name: str
+    folder: str
+    env: str = ""
+    algorithm: str = ""
+    status: str = "running"
+    config: dict[str, Any] = field(default_factory=dict)
+    config_hash: str = ""
+    data_hash: str = ""
+    seed: int = 0
+    steps: int = 0  # environment steps done
+    versions: dict[str, Any] = field(default_factory=dict)
+    error: str = ""  # what ended a failed run
+    created: float = field(default_factory=time.time)  # seconds since 1970
+    updated: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        _check_status(self.status)
+
+
+class MetricRow(NamedTuple):
+    """One number of a run."""
+
+    step: int
+    name: str
+    value: float
+    time: float  # seconds since 1970
+
+
+class EvaluationRow(NamedTuple):
+    """One number of an evaluation, with its confidence interval (NaN: none)."""
+
+    step: int
+    split: str
+    name: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+class CheckpointRow(NamedTuple):
+    """One checkpoint that is on the disk."""
+
+    step: int
+    path: str
+    pinned: bool
+    time: float  # seconds since 1970
+
+
+class Store(Protocol):
+    """What a store does; `tests/contracts/store.py` is its contract. Every call is one transaction.
+
+    A run has one number for a name and a step: writing it again replaces it.
+    """
+
+    def create_run(self, run: RunRecord) -> None: ...
+    def update_run(self, run: str, **changes: Any) -> None: ...
+    def delete_run(self, run: str) -> None: ...
+    def run(self, run: str) -> RunRecord: ...
+    def runs(
+        self, *, status: str | None = None, env: str | None = None, algorithm: str | None = None,
+        name: str | None = None, limit: int | None = None,
+    ) -> list[RunRecord]: ...  # fmt: skip
+    def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None: ...
+    def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame: ...
+    def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]: ...
+    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None: ...
+    def evaluations(self, run: str) -> pl.DataFrame: ...
+    def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None: ...
+    def checkpoints(self, run: str) -> list[CheckpointRow]: ...
+    def forget_after(self, run: str, steps: int) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_store(root: Path | str, url: str | None = None, create: bool = True) -> SqlStore:
+    """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false."""
+    from sqlalchemy.engine import URL
+
+    if url is not None:
+        return SqlStore(url)
+    file = Path(root).resolve() / FILE_NAME
+    if not file.exists() and not create:
+        raise StoreError(
+            f"{file}: there is no store, so no runs. Train one first (velodrome train), or name its folder."
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{file.parent}: the folder of the runs cannot be made: {error.strerror}.") from error
+    return SqlStore(URL.create("sqlite", database=str(file)))
+
+
+class SqlStore:
+    """A store in a database. Threads may share it; a process that was forked opens its own."""
+
+    def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS):
+        self._busy_seconds = busy_seconds
+        self._engine, self.place = _engine(url, busy_seconds)
+        self._tables = tables()
+        try:
+            self._write(lambda connection: prepare(connection, self.place))
+        except StoreError:
+            self.close()
+            raise
+
+    def create_run(self, run: RunRecord) -> None:
+        """Add a run; its id must be new."""
+        runs = self._tables.runs
+
+        def add(connection: Connection) -> None:
+            if connection.execute(runs.select().where(runs.c.id == run.id)).first():
+                raise StoreError(f"{self.place}: already has a run {run.id!r}; every run has an id of its own.")
+            connection.execute(runs.insert(), asdict(run))
+
+        self._write(add)
+
+    def update_run(self, run: str, **changes: Any) -> None:
+        """Change fields of a run's row; `updated` becomes now."""
+        legal = [entry.name for entry in fields(RunRecord) if entry.name != "id"]
+        for name in changes:
+            if name not in legal:
+                raise ConfigError(f"a run has no field {name!r} to change.{did_you_mean(name, legal)}")
+        _check_status(changes.get("status", "running"))
+        runs = self._tables.runs
+        values = {"updated": time.time(), **changes}
+        self._write(lambda connection: self._change(connection, run, runs.update().values(values)))
+
+    def delete_run(self, run: str) -> None:
+        """Remove a run and all its rows; its folder stays."""
+        runs = self._tables.runs
+        self._write(lambda connection: self._change(connection, run, runs.delete()))
+
+    def run(self, run: str) -> RunRecord:
+        """Return the row of the run with this id."""
+        runs = self._tables.runs
+        found = self._read(
+            lambda connection: connection.execute(runs.select().where(runs.c.id == run)).mappings().all()
+        )
+        if not found:
+            raise self._unknown(run)
+        return RunRecord(**found[0])
+
+    def runs(
+        self, *, status: str | None = None, env: str | None = None, algorithm: str | None = None,
+        name: str | None = None, limit: int | None = None,
+    ) -> list[RunRecord]:  # fmt: skip
+        """Return the runs with these fields, newest first."""
+        runs = self._tables.runs
+        query = runs.select().order_by(runs.c.created.desc(), runs.c.id).limit(limit)
+        for column, wanted in ((runs.c.status, status), (runs.c.env, env), (runs.c.algorithm, algorithm)):
+            query = query if wanted is None else query.where(column == wanted)
+        query = query if name is None else query.where(runs.c.name == name)
+        found = self._read(lambda connection: connection.execute(query).mappings().all())
+        return [RunRecord(**row) for row in found]
+
+    def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None:
+        """Add numbers; the run's steps become the largest of theirs, if that is more."""
+        by_key = {
+            (name, int(step)): {"run": run, "name": name, "step": int(step), "value": float(value), "time": moment}
+            for step, name, value, moment in rows
+        }
+        if not by_key:
+            return
+        most = max(step for _, step in by_key)
+
+        def add(connection: Connection) -> None:
+            self._touch(connection, run)
+            runs = self._tables.runs
+            connection.execute(runs.update().where(runs.c.id == run, runs.c.steps < most).values(steps=most))
+            self._replace(connection, self._tables.metrics, list(by_key.values()))
+
+        self._write(add)
+
+    def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame:
+        """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name."""
+        table = self._tables.metrics
+        wanted = [table.c.step, table.c.name, table.c.value, table.c.time]
+        query = table.select().with_only_columns(*wanted).where(table.c.run == run, table.c.step >= since)
+        query = query if names is None else query.where(table.c.name.in_(list(names)))
+        schema = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "time": pl.Float64}
+        return self._frame(query.order_by(table.c.step, table.c.name), schema)
+
+    def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]:
+        """Return the number of the largest step for each name."""
+        from sqlalchemy import func, select
+
+        table = self._tables.metrics
+        newest = select(table.c.name, func.max(table.c.step).label("step")).where(table.c.run == run)
+        newest = newest if names is None else newest.where(table.c.name.in_(list(names)))
+        last = newest.group_by(table.c.name).subquery()
+        match = (table.c.name == last.c.name) & (table.c.step == last.c.step) & (table.c.run == run)
+        query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
+        return {row.name: row.value for row in self._read(lambda connection: connection.execute(query).all())}
+
+    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None:
+        """Add the numbers of evaluations."""
+        by_key = {(row.split, row.name, row.step): {"run": run, **row._asdict()} for row in rows}
+
+        def add(connection: Connection) -> None:
+            self._touch(connection, run)
+            self._replace(connection, self._tables.evaluations, list(by_key.values()))
+
+        self._write(add)
+
+    def evaluations(self, run: str) -> pl.DataFrame:
+        """Return the numbers of a run's evaluations as columns step, split, name, value, low, high."""
+        table = self._tables.evaluations
+        numbers = dict.fromkeys(("value", "low", "high"), pl.Float64)
+        schema = {"step": pl.Int64, "split": pl.String, "name": pl.String, **numbers}
+        query = table.select().with_only_columns(*(table.c[name] for name in schema)).where(table.c.run == run)
+        return self._frame(query.order_by(table.c.step, table.c.split, table.c.name), schema)
+
+    def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None:
+        """Say which checkpoints there are; others that were said before are gone."""
+        table = self._tables.checkpoints
+        values = [{"run": run, **row._asdict()} for row in rows]
+
+        def replace(connection: Connection) -> None:
+            self._touch(connection, run)
+            connection.execute(table.delete().where(table.c.run == run))
+            if values:
+                connection.execute(table.insert(), values)
+
+        self._write(replace)
+
+    def checkpoints(self, run: str) -> list[CheckpointRow]:
+        """Return the checkpoints of a run, oldest step first."""
+        table = self._tables.checkpoints
+        query = table.select().with_only_columns(table.c.step, table.c.path, table.c.pinned, table.c.time)
+        query = query.where(table.c.run == run).order_by(table.c.step)
+        return [CheckpointRow(*row) for row in self._read(lambda connection: connection.execute(query).all())]
+
+    def forget_after(self, run: str, steps: int) -> None:
+        """Remove the rows of later steps, as a run does that goes on from a checkpoint, so that none is doubled."""
+        known = self._tables
+
+        def forget(connection: Connection) -> None:
+            self._change(connection, run, known.runs.update().values(steps=steps, updated=time.time()))
+            for table in (known.metrics, known.evaluations, known.checkpoints):
+                connection.execute(table.delete().where(table.c.run == run, table.c.step > steps))
+
+        self._write(forget)
+
+    def close(self) -> None:
+        """Close the connections; the store opens them again if it is used again."""
+        self._engine.dispose()
+
+    def __enter__(self) -> SqlStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Transactions
+
+    def _change(self, connection: Connection, run: str, statement: Any) -> None:
+        """Carry out a statement on one run's row; a run that is not there is an error."""
+        if connection.execute(statement.where(self._tables.runs.c.id == run)).rowcount == 0:
+            raise self._unknown(run)
+
+    def _touch(self, connection: Connection, run: str) -> None:
+        self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
+
+    def _replace(self, connection: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
+        """Insert rows in place of those with the same key; in statements that every database knows."""
+        from sqlalchemy import and_, bindparam
+
+        if not rows:
+            return
+        keys = [column.name for column in table.primary_key]
+        same = and_(*(table.c[name] == bindparam(f"key_{name}") for name in keys))
+        for start in range(0, len(rows), CHUNK):
+            chunk = rows[start : start + CHUNK]
+            connection.execute(
+                table.delete().where(same), [{f"key_{name}": row[name] for name in keys} for row in chunk]
+            )
+            connection.execute(table.insert(), chunk)
+
+    def _frame(self, query: Executable, schema: dict[str, Any]) -> pl.DataFrame:
+        rows = self._read(lambda connection: connection.execute(query).all())
+        return pl.DataFrame([tuple(row) for row in rows], schema=schema, orient="row")
+
+    def _read(self, work: Callable[[Connection], Result]) -> Result:
+        return self._transact(work, writing=False)
+
+    def _write(self, work: Callable[[Connection], Any]) -> None:
+        self._transact(work, writing=True)
+
+    def _transact(self, work: Callable[[Connection], Result], writing: bool) -> Result:
+        """Do work in a transaction; while SQLite answers that others are busy, again from the start."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        deadline = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                with self._engine.connect().execution_options(writing=writing) as connection, connection.begin():
+                    return work(connection)
+            except SQLAlchemyError as error:
+                if not _is_busy(error):
+                    raise StoreError(f"{self.place}: {_told(error)}") from error
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        f"{self.place}: locked by another process for more than {self._busy_seconds:g} seconds. "
+                        "See which program has the file open; it must not hold a transaction open."
+                    ) from error
+            time.sleep(0.01)
+
+    def _unknown(self, run: str) -> StoreError:
+        ids = [record.id for record in self.runs(limit=1000)]
+        return StoreError(f"{self.place}: has no run {run!r}.{did_you_mean(run, ids)} List them: velodrome runs list")
+
+
+# Connecting
+
+
+def _engine(address: str | URL, busy_seconds: float) -> tuple[Engine, str]:
+    """Return an engine for a URL, and the URL as it may be shown, without its password."""
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    legal = "write sqlite:///path/to/file.db or postgresql://user:password@host/database"
+    try:
+        url = make_url(address)
+        if url.drivername in ("postgres", "postgresql"):
+            url = url.set(drivername="postgresql+psycopg")
+        sqlite = url.get_backend_name() == "sqlite"
+        place = url.render_as_string(hide_password=True)
+        if sqlite and url.database in (None, "", ":memory:"):
+            raise ConfigError(f"store {place!r}: a store in memory would end with the process; {legal}.")
+        engine = create_engine(url, connect_args={"timeout": busy_seconds} if sqlite else {}, pool_pre_ping=not sqlite)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ConfigError(f"store: not the address of a database; {legal}.") from error
+    except ModuleNotFoundError as error:
+        driver = error.name or "driver"
+        extra = "velodrome[postgres]" if driver == "psycopg" else driver
+        raise MissingDependencyError(f"store {place!r}: needs {driver}: pip install '{extra}'") from error
+    if sqlite:
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine, place
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun below, not by Python's driver
+    for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {setting}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Begin a transaction; one that will write says so at once, so that it waits its turn instead of failing later."""
+    writing = connection.get_execution_options().get("writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _is_busy(error: Exception) -> bool:
+    cause = getattr(error, "orig", None)
+    return getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _told(error: Exception) -> str:
+    """Return what the database said, without the statement and its values."""
+    cause = getattr(error, "orig", None) or error
+    return f"{type(cause).__name__}: {str(cause).strip()}"
+
+
+def _check_status(status: str) -> None:
+    if status not in STATUSES:
+        raise ConfigError(f"status={status!r}: a run is {', '.join(STATUSES)}.{did_you_mean(status, STATUSES)}")

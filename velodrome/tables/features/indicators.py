@@ -1,0 +1,204 @@
+"""Indicators as plain functions of float64 columns: row t uses rows up to t only, and is NaN while there are too few.
+
+Conventions are TA-Lib's (and checked against it) unless a docstring says otherwise. The loops are the kernels of
+`rolling`; what is written in NumPy here is elementwise arithmetic, which gives the same bits on any prefix.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.tables.features import rolling
+
+Column: TypeAlias = NDArray[np.float64]
+
+
+def _ratio(numerator: Column, denominator: Column, when_zero: float) -> Column:
+    """Divide, with a neutral value where the denominator is 0; NaN stays NaN."""
+    zero = denominator == 0.0
+    return np.where(zero, when_zero, numerator / np.where(zero, 1.0, denominator))
+
+
+def _previous(values: Column, period: int = 1) -> Column:
+    """The value `period` rows ago; NaN on the first rows."""
+    out = np.full(len(values), np.nan)
+    out[period:] = values[: max(len(values) - period, 0)]
+    return out
+
+
+def _after(first: int, values: Column) -> Column:
+    """Put `first` rows of NaN in front of values that are known from that row on."""
+    return np.concatenate([np.full(first, np.nan), values])
+
+
+def return_(close: Column, period: int = 1) -> Column:
+    """Simple return over `period` rows, as a fraction (TA-Lib ROCP)."""
+    return close / _previous(close, period) - 1.0
+
+
+def log_return(close: Column, period: int = 1) -> Column:
+    return rolling.natural_log(close / _previous(close, period))
+
+
+def momentum(close: Column, period: int) -> Column:
+    """Difference to the close `period` rows ago, in price units."""
+    return close - _previous(close, period)
+
+
+def sma(values: Column, period: int) -> Column:
+    return rolling.rolling_sum(values, period) / period
+
+
+def ema(values: Column, period: int) -> Column:
+    """Exponential mean with weight 2/(period + 1), seeded by the mean of the first `period` rows."""
+    return rolling.exponential(values, period, period - 1)
+
+
+def sma_distance(close: Column, period: int) -> Column:
+    return close / sma(close, period) - 1.0
+
+
+def ema_distance(close: Column, period: int) -> Column:
+    return close / ema(close, period) - 1.0
+
+
+def zscore(values: Column, period: int) -> Column:
+    """Distance from the rolling mean in rolling standard deviations (population); 0 where that deviation is 0."""
+    mean, deviation = rolling.rolling_moments(values, period)
+    return _ratio(values - mean, deviation, 0.0)
+
+
+def rolling_max(values: Column, period: int) -> Column:
+    return rolling.rolling_maximum(values, period)
+
+
+def rolling_min(values: Column, period: int) -> Column:
+    return -rolling.rolling_maximum(-values, period)
+
+
+def rsi(close: Column, period: int) -> Column:
+    """Wilder's relative strength index, 0 … 100. Without any movement it is 50 (TA-Lib: 0)."""
+    change = close - _previous(close)
+    gain = rolling.wilder(np.maximum(change, 0.0), period, 1)
+    loss = rolling.wilder(np.maximum(-change, 0.0), period, 1)
+    return _ratio(100.0 * gain, gain + loss, 50.0)
+
+
+def macd(close: Column, fast: int = 12, slow: int = 26, signal: int = 9) -> tuple[Column, Column, Column]:
+    """Line, signal and histogram, all three known from row slow + signal − 2, as in TA-Lib.
+
+    As there, the fast mean is seeded on the same row as the slow one.
+    """
+    seed_row = slow - 1
+    line = rolling.exponential(close, fast, seed_row) - rolling.exponential(close, slow, seed_row)
+    smooth = _after(min(seed_row, len(close)), rolling.exponential(line[seed_row:], signal, signal - 1))
+    line = np.where(np.isnan(smooth), np.nan, line)
+    return line, smooth, line - smooth
+
+
+def bollinger(close: Column, period: int, width: float = 2.0) -> tuple[Column, Column, Column, Column]:
+    """Position within the band (close − middle)/(width·deviation), then lower, middle and upper band.
+
+    The deviation is the population's; the position is 0 where it is 0.
+    """
+    middle, deviation = rolling.rolling_moments(close, period)
+    half = width * deviation
+    return _ratio(close - middle, half, 0.0), middle - half, middle, middle + half
+
+
+def volatility(close: Column, period: int) -> Column:
+    """Population standard deviation of the last `period` log returns."""
+    if len(close) == 0:
+        return np.zeros(0)
+    return _after(1, rolling.rolling_moments(log_return(close)[1:], period)[1])
+
+
+def true_range(high: Column, low: Column, close: Column) -> Column:
+    """Largest of high − low and the distances of high and low from the previous close; high − low on the first row."""
+    before = _previous(close)
+    spread = high - low
+    return np.fmax(spread, np.fmax(np.abs(high - before), np.abs(low - before)))
+
+
+def atr(high: Column, low: Column, close: Column, period: int) -> Column:
+    """Wilder's average true range in price units, known from row `period` on (the first row has no previous close)."""
+    return rolling.wilder(true_range(high, low, close), period, 1)
+
+
+def natr(high: Column, low: Column, close: Column, period: int) -> Column:
+    """Average true range as a percentage of the close."""
+    return 100.0 * atr(high, low, close, period) / close
+
+
+def atr_from_first_row(high: Column, low: Column, close: Column, period: int = 14) -> Column:
+    """`atr`, with the mean of the true ranges so far while that has no value; never NaN."""
+    ranges = true_range(high, low, close)
+    so_far = np.cumsum(ranges[:period]) / np.arange(1, min(period, len(ranges)) + 1)
+    out = rolling.wilder(ranges, period, 1)
+    out[:period] = so_far
+    return out
+
+
+def stochastic(high: Column, low: Column, close: Column, period: int, smooth: int = 3) -> tuple[Column, Column]:
+    """Fast %K and %D, 0 … 100. %K is known from row period − 1 on (TA-Lib withholds it until %D is known too).
+
+    50 where the range is 0 (TA-Lib: 0).
+    """
+    lowest = rolling_min(low, period)
+    fast = _ratio(100.0 * (close - lowest), rolling_max(high, period) - lowest, 50.0)
+    first = min(period - 1, len(close))
+    return fast, _after(first, sma(fast[first:], smooth))
+
+
+def williams_r(high: Column, low: Column, close: Column, period: int) -> Column:
+    """Williams %R, −100 … 0; −50 where the range is 0 (TA-Lib: 0)."""
+    highest = rolling_max(high, period)
+    return _ratio(-100.0 * (highest - close), highest - rolling_min(low, period), -50.0)
+
+
+def cci(high: Column, low: Column, close: Column, period: int) -> Column:
+    """Commodity channel index of the typical price; 0 where nothing moves."""
+    typical = (high + low + close) / 3.0
+    mean = sma(typical, period)
+    return _ratio(typical - mean, 0.015 * rolling.rolling_mean_deviation(typical, mean, period), 0.0)
+
+
+def obv(close: Column, volume: Column) -> Column:
+    """On-balance volume; starts at the first bar's volume."""
+    flow = np.sign(close[1:] - close[:-1]) * volume[1:]
+    return np.cumsum(np.concatenate([volume[:1], flow]))
+
+
+def adx(high: Column, low: Column, close: Column, period: int) -> Column:
+    """Wilder's average directional index, 0 … 100."""
+    return rolling.directional_index(high, low, true_range(high, low, close), period)
+
+
+def mfi(high: Column, low: Column, close: Column, volume: Column, period: int) -> Column:
+    """Money flow index, 0 … 100; 50 where no money flowed (TA-Lib: 0 where the flow is below 1)."""
+    if len(close) == 0:
+        return np.zeros(0)
+    typical = (high + low + close) / 3.0
+    change = typical[1:] - typical[:-1]
+    flow = typical[1:] * volume[1:]
+    rising = rolling.rolling_sum(np.where(change > 0.0, flow, 0.0), period)
+    falling = rolling.rolling_sum(np.where(change < 0.0, flow, 0.0), period)
+    return _after(1, _ratio(100.0 * rising, rising + falling, 50.0))
+
+
+def gap(open_: Column, close: Column) -> Column:
+    """Log of the open over the previous close."""
+    return rolling.natural_log(open_ / _previous(close))
+
+
+def high_low_range(high: Column, low: Column, close: Column) -> Column:
+    """High minus low as a fraction of the close."""
+    return (high - low) / close
+
+
+def body(open_: Column, close: Column) -> Column:
+    """Close over open, minus 1."""
+    return close / open_ - 1.0

@@ -1,0 +1,1 @@
+"""How many environments, watched and shared: monitor, pool, autoscale, autotune."""

@@ -1,0 +1,320 @@
+"""The backend whose environments do not wait for each other: `recv` returns the first that are ready."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from velodrome.errors import BackendError, ConfigError
+from velodrome.vector.infos import RowInfo, add_info, numbers_of
+from velodrome.vector.space_arrays import take_rows
+from velodrome.vector.workers.faults import Fault
+from velodrome.vector.workers.handle import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
+from velodrome.vector.workers.process import ProcessVectorEnv
+from velodrome.vector.workers.protocol import DOORBELL, MAILED, WRAP, Command, Line, control_words
+from velodrome.vector.workers.wakeups import Word, order_memory
+
+HEALTH_SECONDS = 0.5  # between looks at all workers while results keep coming
+
+
+class AsyncVectorEnv(ProcessVectorEnv):
+    """n environments in worker processes, each stepped as soon as its own action is there.
+
+    send(actions, ids) hands out actions; recv(min_ready) returns the first that have finished, in the order in which
+    they did, so that none is passed over. step() sends all and waits for all.
+    """
+
+    backend = "async"
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        self.outstanding: set[int] = set()  # sent and not yet finished
+        self.ready: deque[int] = deque()  # finished and not yet returned
+        self._cut: set[int] = set()  # lost while nobody waited for them: their next step only says so
+        self._said: dict[int, RowInfo] = {}
+        self._fault_lines: dict[int, str] = {}
+        self._new_faults: list[Fault] = []  # not yet told of
+        self._exhausted: list[Fault] = []  # whose environment could not be restarted any more
+        self._completions: dict[int, int] = {}  # of each worker, seen so far
+        self._watches: dict[int, Watch] = {}
+        self._looked = time.monotonic()
+        super().__init__(*arguments, **keywords)
+        self.doorbell = Word(control_words(self.control), DOORBELL, DOORBELL + 1)
+
+    # Send
+
+    def send(self, actions: Any, ids: Sequence[int] | NDArray | None = None) -> None:
+        """Hand out actions to the environments `ids`, all if None, none of which may be stepping."""
+        rows = list(range(self.num_envs)) if ids is None else self._rows(ids)
+        self._check_ready(rows)
+        if len(set(rows)) != len(rows):
+            raise ConfigError(f"ids = {rows} names an environment twice")
+        busy = (self.outstanding | set(self.ready)) & set(rows)
+        if busy:
+            raise BackendError(f"environments {sorted(busy)} have a step whose result recv has not returned yet")
+        if self.settings.policy == "drop":
+            kept = [k for k, row in enumerate(rows) if self.alive[row]]
+        else:
+            kept = list(range(len(rows)))
+        index = np.asarray(rows)
+        for target, given in zip(self._actions, self._action_leaves(actions, len(rows)), strict=True):
+            target[index] = given
+        self._hand_out([rows[k] for k in kept])
+
+    def _hand_out(self, rows: list[int]) -> None:
+        if self.settings.memory_limit is not None:
+            self._look_at_memory()
+        shared, owners = self.shared, self._owners
+        assert shared is not None
+        rung: dict[int, int] = {}
+        for row in rows:
+            if row in self._cut:
+                self._cut.discard(row)
+                self._report_cut(row)
+                continue
+            worker = owners[row]
+            ring = shared.requests[worker.index]
+            first = rung.setdefault(worker.index, worker.words[worker.first + Line.REQUESTS])
+            ring[first % len(ring)] = row
+            rung[worker.index] = (first + 1) & WRAP
+            self.outstanding.add(row)
+        for index, requests in rung.items():
+            worker = self.workers[index]
+            order_memory()
+            worker.words[worker.first + Line.REQUESTS] = requests
+            worker.ring(Command.REQUESTS)
+
+    # Receive
+
+    def recv(self, min_ready: int | None = None) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any], NDArray]:
+        """Return results of the first `min_ready` environments that finish, all that were sent if None.
+
+        observations, rewards, terminated, truncated, infos, ids: one row for each, copies, in the order of finishing.
+        """
+        self._check_open()
+        waited = len(self.outstanding) + len(self.ready)
+        if waited == 0:
+            raise BackendError("recv without send: no environment is stepping")
+        wanted = waited if min_ready is None else min_ready
+        if isinstance(wanted, bool) or not 1 <= wanted <= waited:
+            raise BackendError(
+                f"min_ready = {min_ready!r}: {waited} environments are stepping or ready, so 1 … {waited}"
+            )
+        self._wait_for(wanted)
+        self._tell_faults()
+        ids = np.array([self.ready.popleft() for _ in range(min(wanted, len(self.ready)))], np.int64)
+        return self._results_of(ids)
+
+    def _wait_for(self, wanted: int) -> None:
+        while True:
+            rung = self.doorbell.words[DOORBELL]
+            order_memory()
+            self._collect()
+            # Environments that were dropped meanwhile will never be ready.
+            if len(self.ready) >= min(wanted, len(self.ready) + len(self.outstanding)):
+                break
+            if not self.doorbell.wait_while(rung, LOOK_SECONDS, self.workers[0].spin):
+                self._look_at_workers()
+        if time.monotonic() - self._looked > HEALTH_SECONDS:
+            self._look_at_workers()
+
+    def _collect(self) -> None:
+        """Take note of every environment that has finished."""
+        shared = self.shared
+        assert shared is not None
+        for worker in self.workers:
+            done = worker.words[worker.first + Line.COMPLETIONS]
+            seen = self._completions.get(worker.index, 0)
+            if done == seen and not worker.has_mail:
+                continue
+            order_memory()
+            ring = shared.completions[worker.index]
+            while seen != done:
+                row = int(ring[seen % len(ring)])
+                seen = (seen + 1) & WRAP
+                self._completions[worker.index] = seen
+                self.outstanding.discard(row)
+                self.ready.append(row)
+            while worker.has_mail:
+                try:
+                    self._take(worker, worker.take_mail())
+                except WorkerLostError as error:
+                    self._lost(worker, error)
+                    break
+
+    def _take(self, worker: WorkerHandle, mail: Any) -> None:
+        mailed, faults, schemas, restarts = mail
+        self._said.update({entry.row: entry for entry in mailed})
+        self.schemas[worker.index] += schemas
+        for row, (count, has_environment) in restarts.items():
+            self.restarts[row] = count
+            if not has_environment and self.settings.policy == "restart":
+                self._exhausted.append(next(fault for fault in reversed(faults) if fault.environment == row))
+        self._new_faults += faults
+
+    def _tell_faults(self) -> None:
+        """Write down the faults that were met since the last time, all of them, and raise if that is asked for."""
+        if not self._new_faults:
+            return
+        faults, self._new_faults = self._new_faults, []
+        exhausted, self._exhausted = self._exhausted, []
+        infos: dict[str, Any] = {}
+        try:
+            self._take_faults(faults, infos)
+            if exhausted:
+                self._check_limit(exhausted[-1])
+        finally:
+            # A row that waits for reset() has no result.
+            self.ready = deque(row for row in self.ready if row not in self._broken)
+        for row in np.flatnonzero(infos["_fault"]):
+            self._fault_lines[int(row)] = infos["fault"][row]
+
+    def _look_at_workers(self) -> None:
+        """Find workers that are gone, and environments that take too long."""
+        self._looked = time.monotonic()
+        for worker in list(self.workers):
+            watch = self._watches.get(worker.index)
+            if watch is None or watch.worker is not worker:
+                watch = self._watches[worker.index] = Watch(worker)
+            try:
+                watch.look()
+            except WorkerLostError as error:
+                self._lost(worker, error)
+
+    def _lost(self, worker: WorkerHandle, error: WorkerLostError) -> None:
+        """See to a worker that is gone: rows that were stepping are ready, the others learn of it at their next."""
+        stepping = [row for row in worker.rows if row in self.outstanding]
+        idle = [row for row in worker.rows if row not in self.outstanding and row not in self.ready and self.alive[row]]
+        self.outstanding -= set(stepping)
+        faults = self._lose(worker, error, None, self._take, self._exhausted)
+        self._new_faults += faults
+        policy = self.settings.policy
+        if policy == "raise":
+            return
+        dropped = {fault.environment for fault in faults if fault.kind != "lost with its worker"}
+        gone = dropped if policy == "drop" else set()
+        self.ready.extend(row for row in stepping if row not in gone)
+        self._cut |= set(idle) - gone
+
+    def _report_cut(self, row: int) -> None:
+        rows = self.rows
+        rows.rewards[row], rows.terminated[row], rows.truncated[row] = 0.0, False, True
+        self.ready.append(row)
+
+    def _results_of(self, ids: NDArray) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any], NDArray]:
+        rows = self.rows
+        if self.mode is AutoresetMode.DISABLED:
+            self._needs_reset[ids] = rows.terminated[ids] | rows.truncated[ids]
+        infos: dict[str, Any] = {}
+        for at, row in enumerate(ids.tolist()):
+            self._add_row(infos, at, row, len(ids))
+        return (
+            take_rows(rows.observations, ids), rows.rewards[ids], rows.terminated[ids], rows.truncated[ids], infos, ids,
+        )  # fmt: skip
+
+    def _add_row(self, infos: dict[str, Any], at: int, row: int, count: int) -> None:
+        """Add what one environment had to say to the infos of some, at its place among them."""
+        shared, rows = self.shared, self.rows
+        assert shared is not None
+        entry = self._said.pop(row, None)
+        kind = int(shared.info_kind[row])
+        if kind:
+            shared.info_kind[row] = 0
+            if kind != MAILED:
+                schema = self.schemas[self._owners[row].index][kind - 1]
+                entry = RowInfo(row, numbers_of(schema, shared.info_values[row]))
+        if self._same_step and (rows.terminated[row] or rows.truncated[row]):
+            final_info = (entry.final_info if entry else None) or {}
+            add_info(infos, {"final_obs": self._final_observation(row), "final_info": final_info}, at, count)
+        if entry is not None and entry.info:
+            add_info(infos, entry.info, at, count)
+        line = self._fault_lines.pop(row, None)
+        if line is not None:
+            add_info(infos, {"fault": line}, at, count)
+
+    # All at once
+
+    def _begin_step(self, actions: list[NDArray]) -> None:
+        if self._stepping:
+            self._finish_step()
+        if self.outstanding or self.ready:
+            raise BackendError("step() while results of send() have not been received; call recv() first")
+        for target, given in zip(self._actions, actions, strict=True):
+            target[...] = given
+        self._stepping = True
+        self._hand_out([row for row in range(self.num_envs) if self.alive[row]])
+
+    def _finish_step(self) -> dict[str, Any]:
+        if not self._stepping:
+            return {}
+        self._wait_for(len(self.outstanding) + len(self.ready))
+        self._stepping = False
+        ids = sorted(self.ready)
+        self.ready.clear()
+        self._tell_faults()
+        for dropped in np.flatnonzero(~self.alive):
+            if int(dropped) not in self._fault_lines:
+                self.rows.truncated[dropped] = False
+        infos: dict[str, Any] = {}
+        for row in sorted({*ids, *self._fault_lines}):
+            self._add_row(infos, row, row, self.num_envs)
+        return infos
+
+    # Around it
+
+    def _describe(self, *arguments: Any, **keywords: Any) -> None:
+        super()._describe(*arguments, **keywords)
+        self._same_step = self.mode is AutoresetMode.SAME_STEP
+
+    def _move_to_new_block(self, num_envs: int) -> None:
+        super()._move_to_new_block(num_envs)
+        self._completions.clear()
+        for worker in self.workers:
+            worker.words[worker.first + Line.REQUESTS] = 0
+
+    def _make_rows(self, rows: dict[int, list[tuple[int, int]]]) -> None:
+        self._owners = {row: worker for worker in self.workers for row in worker.rows}
+        super()._make_rows(rows)
+
+    def _start_worker(self, index: int | None = None) -> WorkerHandle:
+        worker = super()._start_worker(index)
+        self._completions[worker.index] = 0
+        return worker
+
+    def _assemble(self, said: dict[int, RowInfo], reset: bool) -> dict[str, Any]:
+        self._said |= said
+        infos: dict[str, Any] = {}
+        for row in self._resetting if reset else ():
+            self._add_row(infos, row, row, self.num_envs)
+        return infos
+
+    def _reset_rows(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> dict[str, Any]:
+        self._settle()
+        self._resetting = rows
+        self.ready = deque(row for row in self.ready if row not in set(rows))
+        self._cut -= set(rows)
+        for row in rows:
+            self._said.pop(row, None)
+            self._fault_lines.pop(row, None)
+        return super()._reset_rows(rows, seeds, options)
+
+    def _resize_rows(self, num_envs: int) -> None:
+        self._settle()
+        self.ready = deque(row for row in self.ready if row < num_envs)
+        self._cut = {row for row in self._cut if row < num_envs}
+        super()._resize_rows(num_envs)
+
+    def _ask_rows(self, rows: list[int], question: Any) -> dict[int, Any]:
+        self._settle()
+        return super()._ask_rows(rows, question)
+
+    def _settle(self) -> None:
+        """Wait until nothing is stepping; results stay ready."""
+        if self.outstanding:
+            self._wait_for(len(self.outstanding) + len(self.ready))
+        self._collect()
