@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,17 +15,19 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A folder imports only from those before it: the way of the data, from files to commands.
 ORDER = (
-    "errors", "bars", "tables", "envs", "vector", "adapters", "rollout", "learn", "evaluation", "runs", "tune",
-    "service", "dashboard", "compat", "bench", "doctor", "cli", "__main__",
-)  # fmt: skip
+    *("errors", "registry", "bars", "tables", "envs", "vector", "adapters", "rollout", "learn", "evaluation", "runs"),
+    *("tune", "service", "dashboard", "compat", "bench", "doctor", "cli", "__main__"),
+)
 # Heavy or optional packages: imported inside the functions that need them, so that everything else works without.
 # Networks and learners are made of torch and may import it at the top; who needs them imports them late.
 LAZY = (
-    "torch", "stable_baselines3", "torchrl", "tensordict", "torchtrade", "ray", "wandb", "optuna", "fastapi", "uvicorn",
-    "sqlalchemy", "matplotlib", "plotext", "pandas", "talib", "plotly", "jinja2", "tensorboard", "onnx", "onnxruntime",
-    "pynvml", "pyinstrument", "scipy", "safetensors",
-)  # fmt: skip
+    *("torch", "stable_baselines3", "torchrl", "tensordict", "torchtrade", "ray", "wandb", "optuna", "fastapi"),
+    *("uvicorn", "sqlalchemy", "matplotlib", "plotext", "pandas", "talib", "plotly", "jinja2", "tensorboard", "onnx"),
+    *("onnxruntime", "pynvml", "pyinstrument", "scipy", "safetensors"),
+)
 LONGEST = 600  # lines
+MOST = 14  # modules at one level of a folder
+FOLDERS = sorted({path.parent for path in MODULES} - {PACKAGE})
 
 
 def part_of(path: Path) -> str:
@@ -32,13 +36,15 @@ def part_of(path: Path) -> str:
     return "" if first == "__init__" else first
 
 
-def imported(path: Path, *, lazy: bool = True) -> Iterator[tuple[str, int]]:
+def imported(path: Path, *, lazy: bool = True, type_checking: bool = True) -> Iterator[tuple[str, int]]:
     """Names of the modules that a file imports, with the line; those in functions too unless `lazy` is false."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if not lazy and (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(node)):
+            continue
+        if not type_checking and is_type_checking(node):
             continue
         if isinstance(node, ast.Import):
             yield from ((name.name, node.lineno) for name in node.names)
@@ -65,6 +71,55 @@ def test_a_module_imports_only_from_folders_above_it(path):
         if parts[0] != "velodrome" or len(parts) < 2 or parts[1] not in ORDER:
             continue
         assert ORDER.index(parts[1]) <= own, f"{name_of(path)}:{line} imports {name}, which lies below it"
+
+
+def reading_order(folder: Path) -> list[str]:
+    """The modules and sub-folders of a folder in the order in which its docstring says to read them."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    parts = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    named = [name for name in re.findall(r"`(\w+)`", text.partition("Read")[2]) if name in parts]
+    return list(dict.fromkeys(named))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_a_folder_says_in_which_order_to_read_it_and_imports_run_that_way(folder):
+    parts = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    order = reading_order(folder)
+    assert set(order) == parts - {"__init__"}, "the docstring names each part after the word Read, in backticks"
+    within = ("velodrome", *folder.relative_to(PACKAGE).parts)
+    for path in (path for path in folder.rglob("*.py") if path != folder / "__init__.py"):
+        own = order.index(path.relative_to(folder).parts[0].removesuffix(".py"))
+        for name, line in imported(path, type_checking=False):
+            parts_of_name = tuple(name.split("."))
+            if parts_of_name[: len(within)] != within or len(parts_of_name) == len(within):
+                continue
+            part = parts_of_name[len(within)]
+            if part in order:
+                assert order.index(part) <= own, f"{name_of(path)}:{line} imports {name}, which is read after it"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_a_folder_can_be_taken_in_at_a_glance(folder):
+    names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert len(names) <= MOST
+    prefixes = Counter(name.split("_")[0] for name in names if "_" in name.strip("_"))
+    assert [prefix for prefix, count in prefixes.items() if count >= 3] == []
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path)], ids=name_of)
+def test_private_names_stay_in_their_folder(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
+        parts = str(node.module).split(".")
+        if parts[0] != "velodrome" or len(parts) < 2 or parts[1] == part_of(path):
+            continue
+        private = [name.name for name in node.names if name.name.startswith("_") and name.name != "__version__"]
+        assert private == [], f"{name_of(path)}:{node.lineno}"
+
+
+def test_the_formatter_decides():
+    skips = sum(path.read_text(encoding="utf-8").count("fmt: skip") for path in MODULES)
+    assert skips < 30
 
 
 def test_every_folder_and_file_of_the_package_has_a_place_in_the_order():

@@ -20,6 +20,8 @@ _HOMES = {
     "describe_features": "velodrome.tables",
     "Market": "velodrome.tables",
     "Basket": "velodrome.tables",
+    "register_env": "velodrome.envs.catalog",
+    "register_algorithm": "velodrome.learn.catalog",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
     "recommend": "velodrome.vector.fleet.autotune",
@@ -54,6 +56,8 @@ __all__ = [
     "make_vec",
     "read_bars",
     "recommend",
+    "register_algorithm",
+    "register_env",
     "resume",
     "synthetic_bars",
     "to_sb3",
@@ -65,6 +69,8 @@ __all__ = [
 if TYPE_CHECKING:
     from velodrome.adapters import from_gymnasium, to_sb3, to_torchrl
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
+    from velodrome.envs.catalog import register_env
+    from velodrome.learn.catalog import register_algorithm
     from velodrome.runs.evaluate import evaluate
     from velodrome.runs.run import Run, resume, train
     from velodrome.tables import (

@@ -15,7 +15,7 @@ from velodrome.bench.contenders import Contender, thread_counts
 from velodrome.bench.options import StepBenchmarkOptions
 from velodrome.bench.problem import StepProblem
 from velodrome.bench.timing import Stepper
-from velodrome.envs.catalog import world_factory
+from velodrome.envs.catalog import CATALOG
 from velodrome.vector.compile.memcpy import copy_floats
 from velodrome.vector.make import make_vec
 from velodrome.vector.native import NativeVectorEnv
@@ -69,7 +69,7 @@ def _ready(problem: StepProblem, num_envs: int, label: str, threads: int, stack:
     stride = count + 8  # an observation row: the account values stay as they are
     stack.callback(numba.set_num_threads, numba.get_num_threads())
     if label == ALONE:
-        world = world_factory("trading")(market=problem.market, **problem.parameters)
+        world = CATALOG.get("trading").make_world(market=problem.market, **problem.parameters)
         envs = NativeVectorEnv(world, num_envs, seed=problem.seed)
         envs.reset()
         write_windows, cursors = envs.window_writer(threads), envs.buffers.out.cursors

@@ -1,26 +1,111 @@
-"""The environments that Velodrome knows by name: a new one is one line here."""
+"""The environments that Velodrome knows by name. An entry says everything that the rest of the package asks of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from velodrome.envs.contract import World
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import ConfigError
+from velodrome.registry import Registry, load
 
-# name -> "module:function"; the function takes the environment's parameters and returns its World.
-CATALOG = {
-    "trading": "velodrome.envs.trading.world:trading_world",
-    "portfolio": "velodrome.envs.portfolio.world:portfolio_world",
-    "cage2": "velodrome.envs.cage2:cage2_world",
-    "template": "velodrome.envs._template:template_world",
-}
+if TYPE_CHECKING:
+    from velodrome.envs.parameters import EnvConfig
+
+Data = Literal["market", "basket"]
+DATA = ("market", "basket", None)
 
 
-def world_factory(name: str) -> Callable[..., World]:
-    """Return the function that makes a World of the named environment."""
-    if name not in CATALOG:
-        legal = tuple(CATALOG)
-        raise ConfigError(f"unknown environment {name!r}; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
-    module, function = CATALOG[name].split(":")
-    return getattr(import_module(module), function)
+@dataclass(frozen=True)
+class EnvEntry:
+    """One environment. What is given as text, "module:name", is imported when it is first needed."""
+
+    name: str
+    world: str | Callable[..., World]  # takes the environment's parameters (and `market`, `split`), returns its World
+    summary: str = ""  # one line for people
+    parameters: str | type[EnvConfig] | None = None  # the model that declares its parameters; None: checked when made
+    presets: str | Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parameters, by name
+    data: Data | None = None  # what it plays on: instruments by themselves, several on one grid, or no prices at all
+    evaluator: str | Callable[..., Any] | None = None  # (market, split, params) -> evaluation.evaluator.Evaluator
+    benchmark: str | Callable[..., Any] | None = None  # what `velodrome bench step` measures; see bench/step.py
+    official: str | Callable[..., Any] | None = None  # an evaluation of its own, for `velodrome eval --official`
+
+    def make_world(self, **values: Any) -> World:
+        """Return the World that these parameters make."""
+        return load(self.world)(**values)
+
+    def parameter_model(self) -> type[EnvConfig] | None:
+        """Return the model of its parameters, None where they are checked only when it is made."""
+        return load(self.parameters)
+
+    def parameter_presets(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the presets of its parameters by name."""
+        return load(self.presets)
+
+
+def _check(entry: EnvEntry) -> None:
+    if entry.data not in DATA:
+        raise ConfigError(f"environment {entry.name!r}: data = {entry.data!r}; legal: 'market', 'basket', None")
+
+
+CATALOG = Registry(
+    "environment",
+    "velodrome.envs",
+    (
+        EnvEntry(
+            "trading",
+            "velodrome.envs.trading.world:trading_world",
+            "one instrument, one account",
+            parameters="velodrome.envs.trading.config:TradingConfig",
+            presets="velodrome.envs.trading.config:PRESETS",
+            data="market",
+            evaluator="velodrome.evaluation.trading.evaluator:TradingGame",
+        ),
+        EnvEntry(
+            "portfolio",
+            "velodrome.envs.portfolio.world:portfolio_world",
+            "many instruments, one account",
+            parameters="velodrome.envs.portfolio.config:PortfolioConfig",
+            presets="velodrome.envs.portfolio.config:PRESETS",
+            data="basket",
+            evaluator="velodrome.evaluation.portfolio.evaluator:PortfolioGame",
+        ),
+        EnvEntry(
+            "cage2",
+            "velodrome.envs.cage2:cage2_world",
+            "defend a network of 13 hosts: CAGE Challenge 2",
+            parameters="velodrome.envs.cage2.config:Cage2Config",
+        ),
+        EnvEntry(
+            "template",
+            "velodrome.envs._template:template_world",
+            "the smallest legal environment, made to be copied",
+            parameters="velodrome.envs._template:TemplateConfig",
+        ),
+    ),
+    _check,
+)
+
+
+def register_env(
+    name: str,
+    world: str | Callable[..., World],
+    *,
+    summary: str = "",
+    parameters: str | type[EnvConfig] | None = None,
+    presets: str | Mapping[str, Mapping[str, Any]] | None = None,
+    data: Data | None = None,
+    evaluator: str | Callable[..., Any] | None = None,
+    benchmark: str | Callable[..., Any] | None = None,
+    replace: bool = False,
+) -> EnvEntry:
+    """Make an environment known by name, so that it is trained, evaluated and benchmarked like Velodrome's own.
+
+    world: a function that takes the environment's parameters and returns its World, or "module:name" of one.
+    data: "market" or "basket" if it plays on prices; its function then takes `market` and `split`, too.
+    A package does the same with an entry point of the group `velodrome.envs` that is an EnvEntry or returns one.
+    """
+    entry = EnvEntry(name, world, summary, parameters, presets or {}, data, evaluator, benchmark)
+    CATALOG.add(entry, replace=replace)
+    return entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import torch
@@ -129,3 +129,10 @@ class ActorCritic(nn.Module):
             body = [layer for layer in trunk.body if isinstance(layer, nn.Linear)]
             found.append([trunk.first.layer, *body, head])  # type: ignore[list-item]
         return found[0], found[1]
+
+
+def network_of_checkpoint(
+    shape: ObservationShape, space: gymnasium.Space, settings: NetworkConfig, _saved: dict[str, Any]
+) -> ActorCritic:
+    """Return a network like the one in a checkpoint."""
+    return ActorCritic(shape, space, settings)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
+from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
 from velodrome.runs.config.parameters import is_rule, price_data, takes_basket, takes_market
 from velodrome.runs.config.run_config import RunConfig
@@ -111,13 +112,8 @@ def make_autoscaler(config: RunConfig) -> Autoscaler | None:
 
 def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:
     """Return the learner of a run."""
-    if config.algorithm == "dqn":
-        from velodrome.learn.dqn import DQN
-
-        return DQN(worlds, config.network, config.dqn, total_steps=config.steps, seed=config.seed)
-    from velodrome.learn.ppo import PPO
-
-    return PPO(worlds, config.network, config.ppo, total_steps=config.steps, seed=config.seed)
+    entry = ALGORITHMS.get(config.algorithm)
+    return entry.make_learner(worlds, config.network, config.learner, total_steps=config.steps, seed=config.seed)
 
 
 # What a checkpoint says about the agent in it
@@ -216,15 +212,7 @@ def load_policy(
     )  # fmt: skip
     space = read_space(agent["actions"])
     settings = NetworkConfig(**agent["network"])
-    network: Any
-    if agent["algorithm"] == "dqn":
-        from velodrome.learn.networks.q_network import QNetwork
-
-        network = QNetwork(shape, space, settings, duelling=plain["duelling"])
-    else:
-        from velodrome.learn.policy import ActorCritic
-
-        network = ActorCritic(shape, space, settings)
+    network = ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain)
     network.load_state_dict(only(tensors, "policy"))
     moments = None
     saved = only(tensors, "moments")
@@ -247,7 +235,6 @@ def build_market(config: RunConfig) -> Market | Basket | None:
 def check_market(config: RunConfig, market: Market | Basket) -> None:
     """Refuse a market that was built already and is not what the environment plays on."""
     wanted = price_data(config.env)
-    if type(market).__name__ != wanted:
-        makers = {"Market": "vd.build_market(bars)", "Basket": "vd.build_basket(bars)"}
-        advice = f"it plays on a {wanted}: {makers[wanted]}" if wanted in makers else "it plays on no market"
+    if type(market).__name__.lower() != wanted:
+        advice = f"it plays on a {wanted}: vd.build_{wanted}(bars)" if wanted else "it plays on no market"
         raise ConfigError(f"market is a {type(market).__name__}, and env = {config.env!r}: {advice}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from velodrome.envs.catalog import world_factory
+from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.vector.backends import TIMEOUT
@@ -24,7 +24,7 @@ def _world(env: str | World, params: dict[str, Any]) -> World:
         return env
     if not isinstance(env, str):
         raise ConfigError(f"env must be the name of an environment or a World, received {env!r}")
-    return world_factory(env)(**params)
+    return CATALOG.get(env).make_world(**params)
 
 
 def make(

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from velodrome.envs.catalog import CATALOG, Data
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.fields import unknown_key
 
 if TYPE_CHECKING:
     from velodrome.envs.parameters import EnvConfig
 
-# Environment -> "module:Model" of its parameters; `PRESETS` of that module, if there are any, may be named as `preset`.
-# The parameters of an environment that is not listed are checked when it is made.
-MODELS = {
-    "trading": "velodrome.envs.trading.config:TradingConfig",
-    "portfolio": "velodrome.envs.portfolio.config:PortfolioConfig",
-    "cage2": "velodrome.envs.cage2.config:Cage2Config",
-    "template": "velodrome.envs._template:TemplateConfig",
-}
-
 
 def check_environment(env: str) -> None:
     """Refuse a name that is neither in the catalogue nor registered with Gymnasium; module:Name is looked up later."""
     import gymnasium
 
-    from velodrome.envs.catalog import CATALOG
-
     if env in CATALOG or env in gymnasium.registry or ":" in env:
         return
-    legal = (*CATALOG, *gymnasium.registry)
+    own = CATALOG.names()
+    legal = (*own, *gymnasium.registry)
     raise ConfigError(
-        f"env = {env!r}: there is no such environment.{did_you_mean(env, legal)} Legal: {', '.join(CATALOG)}, an "
+        f"env = {env!r}: there is no such environment.{did_you_mean(env, legal)} Legal: {', '.join(own)}, an "
         "environment registered with Gymnasium such as CartPole-v1, or module:Name-v1 to import a module first."
     )
 
 
 def is_rule(env: str) -> bool:
     """Return whether an environment is one of the catalogue, compiled from its rule."""
-    from velodrome.envs.catalog import CATALOG
-
     return env in CATALOG
 
 
@@ -56,31 +42,22 @@ def takes_market(env: str) -> bool:
 
 def takes_basket(env: str) -> bool:
     """Return whether an environment plays on a basket: several instruments on one grid."""
-    return price_data(env) == "Basket"
+    return price_data(env) == "basket"
 
 
-@functools.cache
-def price_data(env: str) -> str | None:
-    """Return what an environment takes as `market`, as its signature has it: "Market", "Basket" or None."""
-    from velodrome.envs.catalog import CATALOG, world_factory
-
-    if env not in CATALOG:
-        return None
-    wanted = inspect.signature(world_factory(env)).parameters.get("market")
-    return None if wanted is None else str(wanted.annotation).partition(" ")[0]
+def price_data(env: str) -> Data | None:
+    """Return what an environment plays on: "market", "basket" or None."""
+    return CATALOG.get(env).data if env in CATALOG else None
 
 
 def parameter_model(env: str) -> type[EnvConfig] | None:
     """Return the model that declares an environment's parameters, None where there is none."""
-    if env not in MODELS:
-        return None
-    module, name = MODELS[env].split(":")
-    return getattr(import_module(module), name)
+    return CATALOG.get(env).parameter_model() if env in CATALOG else None
 
 
 def parameter_presets(env: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the presets of an environment's parameters by name."""
-    return getattr(import_module(MODELS[env].split(":")[0]), "PRESETS", {}) if env in MODELS else {}
+    return CATALOG.get(env).parameter_presets() if env in CATALOG else {}
 
 
 def parameter_names(env: str) -> tuple[str, ...]:

@@ -110,11 +110,11 @@ def recommend(env: Any, num_envs: int = 64, *, seconds: float = 2.0, **params: A
     check_num_envs(num_envs)
     if is_foreign(env):
         return recommend_backend(environment_makers(env, params), num_envs, seconds)
-    from velodrome.envs.catalog import world_factory
+    from velodrome.envs.catalog import CATALOG
 
     name = env if isinstance(env, str) else "this"
     if isinstance(env, str):
-        world_factory(env)  # refuses what is no environment at all
+        CATALOG.get(env)  # refuses what is no environment at all
     return Recommendation(
         "native", 0, num_envs,
         f"{name} is a rule of Velodrome, compiled into one loop over all environments in this process, which no worker "
