@@ -159,16 +159,7 @@ def test_resample_matches_the_oracle(seed, begin, text, zone, step):
     series = series_at(nanoseconds(begin) + slots * step, seed)
     bars, close_time = resample(series, text, zone)
     expected = slow_resample(series, text, zone)
-    columns = (
-        bars.time,
-        close_time,
-        bars.open,
-        bars.high,
-        bars.low,
-        bars.close,
-        bars.volume,
-        bars.extra["spread"],
-    )
+    columns = (bars.time, close_time, bars.open, bars.high, bars.low, bars.close, bars.volume, bars.extra["spread"])
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
     assert close_time.dtype == np.int64
 

@@ -10,12 +10,7 @@ from rich.console import Console
 from velodrome import cli
 from velodrome.bench import portfolio_step
 from velodrome.bench.parity import ParityError
-from velodrome.bench.portfolio_step import (
-    PortfolioOptions,
-    check_parity,
-    portfolio_problem,
-    run_portfolio_benchmark,
-)
+from velodrome.bench.portfolio_step import PortfolioOptions, check_parity, portfolio_problem, run_portfolio_benchmark
 from velodrome.bench.rates import RateMeasurement
 from velodrome.errors import ConfigError
 

@@ -20,13 +20,7 @@ from velodrome.bench import vector, vector_contenders
 from velodrome.bench.machine import machine_stamp
 from velodrome.bench.parity import ParityError
 from velodrome.bench.process_peers import PeerFailedError
-from velodrome.bench.vector import (
-    measurement,
-    own_contenders,
-    run_vector_benchmark,
-    straggler_settings,
-    swept_counts,
-)
+from velodrome.bench.vector import measurement, own_contenders, run_vector_benchmark, straggler_settings, swept_counts
 from velodrome.bench.vector_contenders import (
     Policy,
     action_ring,

@@ -215,8 +215,7 @@ def test_liquidation_of_a_long(next_bar, cash):
 
 
 @pytest.mark.parametrize(
-    ("next_bar", "cash"),
-    [(bar(105, 105, high=110), 100.0), (bar(109.5, 105), 50.0), (bar(115, 105), 0.0)],
+    ("next_bar", "cash"), [(bar(105, 105, high=110), 100.0), (bar(109.5, 105), 50.0), (bar(115, 105), 0.0)]
 )
 def test_liquidation_of_a_short(next_bar, cash):
     account = ledger([FLAT_BAR, next_bar], **TENFOLD)

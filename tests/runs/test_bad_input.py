@@ -10,13 +10,7 @@ import pytest
 import torch
 
 import velodrome as vd
-from tests.runs.small_runs import (  # noqa: F401
-    assert_equal_runs,
-    last_tensors,
-    one_thread,
-    rows,
-    small_run,
-)
+from tests.runs.small_runs import assert_equal_runs, last_tensors, one_thread, rows, small_run  # noqa: F401
 from velodrome.errors import BackendError, CheckpointError, ConfigError, LearningError, RunError, StoreError
 from velodrome.runs import checkpoint, setup
 from velodrome.runs.run import Run, _Session

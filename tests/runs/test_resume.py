@@ -8,14 +8,7 @@ import pytest
 from rich.console import Console
 
 import velodrome as vd
-from tests.runs.small_runs import (  # noqa: F401
-    assert_equal_runs,
-    checkpoint_names,
-    one_thread,
-    rows,
-    signals_after,
-    small_run,
-)
+from tests.runs.small_runs import assert_equal_runs, checkpoint_names, one_thread, rows, signals_after, small_run  # noqa: F401
 from velodrome.errors import CheckpointError, RunError
 from velodrome.runs import checkpoint
 from velodrome.runs.run import Run

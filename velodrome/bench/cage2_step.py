@@ -10,15 +10,7 @@ from rich.console import Console
 from velodrome.bench.cage2_peers import RECORDED, cyborg_stepper, mini_cage_stepper, missing_peer
 from velodrome.bench.machine import machine_stamp
 from velodrome.bench.parity import ParityError
-from velodrome.bench.rates import (
-    RING,
-    RateOptions,
-    RateReport,
-    Row,
-    native_row,
-    run_rate_benchmark,
-    thread_choices,
-)
+from velodrome.bench.rates import RING, RateOptions, RateReport, Row, native_row, run_rate_benchmark, thread_choices
 from velodrome.vector.make import make_vec
 
 ACTIONS = 145

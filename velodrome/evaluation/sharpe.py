@@ -66,10 +66,7 @@ def moments(returns: NDArray[np.float64]) -> Moments:
         return Moments(count, math.nan, math.nan, math.nan)
     scaled = centred / math.sqrt(variance)
     return Moments(
-        count,
-        mean / math.sqrt(variance * count / (count - 1)),
-        float(np.mean(scaled**3)),
-        float(np.mean(scaled**4)),
+        count, mean / math.sqrt(variance * count / (count - 1)), float(np.mean(scaled**3)), float(np.mean(scaled**4))
     )
 
 

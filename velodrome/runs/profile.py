@@ -202,10 +202,7 @@ def _spent_table(title: str, what: str, entries: list[Spent]) -> Table:
     shown = entries[:MOST_ROWS]
     if rest:
         calls = sum(entry.calls or 0.0 for entry in rest) if counted else None
-        shown = [
-            *shown,
-            Spent(f"{len(rest)} others", calls, sum(e.seconds for e in rest), sum(e.share for e in rest)),
-        ]
+        shown = [*shown, Spent(f"{len(rest)} others", calls, sum(e.seconds for e in rest), sum(e.share for e in rest))]
     for entry in shown:
         calls_cell = [f"{entry.calls:,.6g}"] if entry.calls is not None else []
         # A kernel's name can be a page of template arguments.

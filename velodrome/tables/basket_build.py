@@ -21,13 +21,7 @@ from velodrome.tables.features.families import DEFAULT_FEATURES
 from velodrome.tables.features.features import FeatureSpec
 from velodrome.tables.grid import Choices, Grid, GridWindow, make_grid
 from velodrome.tables.hashing import content_hash
-from velodrome.tables.recipe import (
-    Instrument,
-    check_same_columns,
-    first_known_row,
-    make_recipe,
-    source_close_time,
-)
+from velodrome.tables.recipe import Instrument, check_same_columns, first_known_row, make_recipe, source_close_time
 from velodrome.tables.scaling import TRAIN, Scaler
 from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, Rows, SplitChoice, make_splits
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from tests.markets import small_market
-from tests.oracles.ledger_comparison import (
-    ENVIRONMENTS,
-    MONEY,
-    LedgerComparison,
-    Outcome,
-    compare_all,
-    shared_words,
-)
+from tests.oracles.ledger_comparison import ENVIRONMENTS, MONEY, LedgerComparison, Outcome, compare_all, shared_words
 from tests.oracles.trading_account import EXIT_CODES, ORDER_CODES
 from tests.oracles.trading_ledger import TradingLedger
 from velodrome.envs.trading import rule as trading

@@ -109,8 +109,7 @@ def test_training_per_bar_is_training_per_sample_to_the_rounding(kind):
 
 
 @pytest.mark.parametrize(
-    ("bars", "steps", "once", "each"),
-    [(100, 64, True, True), (100, 32, True, False), (100, 8, False, False)],
+    ("bars", "steps", "once", "each"), [(100, 64, True, True), (100, 32, True, False), (100, 8, False, False)]
 )
 def test_bars_are_encoded_where_that_is_less_work(bars, steps, once, each):
     market = small_market(bars=bars)  # of which 96 have complete windows

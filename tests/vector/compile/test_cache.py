@@ -15,11 +15,7 @@ REPOSITORY = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("changed_rewards.py")
 # Places of a weight in `changed_rewards.py`.
 CHANGED = ("the_code", "a_constant", "a_closure", "one_of_two_closures", "a_compiled_helper", "a_module")
-UNUSUAL = (
-    "a_function_in_a_closure",
-    "a_constant_named_like_a_part_of_the_rule",
-    "a_module_named_math_something",
-)
+UNUSUAL = ("a_function_in_a_closure", "a_constant_named_like_a_part_of_the_rule", "a_module_named_math_something")
 
 
 def user() -> Any:

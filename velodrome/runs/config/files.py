@@ -32,8 +32,7 @@ CHOOSERS = ("env", "algorithm", "market.source")
 
 
 def load_run_config(
-    source: str | Path | Mapping[str, Any] | RunConfig | None = None,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    source: str | Path | Mapping[str, Any] | RunConfig | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()
 ) -> RunConfig:
     """Return the configuration of a run.
 
