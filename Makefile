@@ -11,7 +11,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # handed out as tests/conftest.py orders them, the longest first, not by the number of their tests.
 WORKERS ?= 2
 
-.PHONY: help demo test lint bench test-slow browser clean
+.PHONY: help demo test lint bench test-slow docs wheel services clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -35,12 +35,19 @@ bench: $(INSTALLED) ## measure steps and training steps a second on this machine
 test-slow: $(INSTALLED) ## run the tests that take minutes
 	@$(BIN)/python -m pytest -q -m slow
 
+docs: $(INSTALLED) ## build the documentation as a site in build/site; a broken link is an error
+	@$(BIN)/python -m zensical build --strict
+
+wheel: $(INSTALLED) ## build what pip installs, in dist/
+	@$(BIN)/python -m build --wheel --no-isolation
+
 clean: ## remove .venv, caches and build outputs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-browser: ## install chromium (as root, Debian), which the tests of reports look at pages with
-	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y chromium; } >/dev/null
+services: ## install chromium and PostgreSQL (as root, Debian), which some tests need
+	@{ command -v chromium && ls /usr/lib/postgresql/*/bin/initdb; } >/dev/null 2>&1 || \
+	{ apt-get -qq update && apt-get -qq install -y chromium postgresql; } >/dev/null
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; found = "%d.%d" % sys.version_info[:2]; sys.exit(0 if found in ("3.11", "3.12", "3.13") else \

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 import subprocess
 import sys
@@ -18,11 +17,9 @@ from velodrome.errors import ConfigError, MissingDependencyError
 from velodrome.runs.store.schema import VERSION, StoreError, tables
 from velodrome.runs.store.store import FILE_NAME, MetricRow, RunRecord, SqlStore, Store, open_store
 
-POSTGRES = os.environ.get("VELODROME_TEST_POSTGRES")
-
 WRITER = """
 import sys
-from velodrome.runs.store import MetricRow, RunRecord, SqlStore
+from velodrome.runs.store.store import MetricRow, RunRecord, SqlStore
 url, run, shared, batches = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 store = SqlStore(url)
 store.create_run(RunRecord(run, run, "/nowhere"))
@@ -37,21 +34,24 @@ class TestSqlite(StoreContract):
         return open_store(tmp_path)
 
 
-@pytest.mark.skipif(not POSTGRES, reason="set VELODROME_TEST_POSTGRES to the URL of an empty database to run these")
 class TestPostgres(StoreContract):
     folder: Path | None = None
+
+    @pytest.fixture(autouse=True)
+    def _database(self, postgres_url):
+        type(self).url = postgres_url
 
     def open(self, tmp_path) -> Store:
         if self.folder != tmp_path:  # a new test: begin with an empty database
             self.folder = tmp_path
-            store = SqlStore(str(POSTGRES))
+            store = SqlStore(self.url)
             with store._engine.begin() as connection:
                 tables().metadata.drop_all(connection)
             store.close()
-        return SqlStore(str(POSTGRES))
+        return SqlStore(self.url)
 
     def test_several_processes_write_at_once_and_lose_nothing(self, store):
-        write_at_once(store, str(POSTGRES))
+        write_at_once(store, self.url)
 
 
 def write_at_once(store: Store, url: str, writers: int = 4, batches: int = 25) -> None:

@@ -1,0 +1,72 @@
+"""What people install: the wheel holds everything that a training needs, and the documentation builds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(command: list[str], folder: Path, **environment: str) -> str:
+    """What a command prints; its failure fails the test with all of that."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    pytest.importorskip("build")
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)], folder)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_every_file_of_the_package(wheel):
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    tracked = run(["git", "ls-files", "velodrome"], ROOT).split()
+    assert [name for name in tracked if name not in packed] == []
+
+
+def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_path):
+    home, work = tmp_path / "environment", tmp_path / "work"
+    work.mkdir()
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    site = Path(run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], work).strip())
+    # Its dependencies are those of the tests: downloading torch again would take minutes and show nothing more.
+    (site / "dependencies.pth").write_text(shared_site_packages())
+    installer = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    run([*installer, "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)], work)
+    where = run([str(python), "-c", "import velodrome; print(velodrome.__file__)"], work)
+    assert where.startswith(str(home))
+    run([str(home / "bin" / "velodrome"), "train", "smoke"], work, OMP_NUM_THREADS="1")
+    assert len(list(work.glob("runs/*/report.html"))) == 1
+
+
+def shared_site_packages() -> str:
+    """The folders that the packages of this interpreter lie in, a line each."""
+    folders = [sysconfig.get_path("purelib"), *(path for path in sys.path if path.endswith("site-packages"))]
+    return "\n".join(dict.fromkeys(folders)) + "\n"
+
+
+@pytest.mark.skipif(find_spec("zensical") is None, reason="the extra `docs` is not installed")
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "velodrome").symlink_to(ROOT / "velodrome")
+    run([sys.executable, "-m", "zensical", "build", "--strict"], tmp_path)
+    reference = (tmp_path / "build" / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    assert "make_vec" in reference
