@@ -236,7 +236,7 @@ def test_an_interrupt_writes_what_is_left():
 PROGRAM = """
 import os, signal, sys, threading, time
 from velodrome.runs.metrics import MetricsWriter
-from velodrome.runs.sinks import JsonLinesSink
+from velodrome.runs.store.sinks import JsonLinesSink
 from pathlib import Path
 path, how = Path(sys.argv[1]), sys.argv[2]
 writer = MetricsWriter([JsonLinesSink(path)], flush_every_seconds=60.0 if how != "killed" else 0.1)

@@ -289,7 +289,7 @@ PROGRAM = """
 import sys, time
 from rich.console import Console
 from rich.segment import Segment
-from velodrome.runs.live import LiveView, choose_mode
+from velodrome.runs.live.display import LiveView, choose_mode
 target = Console()
 with LiveView(10_000_000, "training", target, choose_mode(target)) as view:
     print("started", view.mode)

@@ -120,7 +120,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from velodrome.runs.metrics import Entry
-from velodrome.runs.sinks import JsonLinesSink
+from velodrome.runs.store.sinks import JsonLinesSink
 sink = JsonLinesSink(Path(sys.argv[1]))
 sink.write([Entry(1, 1.0, {"a": 1.0})])
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))

@@ -164,7 +164,7 @@ def test_rewards_that_a_wrapper_changes_are_what_is_summed():
 CUDA_SCRIPT = """
 import json, sys
 import torch, velodrome as vd
-from velodrome.vector.monitor import VecMonitor
+from velodrome.vector.fleet.monitor import VecMonitor
 found = {}
 for backend in ("native", "cuda"):
     envs = VecMonitor(vd.make_vec("template", 3, backend=backend, seed=5, length=7, check_actions=False), sys.argv[1])
@@ -457,7 +457,7 @@ def test_a_killed_process_leaves_its_episodes(tmp_path):
     script = textwrap.dedent(
         """
         import os, signal, sys
-        from tests.vector.test_monitor import VecMonitor, counting, play
+        from tests.vector.fleet.test_monitor import VecMonitor, counting, play
         envs = VecMonitor(counting((2, 2)), sys.argv[1])
         envs.reset()
         play(envs, 20)
