@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from velodrome.envs.contract import World
 from velodrome.errors import ConfigError
 from velodrome.registry import Registry, load
 
 if TYPE_CHECKING:
+    from velodrome.envs.contract import World
     from velodrome.envs.parameters import EnvConfig
 
 Data = Literal["market", "basket"]
