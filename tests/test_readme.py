@@ -17,6 +17,7 @@ import velodrome as vd
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "tour.md")  # run from top to bottom
 SESSIONS = [path for path in sorted((ROOT / "docs").glob("*.md")) if ">>> " in path.read_text(encoding="utf-8")]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -59,13 +60,12 @@ def defender(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_python_of_the_readme_runs_from_top_to_bottom(newcomer, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, newcomer, monkeypatch, capsys):
     monkeypatch.chdir(newcomer)
-    shown = blocks(README, "python")
-    assert len(shown) >= 5
-    namespace: dict = {"__name__": "readme"}
-    for number, block in enumerate(shown):
-        exec(compile(block, f"README.md, Python block {number + 1}", "exec"), namespace)
+    namespace: dict = {"__name__": page.stem}
+    for number, block in enumerate(blocks(page, "python")):
+        exec(compile(block, f"{page.name}, Python block {number + 1}", "exec"), namespace)
     capsys.readouterr()
 
 
@@ -77,10 +77,10 @@ MEASURING = ("velodrome bench", "velodrome profile")
     "command",
     [
         pytest.param(command, marks=pytest.mark.slow if command.startswith(MEASURING) else ())
-        for command in commands(README)
+        for command in dict.fromkeys(command for page in PAGES for command in commands(page))
     ],
 )
-def test_a_command_of_the_readme_works(command, newcomer, defender):
+def test_a_command_that_a_page_shows_works(command, newcomer, defender):
     words = shlex.split(command)
     folder = defender if "--official" in words else newcomer
     if words[0] == "make":
@@ -99,7 +99,7 @@ def test_a_command_of_the_readme_works(command, newcomer, defender):
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file()  # run by tests/test_examples.py
     else:
-        pytest.fail(f"the README shows a command that no test knows how to check: {command}")
+        pytest.fail(f"a page shows a command that no test knows how to check: {command}")
 
 
 @pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.name)
@@ -122,6 +122,10 @@ def test_paths_and_links_that_a_page_names_exist(path):
     # The site of the docs reaches files outside them by their address in the repository.
     elsewhere = re.findall(r"\]\(https://github.com/velodrome-rl/velodrome/blob/main/([^)#]+)\)", text)
     assert missing + [link for link in elsewhere if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_docs_hold_every_page_that_they_promise():
