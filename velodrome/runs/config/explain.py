@@ -1,52 +1,69 @@
-"""Every field of a run's configuration, explained: as a table, as text, as commented YAML, as a page of the docs.
+"""Every field of a run's configuration, explained: as tables, as text, as commented YAML, as a page of the docs.
 
-python -m velodrome.runs.config.explain docs/configuration.md      writes the page's tables anew
+python -m velodrome.runs.config.explain docs/configuration.md      rewrites the page's tables
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.fields import FieldLine, field_lines
+from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.files import describe_presets
-from velodrome.runs.config.messages import SECTIONS
-from velodrome.runs.config.parameters import parameter_model, parameter_presets, resolved_parameters
-from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.config.text import value_text
+from velodrome.runs.config.messages import legal_values, section_fields
+from velodrome.runs.config.parameters import resolved_parameters
+from velodrome.runs.config.run_config import SECTIONS, RunConfig, section_model
 
-RUN = "run"  # what the fields outside any section are listed under
-COMMENT_WIDTH = 100  # columns of a comment in YAML
+RUN = "run"  # the name for the fields outside any section
+WIDTH = 100  # columns of a comment in YAML, and of help
 TABLES_BEGIN = "<!-- tables: python -m velodrome.runs.config.explain docs/configuration.md -->"
 TABLES_END = "<!-- end of tables -->"
 ALSO_LISTED = ("portfolio",)  # environments whose parameters the page of the docs has beside those of trading
 
 
+class FieldLine(NamedTuple):
+    """One field, ready to be shown."""
+
+    key: str  # dotted, such as ppo.gamma
+    legal: str
+    default: str  # as YAML
+    meaning: str
+
+    @property
+    def sentence(self) -> str:
+        """What the field means and takes."""
+        return f"{self.meaning}. Takes: {self.legal}"
+
+
 def section_lines(env: str = "trading") -> dict[str, list[FieldLine]]:
-    """Return every field by section, those of an environment's own parameters among them."""
-    lines = {RUN: [line for line in field_lines(RunConfig) if line.key != "params"]}
-    for name in RunConfig.model_fields:
-        if name in SECTIONS:
-            lines[name] = field_lines(SECTIONS[name], f"{name}.")
-        elif name == "params":
-            lines[name] = parameter_lines(env)
+    """Return every field by section, those of an environment's own parameters and of all algorithms among them."""
+    own = {name: field for name, field in RunConfig.model_fields.items() if name not in SECTIONS}
+    undeclared = {"params": own.pop("params")}
+    lines = {RUN: _lines(own, "")}
+    for name in dict.fromkeys([*RunConfig.model_fields, *ALGORITHMS.names()]):
+        if name in own:
+            continue
+        fields = section_fields(name, env)
+        lines[name] = _lines(fields, f"{name}.") if fields else _lines(undeclared, "")
     return lines
 
 
-def parameter_lines(env: str) -> list[FieldLine]:
-    """Return the parameters of an environment; the field `params` itself where they are not known."""
-    model, presets = parameter_model(env), parameter_presets(env)
-    if model is None:
-        return [line for line in field_lines(RunConfig) if line.key == "params"]
-    choice = FieldLine(
-        "params.preset", f"one of {', '.join(presets)}, or null", None,
-        f"set of parameters of {env} to start from; those named beside it win",
-    )  # fmt: skip
-    return [*([choice] if presets else []), *field_lines(model, "params.")]
+def _lines(fields: Mapping[str, Any], prefix: str) -> list[FieldLine]:
+    return [
+        FieldLine(
+            f"{prefix}{name}",
+            legal_values(field),
+            value_text(field.get_default(call_default_factory=True)),
+            field.description or "",
+        )
+        for name, field in fields.items()
+    ]
 
 
 def section_meaning(section: str, env: str = "trading") -> str:
@@ -55,7 +72,7 @@ def section_meaning(section: str, env: str = "trading") -> str:
         return "The run as a whole."
     if section == "params":
         return f"Parameters of the environment itself; these are those of {env}."
-    return (SECTIONS[section].__doc__ or "").strip().partition("\n")[0]
+    return (section_model(section).__doc__ or "").strip().partition("\n")[0]
 
 
 def chosen_lines(section: str | None, env: str = "trading") -> dict[str, list[FieldLine]]:
@@ -65,14 +82,13 @@ def chosen_lines(section: str | None, env: str = "trading") -> dict[str, list[Fi
         return lines
     if section in lines:
         return {section: lines[section]}
-    for name, found in lines.items():
-        for line in found:
-            if line.key == section:
-                return {name: [line]}
-    legal = [*lines, *(line.key for found in lines.values() for line in found)]
+    by_key = {line.key: (name, line) for name, found in lines.items() for line in found}
+    if section in by_key:
+        name, line = by_key[section]
+        return {name: [line]}
     raise ConfigError(
-        f"there is no section or field {section!r}.{did_you_mean(section, legal)} Sections: {', '.join(lines)}; a "
-        "field is written with its section, such as ppo.clip."
+        f"there is no section or field {section!r}.{did_you_mean(section, [*lines, *by_key])} Sections: "
+        f"{', '.join(lines)}; a field is written with its section, such as ppo.clip."
     )
 
 
@@ -86,37 +102,31 @@ def explain(section: str | None = None, env: str = "trading") -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    tables: list[Any] = []
-    for name, lines in chosen_lines(section, env).items():
-        table = Table(title=f"{name}: {escape(section_meaning(name, env))}", title_justify="left", expand=True)
-        table.add_column("key", no_wrap=True)
-        table.add_column("takes", ratio=3, overflow="fold")
-        table.add_column("default", ratio=2, overflow="fold")
-        table.add_column("meaning", ratio=5, overflow="fold")
-        for line in lines:
-            table.add_row(line.key, escape(line.legal), escape(value_text(line.default)), escape(line.meaning))
-        tables.append(table)
+    def table(title: str, headings: Mapping[str, int], rows: Iterable[Iterable[str]]) -> Table:
+        made = Table(title=escape(title), title_justify="left", expand=True)
+        for heading, share in headings.items():  # a share of 0 is the key, which stays in one line
+            made.add_column(heading, no_wrap=not share, ratio=share or None, overflow="fold")
+        for row in rows:
+            made.add_row(*map(escape, row))
+        return made
+
+    headings = {"key": 0, "takes": 3, "default": 2, "meaning": 5}
+    tables = [
+        table(f"{name}: {section_meaning(name, env)}", headings, lines)
+        for name, lines in chosen_lines(section, env).items()
+    ]
     if section is None:
-        table = Table(title="presets", title_justify="left", expand=True)
-        table.add_column("preset", no_wrap=True)
-        table.add_column("what it is for", ratio=1)
-        for preset, meaning in describe_presets().items():
-            table.add_row(preset, escape(meaning))
-        tables.append(table)
+        tables.append(table("presets", {"preset": 0, "what it is for": 1}, describe_presets().items()))
     return Group(*tables)
 
 
-def help_text(section: str | None = None, env: str = "trading", width: int = 100) -> str:
+def help_text(section: str | None = None, env: str = "trading") -> str:
     """Return the same as plain text, for --help: a line for each field with its default, then what it means."""
     parts = []
     for name, lines in chosen_lines(section, env).items():
         parts.append(f"{name}: {section_meaning(name, env)}")
         for line in lines:
-            parts.append(f"  {line.key}={value_text(line.default)}")
-            parts.append(textwrap.fill(
-                _sentence(line), width, initial_indent="      ", subsequent_indent="      ",
-                break_long_words=False, break_on_hyphens=False,
-            ))  # fmt: skip
+            parts += [f"  {line.key}={line.default}", *_wrapped(line.sentence, "      ")]
         parts.append("")
     if section is None:
         parts.append("presets: given in place of a configuration file")
@@ -124,66 +134,67 @@ def help_text(section: str | None = None, env: str = "trading", width: int = 100
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _wrapped(text: str, indent: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(WIDTH, indent, indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
+
+
 # YAML
+
+# Texts that stand without quotes: words, paths and timeframes, unless readers of YAML 1.1 see a truth value in them.
+PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)(?:[a-z/]|\./)[\w./+-]*|[1-9]\d*[a-z]+", re.A | re.I)
+
+
+def value_text(value: Any) -> str:
+    """Return a value as YAML in one line that readers of versions 1.1 and 1.2 take for the same."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{value_text(key)}: {value_text(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, float):
+        text = repr(value).replace("inf", ".inf").replace("nan", ".nan")
+        return text if "." in text else text.replace("e", ".0e")
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if PLAIN.fullmatch(value):
+        return value
+    if value.isprintable():
+        return "'" + value.replace("'", "''") + "'"
+    # JSON's escapes are legal in YAML; it leaves some that YAML must have.
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)
 
 
 def to_yaml(config: RunConfig, comments: bool = True) -> str:
     """Return the whole configuration as YAML that loads again to an equal one.
 
-    With comments, what each field means stands above it, and parameters of the environment that were not set stand as
-    comments with the values that they have.
+    With comments, the meaning of each field stands above it, and parameters of the environment that were not set stand
+    as comments with the values that they have.
     """
-    content = config.content()
     lines = section_lines(config.env)
+    known = {line.key: line for found in lines.values() for line in found}
     written: list[str] = []
-    for key, value in content.items():
-        if key not in lines:
-            written += _field_text(_line_of(key, lines[RUN]), value, "", comments)
+
+    def write(key: str, value: Any, indent: str = "", mark: str = "") -> None:
+        if comments and key in known:
+            written.extend(_wrapped(known[key].sentence, f"{indent}# "))
+        name = key.partition(".")[2] or key
+        written.append(f"{indent}{mark}{value_text(name)}: {value_text(value)}")
+
+    for section, content in config.content().items():
+        if section not in lines:
+            write(section, content)
             continue
         if comments:
-            written += ["", *_comment(section_meaning(key, config.env), "")]
-        if key == "params":
-            written += _parameter_text(config, lines[key], comments)
-        else:
-            written.append(f"{key}:")
-            for name, inner in value.items():
-                written += _field_text(_line_of(f"{key}.{name}", lines[key]), inner, "  ", comments)
+            written += ["", *_wrapped(section_meaning(section, config.env), "# ")]
+        unset = {}
+        if section == "params" and comments and "params" not in known:
+            resolved = {"preset": None, **resolved_parameters(config.env, content)}
+            unset = {line.key[7:]: resolved[line.key[7:]] for line in lines[section]}
+        written.append(f"{section}:" if content or unset else f"{section}: {{}}")
+        for name, value in {**unset, **content}.items():
+            write(f"{section}.{name}", value, "  ", "" if name in content else "#")
     return "\n".join(written) + "\n"
-
-
-def _parameter_text(config: RunConfig, lines: Iterable[FieldLine], comments: bool) -> list[str]:
-    known = {line.key.removeprefix("params."): line for line in lines}
-    if not comments or "params" in known:
-        inner = [f"  {value_text(name)}: {value_text(value)}" for name, value in config.params.items()]
-        return ["params:", *inner] if inner else ["params: {}"]
-    resolved = {"preset": None, **resolved_parameters(config.env, config.params)}
-    written = ["params:"]
-    for name, line in known.items():
-        if name in config.params:
-            written += _field_text(line, config.params[name], "  ", comments)
-        else:
-            written += [*_comment(_sentence(line), "  "), f"  #{name}: {value_text(resolved[name])}"]
-    return written
-
-
-def _line_of(key: str, lines: Iterable[FieldLine]) -> FieldLine:
-    return next(line for line in lines if line.key == key)
-
-
-def _field_text(line: FieldLine, value: Any, indent: str, comments: bool) -> list[str]:
-    setting = f"{indent}{line.key.rpartition('.')[2]}: {value_text(value)}"
-    return [*_comment(_sentence(line), indent), setting] if comments else [setting]
-
-
-def _sentence(line: FieldLine) -> str:
-    return f"{line.meaning}. Takes: {line.legal}"
-
-
-def _comment(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, COMMENT_WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
 
 
 # Markdown
@@ -195,7 +206,7 @@ def markdown_table(section: str | None = None, env: str = "trading") -> str:
     if section is None:
         parts += ["### Presets", "", *_markdown_rows(("preset", "what it is for"), describe_presets().items()), ""]
     for name, lines in chosen_lines(section, env).items():
-        rows = [(f"`{line.key}`", line.legal, f"`{value_text(line.default)}`", line.meaning) for line in lines]
+        rows = [(f"`{line.key}`", line.legal, f"`{line.default}`", line.meaning) for line in lines]
         parts += [f"### {name}", "", section_meaning(name, env), ""]
         parts += [*_markdown_rows(("key", "takes", "default", "meaning"), rows), ""]
         if section is None and name == "params":
@@ -210,7 +221,7 @@ def _markdown_rows(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -
 
 
 def with_tables(page: str) -> str:
-    """Return a page of the docs with the tables between its two marks written anew."""
+    """Return a page of the docs with the tables between its two marks brought up to date."""
     before, begin, rest = page.partition(TABLES_BEGIN)
     _, end, after = rest.partition(TABLES_END)
     if not begin or not end:
@@ -219,7 +230,7 @@ def with_tables(page: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the tables of the pages named anew."""
+    """Rewrite the tables of the pages named."""
     for name in arguments:
         page = Path(name)
         page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
