@@ -10,7 +10,7 @@ from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
-from velodrome.runs.config.parameters import is_rule, price_data, takes_basket, takes_market
+from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.vector.config import MEBIBYTE
 
@@ -227,9 +227,10 @@ def load_policy(
 
 def build_market(config: RunConfig) -> Market | Basket | None:
     """Return the market or the basket of a run, as its environment takes it; None for environments without one."""
-    if not takes_market(config.env):
+    data = price_data(config.env)
+    if data is None:
         return None
-    return config.market.build_basket() if takes_basket(config.env) else config.market.build()
+    return config.market.build_basket() if data == "basket" else config.market.build()
 
 
 def check_market(config: RunConfig, market: Market | Basket) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
-from velodrome.runs.config.parameters import takes_market
+from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate_run
 from velodrome.runs.folder import RunFolder, run_folders
@@ -133,7 +133,7 @@ def walk_forward(
     from velodrome.tables.splits import fold_splits
 
     config, folder, run_before = _configuration(run_or_config, root)
-    if not takes_market(config.env):
+    if price_data(config.env) is None:
         raise ConfigError(
             f"env = {config.env!r} plays on no market, so that nothing follows its data; walk-forward is for trading "
             "and portfolios."

@@ -175,25 +175,27 @@ def to_yaml(config: RunConfig, comments: bool = True) -> str:
     known = {line.key: line for found in lines.values() for line in found}
     written: list[str] = []
 
-    def write(key: str, value: Any, indent: str = "", mark: str = "") -> None:
-        if comments and key in known:
-            written.extend(_wrapped(known[key].sentence, f"{indent}# "))
-        name = key.partition(".")[2] or key
-        written.append(f"{indent}{mark}{value_text(name)}: {value_text(value)}")
+    def write(prefix: str, name: str, setting: str) -> None:
+        line = known.get(f"{prefix}{name}")
+        indent = "  " if prefix else ""
+        if comments and line is not None:
+            written.extend(_wrapped(line.sentence, f"{indent}# "))
+        written.append(f"{indent}{setting}")
 
     for section, content in config.content().items():
         if section not in lines:
-            write(section, content)
+            write("", section, f"{section}: {value_text(content)}")
             continue
         if comments:
             written += ["", *_wrapped(section_meaning(section, config.env), "# ")]
-        unset = {}
+        unset: dict[str, Any] = {}
         if section == "params" and comments and "params" not in known:
             resolved = {"preset": None, **resolved_parameters(config.env, content)}
-            unset = {line.key[7:]: resolved[line.key[7:]] for line in lines[section]}
+            unset = {name: resolved[name] for name in section_fields("params", config.env)}
         written.append(f"{section}:" if content or unset else f"{section}: {{}}")
         for name, value in {**unset, **content}.items():
-            write(f"{section}.{name}", value, "  ", "" if name in content else "#")
+            setting = f"{value_text(name)}: {value_text(value)}"
+            write(f"{section}.", name, setting if name in content else f"#{setting}")
     return "\n".join(written) + "\n"
 
 

@@ -6,27 +6,19 @@ YAML is read by the rules of its version 1.2, as most people expect it: `1e-3` i
 from __future__ import annotations
 
 import functools
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.market import SYNTHETIC
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
-from velodrome.runs.config.parameters import check_environment
-from velodrome.runs.config.run_config import (
-    Choices,
-    RunConfig,
-    check_algorithm,
-    dotted,
-    nested,
-    respelled,
-    section_model,
-)
+from velodrome.runs.config.run_config import Choices, RunConfig, dotted, nested, respelled, section_model
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
@@ -56,27 +48,7 @@ def load_run_config(
         source = {}  # the default preset's choices are for its own environment
     layers = _read_source(source)
     layers.append(Layer("", _with_full_keys(given, layers)))
-    choices = _choices(layers)
-    settings: dict[str, Any] = {}
-    told: dict[str, str] = {}  # messages by key
-    for key, (value, index) in _merged(layers).items():
-        if _left_behind(key, value, index, layers, choices):
-            continue
-        problem = problem_of(key, value, choices)
-        if problem is None:
-            settings[key] = value
-        else:
-            told[key] = f"{layers[index].origin}{problem}"
-    try:
-        config = RunConfig.model_validate(nested(settings))
-    except ValidationError as error:
-        for key, problem in model_problems(error, settings):
-            if key or not told:  # what fields say together counts once each of them is legal
-                told.setdefault(key, f"{_origin(key, layers)}{problem}")
-        raise ConfigError("\n".join(told.values())) from error
-    if told:
-        raise ConfigError("\n".join(told.values()))
-    return config
+    return _checked(layers)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -169,20 +141,13 @@ def _read_source(source: Any) -> list[Layer]:
             f"a configuration is {source!r}; give the path of a file, the name of a preset, a mapping or a RunConfig."
         )
     path = Path(source).expanduser()
-    if not _exists(path):
+    if not os.path.exists(path):  # Path.exists raises for the text of a file in place of its name
         raise ConfigError(_not_found(path))
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a configuration file ({', '.join(SUFFIXES)}) or a preset.")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a configuration file ends in {', '.join(SUFFIXES)}.")
     return _with_preset(f"{path}: ", read_file(path))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # not even a legal path, such as the text of a file in place of its name
-        return False
 
 
 def _not_found(path: Path) -> str:
@@ -209,22 +174,7 @@ def _with_preset(origin: str, content: Mapping[Any, Any]) -> list[Layer]:
 
 def _settings(content: Mapping[Any, Any]) -> dict[str, Any]:
     """Return settings by dotted key; an empty section, such as one in which every line is a comment, has none."""
-    _check_key_types(content)
-    plain: dict[str, Any] = {}
-    for key, value in respelled(content).items():
-        if key == "params" or ("." not in key and section_model(key) is not None):
-            value = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-            if value in (None, {}):
-                continue
-            _check_key_types(value if isinstance(value, Mapping) else {})
-        plain |= dotted({key: value})
-    return plain
-
-
-def _check_key_types(content: Mapping[Any, Any]) -> None:
-    for key in content:
-        if not isinstance(key, str):
-            raise ConfigError(f"the key {key!r} is of type {type(key).__name__}; keys are texts, such as steps.")
+    return {key: value for key, value in respelled(dotted(content)).items() if "." in key or value != {}}
 
 
 # Overrides
@@ -250,24 +200,20 @@ def _read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, A
 
 
 def _with_full_keys(given: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
-    """Return overrides by dotted key, short keys completed by the sections in use."""
-    _check_key_types(given)
-    settings = _settings({key: value for key, value in given.items() if not _is_short(key)})
-    # "source" chooses which sections are in use, so it goes first.
-    for key in sorted(filter(_is_short, given), key=lambda key: key != "source"):
-        full = _full_key(key, _choices([*layers, Layer("", settings)]))
+    """Return overrides by dotted key; the last part of one will do where only one section in use has it."""
+    settings = _settings(given)
+    short = [key for key in settings if "." not in key and key not in RunConfig.model_fields and not section_model(key)]
+    values = {key: settings.pop(key) for key in short}
+    for key in sorted(short, key=lambda key: key != "source"):  # the source decides which fields are in use
+        choices = Choices.among(_merged([*layers, Layer("", settings)]))
+        full = _full_key(key, choices)
         if full in settings:
             raise ConfigError(f"{key} and {full} are one setting; give it once.")
-        settings[full] = given[key]
+        settings[full] = values[key]
     return settings
 
 
-def _is_short(key: str) -> bool:
-    return "." not in key and key not in RunConfig.model_fields and key != "num_envs" and section_model(key) is None
-
-
 def _full_key(key: str, choices: Choices) -> str:
-    """Return the dotted key that a short one stands for."""
     every = [full for full in all_fields(choices.env) if full.partition(".")[2] == key]
     # Where none is in use, the message that it has no effect says more than that it is unknown.
     found = [full for full in every if choices.idle(full) is None] or every
@@ -281,43 +227,52 @@ def _full_key(key: str, choices: Choices) -> str:
 # Putting together
 
 
-def _merged(layers: Sequence[Layer]) -> dict[str, tuple[Any, int]]:
-    """Return every setting by key: its value, and the index of the layer that set it last."""
-    return {key: (value, index) for index, layer in enumerate(layers) for key, value in layer.settings.items()}
+def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
+    return {key: value for layer in layers for key, value in layer.settings.items()}
 
 
-def _choices(layers: Sequence[Layer]) -> Choices:
-    """Return what decides which fields have an effect; a choice of the wrong type is left for the models to refuse."""
-    made = RunConfig.model_construct().choices
-    chosen = {key: value for layer in layers for key, value in layer.settings.items()}
-    env, algorithm, source = (chosen.get(key) for key in ("env", "algorithm", "market.source"))
-    if isinstance(env, str):
-        made = made._replace(env=env)
-        check_environment(env)
-    if isinstance(algorithm, str):
-        made = made._replace(algorithm=algorithm)
-        check_algorithm(algorithm)
-    return made._replace(source=str(source)) if isinstance(source, str | Path) else made
+def _checked(layers: Sequence[Layer]) -> RunConfig:
+    """Return what the layers say together, or refuse it with a message for every key that is wrong."""
+    choices = Choices.among(_merged(layers))
+    settings: dict[str, Any] = {}
+    told: dict[str, str] = {}  # messages by what they are about
+    for index, layer in enumerate(layers):
+        later = _merged(layers[index + 1 :])
+        env = _merged(layers[: index + 1]).get("env", RunConfig.model_construct().env)
+        for key, value in layer.settings.items():
+            idle = choices.idle(key)
+            chosen_otherwise = idle is not None and idle.chooser in later
+            if key in later or chosen_otherwise or _left_behind(key, layer.settings, env, later):
+                continue
+            problem = idle.told(key) if idle else problem_of(key, value, choices)
+            if problem is None:
+                settings[key] = value
+            else:  # of a whole section without effect, one key is told
+                told.setdefault(idle.reason if idle else key, f"{layer.origin}{problem}")
+    try:
+        config = RunConfig.model_validate(nested(settings))
+    except ValidationError as error:
+        for key, problem in model_problems(error, settings):
+            if key or not told:  # whether fields agree matters once each of them is legal
+                told.setdefault(key, f"{_origin(key, layers)}{problem}")
+        raise ConfigError("\n".join(told.values())) from error
+    if told:
+        raise ConfigError("\n".join(told.values()))
+    return config
 
 
-def _left_behind(key: str, value: Any, index: int, layers: Sequence[Layer], choices: Choices) -> bool:
-    """Return whether a setting was for something that a later layer has replaced by another choice."""
-    later = {name for layer in layers[index + 1 :] for name in layer.settings}
+def _left_behind(key: str, own: Mapping[str, Any], env: Any, later: Mapping[str, Any]) -> bool:
+    """Return whether a setting was for an environment, or for a process, that later settings replace by another."""
     if key.partition(".")[0] == "params":
-        env = _choices(layers[: index + 1]).env
-        return env != choices.env
-    own_source = layers[index].settings.get("market.source")
-    if "market.source" in later and str(own_source) in SYNTHETIC and choices.source not in SYNTHETIC:
+        return later.get("env", env) != env
+    if key == "market.timeframe" or (key == "market.symbols" and isinstance(own[key], int)):
         # Files bring their own instruments and bars.
-        if key == "market.timeframe" or (key == "market.symbols" and isinstance(value, int)):
-            return True
-    idle = choices.idle(key)
-    return idle is not None and idle.chooser in later
+        source = own.get("market.source")
+        return str(source) in SYNTHETIC and str(later.get("market.source", source)) not in SYNTHETIC
+    return False
 
 
 def _origin(key: str, layers: Sequence[Layer]) -> str:
-    """Return the origin of the last layer that set a field, or something in a section; '' is the whole."""
-    for layer in reversed(layers):
-        if any(name == key or name.startswith(f"{key}.") for name in layer.settings):
-            return layer.origin
-    return ""
+    """Return the origin of the last layer that set a field, or something in a section; '' if none did."""
+    found = [layer for layer in layers if any(f"{name}.".startswith(f"{key}.") for name in layer.settings)]
+    return found[-1].origin if found else ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
 
@@ -23,11 +24,19 @@ SYNTHETIC = {
     "regimes": ("length", "seed", "start", "price", "volatility", "persistence", "states"),
     "factors": ("length", "seed", "start", "price", "volatility", "drift", "phi", "common"),
 }
-FOR_PROCESSES = frozenset(name for names in SYNTHETIC.values() for name in names)
 FOR_FILES = ("timezone", "day_first")
-# Fields that only one of the two kinds of price data has a use for.
-FOR_MARKETS, FOR_BASKETS = ("session",), ("min_instruments",)
+FOR_SOME_SOURCES = frozenset(FOR_FILES).union(*SYNTHETIC.values())
+FOR_DATA = {"session": "market", "min_instruments": "basket"}  # fields that only one kind of price data uses
 FEWEST_INSTRUMENTS = 2  # of a basket
+
+
+def unused_by_source(name: str, source: str) -> str | None:
+    """Return why a field of the market has no effect with a source, None if it has one."""
+    if name not in FOR_SOME_SOURCES or name in SYNTHETIC.get(source, FOR_FILES):
+        return None
+    if source in SYNTHETIC:
+        return f"market.source is the built-in process {source}, which has no {name}"
+    return f"market.source is a path ({source}), and {name} is for a built-in process"
 
 
 class Section(BaseModel):
@@ -36,21 +45,29 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def setting(default: Any, meaning: str, *, legal: str | None = None, **limits: Any) -> Any:
-    """Declare a field: its default, its meaning and its limits; `legal` says in words what its type does not."""
+def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
+    """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not."""
     return Field(default, description=meaning, json_schema_extra={"legal": legal} if legal else None, **limits)
+
+
+def _text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.date) else str(value) if isinstance(value, Path) else value
+
+
+Text = Annotated[str, BeforeValidator(_text)]  # may be given as a path or a date
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 
 
 class MarketConfig(Section):
     """The price data, and what an agent sees of it."""
 
-    source: str = setting(
+    source: Text = setting(
         "ar1",
         "where bars come from: a built-in process, or a price file or folder (write ./ar1 for a folder of that name)",
         legal=f"path, or one of {', '.join(SYNTHETIC)}",
         min_length=1,
     )
-    symbols: int | tuple[str, ...] | None = setting(
+    symbols: int | Names | None = setting(
         None,
         "files: instruments to keep, all if null; built-in process: their names or number, 1 if null",
         legal="list of names, or for a built-in process a number, or null",
@@ -79,18 +96,18 @@ class MarketConfig(Section):
     common: float = setting(
         0.5, "factors: share of the noise's variance that instruments have in common", ge=0.0, le=0.6
     )
-    features: tuple[str, ...] | dict[str, tuple[str, ...]] | None = setting(
+    features: Names | dict[str, Names] | None = setting(
         None,
         "what each bar of a window shows (`velodrome data features` lists the names); if null, eight features that do "
         "not depend on the price level",
         legal="list of names, or {timeframe: list of names}, or null",
     )
-    windows: int | dict[str, int] = setting(
+    windows: PositiveInt | dict[str, PositiveInt] = setting(
         32,
-        "bars that an observation shows, of the traded timeframe or by timeframe",
+        "bars that an observation shows, of the traded timeframe or by timeframe; {} shows none",
         legal="whole number ≥ 1, or {timeframe: whole number ≥ 1}",
     )
-    splits: dict[str, float] | dict[str, tuple[str | None, str | None]] = setting(
+    splits: dict[str, float] | dict[str, tuple[Text | None, Text | None]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
         "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
         legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side",
@@ -104,36 +121,6 @@ class MarketConfig(Section):
         1, "portfolio: decisions begin once this number of instruments has complete windows", ge=1
     )
     check_leaks: bool = setting(True, "prove while building that no feature or window knows the future")
-
-    @field_validator("source", mode="before")
-    @classmethod
-    def _path_is_text(cls, source: Any) -> Any:
-        return str(source) if isinstance(source, Path) else source
-
-    @field_validator("symbols", "features", mode="before")
-    @classmethod
-    def _one_name_is_a_list(cls, names: Any) -> Any:
-        return (names,) if isinstance(names, str) else names
-
-    @field_validator("splits", mode="before")
-    @classmethod
-    def _dates_are_text(cls, splits: Any) -> Any:
-        def text(moment: Any) -> Any:
-            return moment.isoformat() if isinstance(moment, datetime.date) else moment
-
-        if not isinstance(splits, dict):
-            return splits
-        return {
-            name: [text(moment) for moment in ends] if isinstance(ends, list | tuple) else ends
-            for name, ends in splits.items()
-        }
-
-    @field_validator("windows")
-    @classmethod
-    def _windows_have_bars(cls, windows: int | dict[str, int]) -> int | dict[str, int]:
-        if any(length < 1 for length in (windows.values() if isinstance(windows, dict) else (windows,))):
-            raise ValueError("a window needs at least 1 bar; {} shows none")
-        return windows
 
     @model_validator(mode="after")
     def _symbols_fit_the_source(self) -> MarketConfig:

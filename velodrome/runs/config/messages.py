@@ -38,8 +38,9 @@ def all_fields(env: str) -> dict[str, FieldInfo]:
 def legal_values(field: FieldInfo) -> str:
     """Return in words what a field takes."""
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    if "legal" in extra:
-        return str(extra["legal"])
+    legal: Any = extra.get("legal")
+    if legal:
+        return legal() if callable(legal) else legal
     if extra.get("number"):  # a parameter of an environment, which may be a range
         kind = "whole number" if extra["whole"] else "number"
         return f"{kind} {extra['low']:g} … {extra['high']:g}, or a range [low, high]; unit: {extra['unit']}"
@@ -66,13 +67,17 @@ def _kind_text(kind: Any, bounds: str) -> str:
 
 
 def _plural(kind: str) -> str:
-    return kind.replace("number", "numbers", 1)
+    return kind if kind.startswith("[") else kind.replace("number", "numbers", 1)
 
 
 def _range_text(metadata: Iterable[Any]) -> str:
     signs = {annotated_types.Ge: "≥", annotated_types.Gt: ">", annotated_types.Le: "≤", annotated_types.Lt: "<"}
-    ends = {sign: _number_text(getattr(bound, kind.__name__.lower()))
-            for kind, sign in signs.items() for bound in metadata if isinstance(bound, kind)}
+    ends = {
+        sign: _number_text(getattr(bound, kind.__name__.lower()))
+        for kind, sign in signs.items()
+        for bound in metadata
+        if isinstance(bound, kind)
+    }
     if list(ends) == ["≥", "≤"]:
         return f" {ends['≥']} … {ends['≤']}"
     return f" {' and '.join(f'{sign} {end}' for sign, end in ends.items())}" if ends else ""
@@ -93,7 +98,7 @@ def _accepts(kind: Any, wanted: type) -> bool:
 
 
 def problem_of(key: str, value: Any, choices: Choices) -> str | None:
-    """Return what is wrong with a setting that the models would not notice or explain: the key, or true for a number."""
+    """Return what is wrong with a setting and would not be told by the models: its key, or true where a number goes."""
     section, dot, name = key.partition(".") if "." in key else ("", "", key)
     fields = section_fields(section, choices.env)
     if section == "params" and not fields:  # parameters that are not declared
@@ -162,7 +167,10 @@ def model_problems(error: ValidationError, settings: Mapping[str, Any]) -> Itera
             yield key, f"{key}: {reason}"
         elif section and len(location) == 1:
             example = next(iter(section.model_fields))
-            yield key, f"{key} = {_shown(settings[key])}: it is a section; write settings in it, such as {key}.{example}."
+            yield (
+                key,
+                f"{key} = {_shown(settings[key])}: it is a section; write settings in it, such as {key}.{example}.",
+            )
         elif location:
             fields = (section or RunConfig).model_fields
             yield key, wrong_value(key, fields[key.rpartition(".")[2]], settings[key], reason)

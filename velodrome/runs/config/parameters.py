@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from velodrome.envs.parameters import EnvConfig
 
 
-def check_environment(env: str) -> None:
-    """Refuse a name that neither the catalogue nor Gymnasium knows; module:Name is looked up later."""
+def known_environment(env: str) -> str:
+    """Return a name that the catalogue or Gymnasium knows, and refuse others; module:Name is looked up later."""
+    if env in CATALOG or ":" in env:
+        return env
     import gymnasium
 
-    if env in CATALOG or env in gymnasium.registry or ":" in env:
-        return
+    if env in gymnasium.registry:
+        return env
     own = CATALOG.names()
     raise ConfigError(
         f"env = {env!r}: there is no such environment.{did_you_mean(env, (*own, *gymnasium.registry))} Legal: "
@@ -87,7 +89,7 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if callable(value):
             raise ConfigError(
-                f"params.{name} is the function {getattr(value, '__qualname__', value)}. A run's configuration is kept "
+                f"params.{name} is the function {getattr(value, '__qualname__', value)}; a run's configuration is kept "
                 "as text, so that the run can be resumed: use a value that has a name."
             )
     try:

@@ -9,28 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
-from velodrome.runs.config.market import (
-    FOR_BASKETS,
-    FOR_FILES,
-    FOR_MARKETS,
-    FOR_PROCESSES,
-    SYNTHETIC,
-    MarketConfig,
-    Section,
-    setting,
-)
-from velodrome.runs.config.parameters import (
-    check_environment,
-    checked_parameters,
-    is_rule,
-    price_data,
-    resolved_parameters,
-)
+from velodrome.runs.config import parameters
+from velodrome.runs.config.market import FOR_DATA, MarketConfig, Section, Text, setting, unused_by_source
+from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
@@ -69,7 +55,7 @@ class EvaluationConfig(Section):
 class LoggingConfig(Section):
     """Where a run writes what happened."""
 
-    folder: str = setting("runs", "folder in which every run has a folder of its own", min_length=1)
+    folder: Text = setting("runs", "folder in which every run has a folder of its own", min_length=1)
     store: str | None = setting(
         None,
         "SQLAlchemy URL of the store of all runs, such as postgresql+psycopg://host/name; an SQLite file in the folder "
@@ -81,10 +67,15 @@ class LoggingConfig(Section):
     wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
     wandb_mode: Literal["offline", "online"] = setting("offline", "online sends while the run goes on")
 
-    @field_validator("folder", mode="before")
-    @classmethod
-    def _path_is_text(cls, folder: Any) -> Any:
-        return str(folder) if isinstance(folder, Path) else folder
+
+def known_algorithm(name: str) -> str:
+    """Return a name that the catalogue of algorithms knows, and refuse others."""
+    if name in ALGORITHMS:
+        return name
+    legal = ALGORITHMS.names()
+    raise ConfigError(
+        f"algorithm = {name!r}: there is no such algorithm.{did_you_mean(name, legal)} Legal: {', '.join(legal)}."
+    )
 
 
 class RunConfig(Section):
@@ -103,15 +94,17 @@ class RunConfig(Section):
         max_length=100,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
     )
-    seed: int = setting(
-        0, "of environments, networks and sampling", legal="whole number 0 … 2^63 − 1", ge=0, lt=2**63
-    )
-    env: str = setting(
+    seed: int = setting(0, "of environments, networks and sampling", legal="whole number 0 … 2^63 − 1", ge=0, lt=2**63)
+    env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
         "trading",
         "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
         legal="name of an environment",
     )
-    algorithm: str = setting("ppo", "how the agent learns; its section has the details", legal="name of an algorithm")
+    algorithm: Annotated[str, AfterValidator(known_algorithm)] = setting(
+        "ppo",
+        "how the agent learns; its section has the details",
+        legal=lambda: f"one of {', '.join(ALGORITHMS.names())}",
+    )
     steps: int = setting(2_000_000, "environment steps in all, over all environments", ge=1)
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", "where environments and networks live; auto is cuda where that is usable, else cpu"
@@ -133,42 +126,28 @@ class RunConfig(Section):
     def _sections_and_spellings(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        content = respelled(given)
-        if "vector.num_envs" in content:
-            vector = content.get("vector") or {}
-            own = vector.model_dump(exclude_unset=True) if isinstance(vector, BaseModel) else vector
-            content["vector"] = {**own, "num_envs": content.pop("vector.num_envs")}
+        content = nested(respelled(dotted(given)))
         algorithm = content.get("algorithm")
-        if isinstance(algorithm, str) and algorithm in ALGORITHMS and algorithm not in cls.model_fields:
+        if isinstance(algorithm, str) and algorithm not in cls.model_fields and algorithm in ALGORITHMS:
             content.setdefault(algorithm, {})
         # Read while pydantic validates, so that its errors name the section.
-        extra = {name: functools.partial(_read_section, name, content[name]) for name in content.keys() - cls.model_fields}
-        return {**content, **extra}
-
-    @field_validator("env")
-    @classmethod
-    def _environment_exists(cls, env: str) -> str:
-        check_environment(env)
-        return env
-
-    @field_validator("algorithm")
-    @classmethod
-    def _algorithm_exists(cls, algorithm: str) -> str:
-        check_algorithm(algorithm)
-        return algorithm
+        for name in content.keys() - cls.model_fields:
+            content[name] = functools.partial(_read_section, name, content[name])
+        return content
 
     @field_validator("params")
     @classmethod
     def _parameters_are_legal(cls, params: dict[str, Any], info: Any) -> dict[str, Any]:
         # Without a legal `env` only the error about that is told.
-        return checked_parameters(info.data["env"], params) if "env" in info.data else params
+        return parameters.checked_parameters(info.data["env"], params) if "env" in info.data else params
 
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
-        defaults = dotted(type(self).model_construct().model_dump())
+        extra = {name: type(section)() for name, section in (self.__pydantic_extra__ or {}).items()}
+        defaults = dotted(type(self).model_construct(**extra).model_dump())
         for key, value in dotted(self.model_dump()).items():
             idle = self.choices.idle(key)
-            if idle is not None and value != defaults.get(key, value):
+            if idle is not None and value != defaults[key]:
                 raise ConfigError(idle.told(key))
         self._check_backend()
         length = getattr(self.learner, "rollout_length", 1)
@@ -243,7 +222,7 @@ class RunConfig(Section):
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
         content["vector"] = [vector.num_envs, scaling]
-        content["params"] = sorted(resolved_parameters(self.env, self.params).items())
+        content["params"] = sorted(parameters.resolved_parameters(self.env, self.params).items())
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def usable_device(self) -> Literal["cpu", "cuda"]:
@@ -275,6 +254,11 @@ def section_model(name: str) -> type[BaseModel] | None:
     return ALGORITHMS.get(name).config_model() if name in ALGORITHMS else None
 
 
+def is_section(name: str) -> bool:
+    """Return whether a name is that of a section; `params` is one, whose fields the environment declares."""
+    return name == "params" or section_model(name) is not None
+
+
 def _read_section(name: str, given: Any) -> BaseModel:
     model = section_model(name)
     if model is None:
@@ -282,27 +266,25 @@ def _read_section(name: str, given: Any) -> BaseModel:
     return model.model_validate(given)
 
 
-def check_algorithm(name: str) -> None:
-    """Refuse an algorithm that the catalogue does not know."""
-    if name not in ALGORITHMS:
-        legal = ALGORITHMS.names()
-        raise ConfigError(
-            f"algorithm = {name!r}: there is no such algorithm.{did_you_mean(name, legal)} Legal: {', '.join(legal)}."
-        )
-
-
 # Settings by dotted key
 
 
-def dotted(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted key, such as ppo.clip; what is no section, or not given as one, stays whole."""
+def dotted(content: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return settings by dotted key, such as ppo.clip; a section that is empty, or not given as a mapping, is one."""
     settings: dict[str, Any] = {}
     for key, value in content.items():
-        if isinstance(value, Mapping) and value and (key == "params" or section_model(key) is not None):
-            settings |= {f"{key}.{name}": inner for name, inner in value.items()}
+        given = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+        if isinstance(given, Mapping) and given and (key == "env" or is_section(key)):
+            settings |= {f"{key}.{_named(name)}": inner for name, inner in given.items()}
         else:
-            settings[key] = value
+            settings[_named(key)] = {} if given is None and is_section(key) else given
     return settings
+
+
+def _named(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ConfigError(f"the key {key!r} is of type {type(key).__name__}; keys are texts, such as steps.")
+    return key
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,17 +299,12 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def respelled(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the fields' own names in place of other spellings."""
-    env = content.get("env")
-    if isinstance(env, Mapping) and set(env) == {"id"}:
-        content = {**content, "env": env["id"]}
+def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by the fields' own keys in place of other spellings."""
     for spelling, key in SPELLINGS.items():
-        section, _, name = key.rpartition(".")
-        inner = content.get(section) if section else None
-        if spelling in content and (key in content or (isinstance(inner, Mapping) and name in inner)):
+        if spelling in settings and key in settings:
             raise ConfigError(f"{spelling} and {key} are one setting; give it once.")
-    return {SPELLINGS.get(key, key): value for key, value in content.items()}
+    return {SPELLINGS.get(key, key): value for key, value in settings.items()}
 
 
 # Settings without effect
@@ -351,23 +328,32 @@ class Choices(NamedTuple):
     algorithm: str
     source: str  # of the market
 
+    @classmethod
+    def among(cls, settings: Mapping[str, Any]) -> Choices:
+        """Return the choices that settings by dotted key make; one of a wrong type is left for the models to refuse."""
+        env, algorithm, source = (settings.get(key) for key in ("env", "algorithm", "market.source"))
+        made = RunConfig.model_construct().choices
+        if isinstance(env, str):
+            made = made._replace(env=parameters.known_environment(env))
+        if isinstance(algorithm, str):
+            made = made._replace(algorithm=known_algorithm(algorithm))
+        return made._replace(source=str(source)) if isinstance(source, str | Path) else made
+
     def idle(self, key: str) -> Idle | None:
         """Return why a dotted key has no effect, None if it has one."""
         section, _, name = key.partition(".")
-        env, data = self.env, price_data(self.env)
-        if section == "market" or key in ("evaluation.split", "evaluation.final_split"):
-            if data is None:
-                return Idle("env", f"env is {env}, which plays on no market")
-            if name in FOR_PROCESSES and self.source not in SYNTHETIC:
-                return Idle("market.source", f"market.source is a path ({self.source}), and {name} is for a built-in process")
-            if name in (*FOR_PROCESSES, *FOR_FILES) and name not in SYNTHETIC.get(self.source, FOR_FILES):
-                return Idle("market.source", f"market.source is the built-in process {self.source}, which has no {name}")
-            if name in (FOR_MARKETS if data == "basket" else FOR_BASKETS):
+        data = price_data(self.env)
+        if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
+            return Idle("env", f"env is {self.env}, which plays on no market")
+        if section == "market":
+            reason = unused_by_source(name, self.source)
+            if reason is not None:
+                return Idle("market.source", reason)
+            if FOR_DATA.get(name, data) != data:
                 kind = "one grid of several instruments" if data == "basket" else "each instrument by itself"
-                return Idle("env", f"env is {env}, which plays on {kind} and has no use for {name}")
-        elif section == "vector" and name in WORKER_FIELDS and is_rule(env):
-            return Idle("env", f"env is {env}, a rule of Velodrome, which needs no worker processes")
+                return Idle("env", f"env is {self.env}, which plays on {kind} and has no use for {name}")
+        elif section == "vector" and name in WORKER_FIELDS and is_rule(self.env):
+            return Idle("env", f"env is {self.env}, a rule of Velodrome, which needs no worker processes")
         elif section != self.algorithm and issubclass(section_model(section) or Section, LearnerConfig):
             return Idle("algorithm", f"algorithm is {self.algorithm}")
         return None
-
