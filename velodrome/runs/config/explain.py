@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic.fields import FieldInfo
+
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.files import describe_presets
@@ -43,27 +45,18 @@ class FieldLine(NamedTuple):
 
 def section_lines(env: str = "trading") -> dict[str, list[FieldLine]]:
     """Return every field by section, those of an environment's own parameters and of all algorithms among them."""
-    own = {name: field for name, field in RunConfig.model_fields.items() if name not in SECTIONS}
-    undeclared = {"params": own.pop("params")}
-    lines = {RUN: _lines(own, "")}
-    for name in dict.fromkeys([*RunConfig.model_fields, *ALGORITHMS.names()]):
-        if name in own:
-            continue
-        fields = section_fields(name, env)
-        lines[name] = _lines(fields, f"{name}.") if fields else _lines(undeclared, "")
+    fields = RunConfig.model_fields
+    lines = {RUN: [_line(name, fields[name]) for name in fields if name not in {*SECTIONS, "params"}]}
+    for name in dict.fromkeys([*fields, *ALGORITHMS.names()]):
+        if name == "params" or section_model(name):
+            lines[name] = [_line(f"{name}.{inner}", field) for inner, field in section_fields(name, env).items()]
+    lines["params"] = lines["params"] or [_line("params", fields["params"])]  # where they are not declared
     return lines
 
 
-def _lines(fields: Mapping[str, Any], prefix: str) -> list[FieldLine]:
-    return [
-        FieldLine(
-            f"{prefix}{name}",
-            legal_values(field),
-            value_text(field.get_default(call_default_factory=True)),
-            field.description or "",
-        )
-        for name, field in fields.items()
-    ]
+def _line(key: str, field: FieldInfo) -> FieldLine:
+    default = value_text(field.get_default(call_default_factory=True))
+    return FieldLine(key, legal_values(field), default, field.description or "")
 
 
 def section_meaning(section: str, env: str = "trading") -> str:
@@ -72,7 +65,7 @@ def section_meaning(section: str, env: str = "trading") -> str:
         return "The run as a whole."
     if section == "params":
         return f"Parameters of the environment itself; these are those of {env}."
-    return (section_model(section).__doc__ or "").strip().partition("\n")[0]
+    return str(getattr(section_model(section), "__doc__", "")).strip().partition("\n")[0]
 
 
 def chosen_lines(section: str | None, env: str = "trading") -> dict[str, list[FieldLine]]:

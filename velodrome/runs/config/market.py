@@ -47,7 +47,8 @@ class Section(BaseModel):
 
 def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
     """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not."""
-    return Field(default, description=meaning, json_schema_extra={"legal": legal} if legal else None, **limits)
+    extra: Any = {"legal": legal} if legal else None
+    return Field(default, description=meaning, json_schema_extra=extra, **limits)
 
 
 def _text(value: Any) -> Any:

@@ -39,7 +39,7 @@ def legal_values(field: FieldInfo) -> str:
     """Return in words what a field takes."""
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     legal: Any = extra.get("legal")
-    if legal:
+    if legal is not None:
         return legal() if callable(legal) else legal
     if extra.get("number"):  # a parameter of an environment, which may be a range
         kind = "whole number" if extra["whole"] else "number"
@@ -99,15 +99,12 @@ def _accepts(kind: Any, wanted: type) -> bool:
 
 def problem_of(key: str, value: Any, choices: Choices) -> str | None:
     """Return what is wrong with a setting and would not be told by the models: its key, or true where a number goes."""
-    section, dot, name = key.partition(".") if "." in key else ("", "", key)
+    section, name = _parts(key)
     fields = section_fields(section, choices.env)
     if section == "params" and not fields:  # parameters that are not declared
         return None
-    if name not in fields and (dot or section_model(name) is None):
+    if name not in fields and (section or section_model(name) is None):
         return unknown_key(key, choices)
-    idle = choices.idle(key)
-    if idle is not None:
-        return idle.told(key)
     if isinstance(value, bool) and section != "params" and not _accepts(fields[name].annotation, bool):
         return wrong_value(key, fields[name], value)
     return None
@@ -115,27 +112,31 @@ def problem_of(key: str, value: Any, choices: Choices) -> str | None:
 
 def unknown_key(key: str, choices: Choices) -> str:
     """Return what to say about an unknown dotted key: the nearest one, and the legal names beside it."""
-    section, dot, name = key.partition(".") if "." in key else ("", "", key)
+    section, name = _parts(key)
     legal = section_fields(section, choices.env)
-    field, inner_dot, inner = name.partition(".")
-    if inner_dot and field in legal:
+    field, dot, inner = name.partition(".")
+    if dot and field in legal:
         whole = f"{section}.{field}"
         return f"{key!r} is not a key: {whole} is one value. Write it whole, such as {whole}={{{inner}: …}}."
     in_use = [full for full in all_fields(choices.env) if choices.idle(full) is None]
-    elsewhere = {full.partition(".")[2]: full for full in reversed(in_use)}
-    suggested = [elsewhere[name]] if name in elsewhere else []
-    suggested += [f"{section}{dot}{near}" for near in difflib.get_close_matches(name, legal, n=1)]
-    suggested += [elsewhere[near] for near in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)]
-    if not legal:  # an unknown section
-        suggested = difflib.get_close_matches(key, in_use, n=1) + suggested
-        return f"unknown key {key!r}.{_hint(suggested)} Sections: {', '.join(SECTIONS)}, params."
-    where = f"Legal in {section}" if section else "Legal"
+    elsewhere = {_parts(full)[1]: full for full in reversed(in_use)}
+    beside = {other: f"{section}.{other}" if section else other for other in legal}
+    suggested = [
+        *(difflib.get_close_matches(key, in_use, n=1) if not legal else ()),
+        *(elsewhere[other] for other in elsewhere if other == name),
+        *(beside[other] for other in difflib.get_close_matches(name, beside, n=1)),
+        *(elsewhere[other] for other in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)),
+    ]
+    hint = f" Did you mean {suggested[0]!r}?" if suggested else ""
+    where = "Sections" if not legal else f"Legal in {section}" if section else "Legal"
     whose = f" They are parameters of {choices.env!r}." if section == "params" else ""
-    return f"unknown key {key!r}.{_hint(suggested)} {where}: {', '.join(legal)}.{whose}"
+    return f"unknown key {key!r}.{hint} {where}: {', '.join(legal or SECTIONS)}.{whose}"
 
 
-def _hint(suggested: list[str]) -> str:
-    return f" Did you mean {suggested[0]!r}?" if suggested else ""
+def _parts(key: str) -> tuple[str, str]:
+    """Return section and name of a dotted key; the section of a field outside any is ''."""
+    section, dot, name = key.partition(".")
+    return (section, name) if dot else ("", key)
 
 
 def wrong_value(key: str, field: FieldInfo, received: Any, reason: str = "") -> str:
@@ -159,20 +160,15 @@ def model_problems(error: ValidationError, settings: Mapping[str, Any]) -> Itera
         location = [str(part) for part in problem["loc"]]
         section = section_model(location[0]) if location else None
         key = ".".join(location[: 2 if section else 1])
-        cause = problem.get("ctx", {}).get("error")
-        reason = str(problem["msg"]).removeprefix("Value error, ") if problem["type"] == "value_error" else ""
-        if isinstance(cause, ConfigError):  # says all that there is to say
-            yield key, str(cause)
-        elif section and key not in settings:
-            yield key, f"{key}: {reason}"
+        reason = str(problem["msg"]).removeprefix("Value error, ")
+        if isinstance(problem.get("ctx", {}).get("error"), ConfigError):  # says all that there is to say
+            yield key, reason
+        elif key not in settings:  # what fields say together
+            yield key, f"{key}: {reason}" if key else reason
         elif section and len(location) == 1:
-            example = next(iter(section.model_fields))
-            yield (
-                key,
-                f"{key} = {_shown(settings[key])}: it is a section; write settings in it, such as {key}.{example}.",
-            )
-        elif location:
-            fields = (section or RunConfig).model_fields
-            yield key, wrong_value(key, fields[key.rpartition(".")[2]], settings[key], reason)
+            example = f"{key}.{next(iter(section.model_fields))}"
+            yield key, f"{key} = {_shown(settings[key])}: it is a section; write settings in it, such as {example}."
         else:
-            yield key, str(problem["msg"])
+            field = (section or RunConfig).model_fields[key.rpartition(".")[2]]
+            own = reason if problem["type"] == "value_error" else ""
+            yield key, wrong_value(key, field, settings[key], own)

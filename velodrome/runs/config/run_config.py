@@ -91,8 +91,7 @@ class RunConfig(Section):
         None,
         "of the run and its folder; made from the time and the environment if null",
         legal="letters, digits, '.', '_' and '-', 100 at most, or null",
-        max_length=100,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
     )
     seed: int = setting(0, "of environments, networks and sampling", legal="whole number 0 … 2^63 − 1", ge=0, lt=2**63)
     env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
@@ -254,11 +253,6 @@ def section_model(name: str) -> type[BaseModel] | None:
     return ALGORITHMS.get(name).config_model() if name in ALGORITHMS else None
 
 
-def is_section(name: str) -> bool:
-    """Return whether a name is that of a section; `params` is one, whose fields the environment declares."""
-    return name == "params" or section_model(name) is not None
-
-
 def _read_section(name: str, given: Any) -> BaseModel:
     model = section_model(name)
     if model is None:
@@ -270,14 +264,15 @@ def _read_section(name: str, given: Any) -> BaseModel:
 
 
 def dotted(content: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return settings by dotted key, such as ppo.clip; a section that is empty, or not given as a mapping, is one."""
+    """Return settings by dotted key, such as ppo.clip; a section that is empty or not a mapping stays as it is."""
     settings: dict[str, Any] = {}
     for key, value in content.items():
         given = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-        if isinstance(given, Mapping) and given and (key == "env" or is_section(key)):
+        if isinstance(given, Mapping) and given and (key in ("env", "params") or section_model(key)):
             settings |= {f"{key}.{_named(name)}": inner for name, inner in given.items()}
         else:
-            settings[_named(key)] = {} if given is None and is_section(key) else given
+            empty = given is None and (key == "params" or section_model(key))
+            settings[_named(key)] = {} if empty else given
     return settings
 
 
