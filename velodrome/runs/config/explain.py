@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,10 +75,9 @@ def chosen_lines(section: str | None, env: str = "trading") -> dict[str, list[Fi
         return lines
     if section in lines:
         return {section: lines[section]}
-    by_key = {line.key: (name, line) for name, found in lines.items() for line in found}
+    by_key = {line.key: {name: [line]} for name, found in lines.items() for line in found}
     if section in by_key:
-        name, line = by_key[section]
-        return {name: [line]}
+        return by_key[section]
     raise ConfigError(
         f"there is no section or field {section!r}.{did_you_mean(section, [*lines, *by_key])} Sections: "
         f"{', '.join(lines)}; a field is written with its section, such as ppo.clip."
@@ -95,36 +94,36 @@ def explain(section: str | None = None, env: str = "trading") -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    def table(title: str, headings: Mapping[str, int], rows: Iterable[Iterable[str]]) -> Table:
-        made = Table(title=escape(title), title_justify="left", expand=True)
-        for heading, share in headings.items():  # a share of 0 is the key, which stays in one line
-            made.add_column(heading, no_wrap=not share, ratio=share or None, overflow="fold")
+    tables = []
+    for title, headings, rows in _tables(section, env):
+        table = Table(title=escape(title), title_justify="left", expand=True)
+        for heading, share in headings.items():
+            table.add_column(heading, no_wrap=share == 0, ratio=share or None, overflow="fold")
         for row in rows:
-            made.add_row(*map(escape, row))
-        return made
-
-    headings = {"key": 0, "takes": 3, "default": 2, "meaning": 5}
-    tables = [
-        table(f"{name}: {section_meaning(name, env)}", headings, lines)
-        for name, lines in chosen_lines(section, env).items()
-    ]
-    if section is None:
-        tables.append(table("presets", {"preset": 0, "what it is for": 1}, describe_presets().items()))
+            table.add_row(*map(escape, row))
+        tables.append(table)
     return Group(*tables)
+
+
+def _tables(section: str | None, env: str) -> Iterator[tuple[str, dict[str, int], Iterable[tuple[str, ...]]]]:
+    """Yield title, headings with their shares of the width (0: what it needs) and rows, of the presets at the end."""
+    for name, lines in chosen_lines(section, env).items():
+        yield f"{name}: {section_meaning(name, env)}", {"key": 0, "takes": 3, "default": 2, "meaning": 5}, lines
+    if section is None:
+        yield "presets: given in place of a file", {"preset": 0, "what it is for": 1}, describe_presets().items()
 
 
 def help_text(section: str | None = None, env: str = "trading") -> str:
     """Return the same as plain text, for --help: a line for each field with its default, then what it means."""
     parts = []
-    for name, lines in chosen_lines(section, env).items():
-        parts.append(f"{name}: {section_meaning(name, env)}")
-        for line in lines:
-            parts += [f"  {line.key}={line.default}", *_wrapped(line.sentence, "      ")]
-        parts.append("")
-    if section is None:
-        parts.append("presets: given in place of a configuration file")
-        parts.extend(f"  {preset:12} {meaning}" for preset, meaning in describe_presets().items())
-    return "\n".join(parts).rstrip() + "\n"
+    for title, _, rows in _tables(section, env):
+        parts += ["", title]
+        for row in rows:
+            if isinstance(row, FieldLine):
+                parts += [f"  {row.key}={row.default}", *_wrapped(row.sentence, "      ")]
+            else:
+                parts.append(f"  {row[0]:12} {row[1]}")
+    return "\n".join(parts[1:]) + "\n"
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
@@ -198,21 +197,19 @@ def to_yaml(config: RunConfig, comments: bool = True) -> str:
 def markdown_table(section: str | None = None, env: str = "trading") -> str:
     """Return the fields as Markdown tables, one for each section, and the presets if all are asked for."""
     parts = []
-    if section is None:
-        parts += ["### Presets", "", *_markdown_rows(("preset", "what it is for"), describe_presets().items()), ""]
-    for name, lines in chosen_lines(section, env).items():
-        rows = [(f"`{line.key}`", line.legal, f"`{line.default}`", line.meaning) for line in lines]
-        parts += [f"### {name}", "", section_meaning(name, env), ""]
-        parts += [*_markdown_rows(("key", "takes", "default", "meaning"), rows), ""]
+    for title, headings, rows in _tables(section, env):
+        name, _, meaning = title.partition(": ")
+        parts += [f"### {name}", "", f"{meaning[0].upper()}{meaning[1:].removesuffix('.')}.", ""]
+        for row in (tuple(headings), ("---",) * len(headings), *rows):
+            cells = [cell.replace("|", "\\|") for cell in row]
+            if isinstance(row, FieldLine):
+                cells = [f"`{cell}`" if place in (0, 2) else cell for place, cell in enumerate(cells)]
+            parts.append(f"| {' | '.join(cells)} |")
+        parts.append("")
         if section is None and name == "params":
             for other in ALSO_LISTED:
                 parts += [markdown_table(name, other).replace(f"### {name}", f"### {name} of {other}", 1)]
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _markdown_rows(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *escaped)]
 
 
 def with_tables(page: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from velodrome.envs.catalog import CATALOG, Data, EnvEntry
+from velodrome.envs.parameters import with_preset
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.market import setting
 
@@ -66,45 +67,26 @@ def parameter_fields(env: str) -> dict[str, FieldInfo]:
 
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, checked, as plain JSON values."""
-    if _declared(env) is None:
-        return _plain(given)
-    resolved = resolved_parameters(env, given)
     preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
-    return {**preset, **{name: value for name, value in resolved.items() if name in given}}
+    return {**preset, **{name: value for name, value in resolved_parameters(env, given).items() if name in given}}
 
 
 def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of an environment, with its preset and defaults filled in, as plain JSON values."""
     declared = _declared(env)
-    if declared is None:
-        return _plain(given)
-    entry, model = declared
-    presets, values = entry.parameter_presets(), dict(given)
-    preset = values.pop("preset", None)
-    if preset is not None and preset not in presets:
-        raise ConfigError(
-            f"params.preset = {preset!r}: there is no such preset of {env!r}; there are {', '.join(presets)}."
-            f"{did_you_mean(str(preset), presets)}"
-        )
-    for name, value in values.items():
-        if callable(value):
-            raise ConfigError(
-                f"params.{name} is the function {getattr(value, '__qualname__', value)}; a run's configuration is kept "
-                "as text, so that the run can be resumed: use a value that has a name."
-            )
     try:
-        made = model.create(**{**(presets[preset] if preset is not None else {}), **values})
+        if declared is None:
+            return json.loads(json.dumps(dict(given)))
+        (entry, model), own = declared, dict(given)
+        preset = own.pop("preset", None)
+        made = with_preset(model, entry.parameter_presets(), None if preset is None else str(preset), own)
+        return made.model_dump(mode="json")
     except ConfigError as error:
         cause = error.__cause__
         about_one = isinstance(cause, ValidationError) and bool(cause.errors()[0]["loc"])
         raise ConfigError(f"params.{error}" if about_one else f"params: {error}") from error
-    return made.model_dump(mode="json")
-
-
-def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return json.loads(json.dumps(dict(given)))
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"params = {dict(given)!r}: a run's configuration is kept as text; use numbers, texts, lists and mappings."
+            f"params = {dict(given)!r}: a run's configuration is kept as text, so that the run can be resumed; use "
+            "numbers, texts, lists and mappings, and a name in place of a function."
         ) from error
