@@ -248,7 +248,7 @@ def test_every_mistake_is_told_at_once(write):
         ("params.fee=0.9", "params.fee = 0.9: out of range; legal: 0 … 0.5 (fraction of notional). fee: fee on"),
         ("params.fee=abc", "params.fee = 'abc': needs a number"),
         ("params.reward=sharp", "params.reward = 'sharp': Input should be 'log_return'"),
-        ("params.preset=intradya", "params: unknown preset 'intradya'; there are torchtrade, intraday. Did you mean 'intraday'?"),
+        ("params.preset=intradya", "params: unknown preset 'intradya'; there are torchtrade, intraday. Did"),
         ("steps=10", "steps = 10 is less than one rollout: num_envs × ppo.rollout_length is 256 × 32 = 8,192."),
         ("evaluation.split=valid", "evaluation.split = 'valid': market.splits has train, validation, test. Did you"),
         ("market.splits={train: 0.5, later: 0.5}", "evaluation.split = 'validation': market.splits has train, later."),

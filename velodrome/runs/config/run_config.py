@@ -142,11 +142,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
-        extra = {name: type(section)() for name, section in (self.__pydantic_extra__ or {}).items()}
-        defaults = dotted(type(self).model_construct(**extra).model_dump())
-        for key, value in dotted(self.model_dump()).items():
+        defaults = dotted(type(self).model_construct().model_dump())
+        for key, value in dotted(self.model_dump(exclude_unset=True)).items():
             idle = self.choices.idle(key)
-            if idle is not None and value != defaults[key]:
+            if idle is not None and value != defaults.get(key, {}):
                 raise ConfigError(idle.told(key))
         self._check_backend()
         length = getattr(self.learner, "rollout_length", 1)
@@ -253,6 +252,11 @@ def section_model(name: str) -> type[BaseModel] | None:
     return ALGORITHMS.get(name).config_model() if name in ALGORITHMS else None
 
 
+def _is_algorithm(section: str) -> bool:
+    model = section_model(section)
+    return model is not None and (section not in SECTIONS or issubclass(model, LearnerConfig))
+
+
 def _read_section(name: str, given: Any) -> BaseModel:
     model = section_model(name)
     if model is None:
@@ -349,6 +353,6 @@ class Choices(NamedTuple):
                 return Idle("env", f"env is {self.env}, which plays on {kind} and has no use for {name}")
         elif section == "vector" and name in WORKER_FIELDS and is_rule(self.env):
             return Idle("env", f"env is {self.env}, a rule of Velodrome, which needs no worker processes")
-        elif section != self.algorithm and issubclass(section_model(section) or Section, LearnerConfig):
+        elif section != self.algorithm and _is_algorithm(section):
             return Idle("algorithm", f"algorithm is {self.algorithm}")
         return None
