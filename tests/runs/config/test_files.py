@@ -230,7 +230,7 @@ def test_every_mistake_is_told_at_once(write):
         ("ppo.epochs=many", "ppo.epochs = 'many': not legal; it takes: whole number 1 … 1,000. It is: passes over"),
         ("ppo.epochs=1.5", "ppo.epochs = 1.5: not legal; it takes: whole number"),
         ("ppo.schedule=square", "ppo.schedule = 'square': not legal; it takes: one of constant, linear, cosine."),
-        ("algorithm=pppo", "algorithm = 'pppo': there is no such algorithm. Did you mean 'ppo'? Legal: ppo, dqn."),
+        ("algorithm=pppo", "unknown algorithm 'pppo'; there are ppo, dqn. Did you mean 'ppo'?"),
         ("steps=true", "steps = true: not legal; it takes: whole number ≥ 1."),
         ("market.windows=true", "market.windows = true: not legal; it takes: whole number ≥ 1, or {timeframe: "),
         ("market.windows=abc", "market.windows = 'abc': not legal; it takes: whole number ≥ 1, or {timeframe: "),

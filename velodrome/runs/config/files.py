@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.market import SYNTHETIC
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
-from velodrome.runs.config.run_config import Choices, RunConfig, dotted, nested, respelled, section_model
+from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
@@ -250,7 +250,7 @@ def _checked(layers: Sequence[Layer]) -> RunConfig:
             else:  # of a whole section without effect, one key is told
                 told.setdefault(idle.reason if idle else key, f"{layer.origin}{problem}")
     try:
-        config = RunConfig.model_validate(nested(settings))
+        config = RunConfig.model_validate(settings)
     except ValidationError as error:
         for key, problem in model_problems(error, settings):
             if key or not told:  # whether fields agree matters once each of them is legal

@@ -68,16 +68,6 @@ class LoggingConfig(Section):
     wandb_mode: Literal["offline", "online"] = setting("offline", "online sends while the run goes on")
 
 
-def known_algorithm(name: str) -> str:
-    """Return a name that the catalogue of algorithms knows, and refuse others."""
-    if name in ALGORITHMS:
-        return name
-    legal = ALGORITHMS.names()
-    raise ConfigError(
-        f"algorithm = {name!r}: there is no such algorithm.{did_you_mean(name, legal)} Legal: {', '.join(legal)}."
-    )
-
-
 class RunConfig(Section):
     """Everything that a run is told.
 
@@ -99,7 +89,7 @@ class RunConfig(Section):
         "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
         legal="name of an environment",
     )
-    algorithm: Annotated[str, AfterValidator(known_algorithm)] = setting(
+    algorithm: Annotated[str, AfterValidator(lambda name: ALGORITHMS.get(name).name)] = setting(
         "ppo",
         "how the agent learns; its section has the details",
         legal=lambda: f"one of {', '.join(ALGORITHMS.names())}",
@@ -252,11 +242,6 @@ def section_model(name: str) -> type[BaseModel] | None:
     return ALGORITHMS.get(name).config_model() if name in ALGORITHMS else None
 
 
-def _is_algorithm(section: str) -> bool:
-    model = section_model(section)
-    return model is not None and (section not in SECTIONS or issubclass(model, LearnerConfig))
-
-
 def _read_section(name: str, given: Any) -> BaseModel:
     model = section_model(name)
     if model is None:
@@ -335,13 +320,13 @@ class Choices(NamedTuple):
         if isinstance(env, str):
             made = made._replace(env=parameters.known_environment(env))
         if isinstance(algorithm, str):
-            made = made._replace(algorithm=known_algorithm(algorithm))
+            made = made._replace(algorithm=ALGORITHMS.get(algorithm).name)
         return made._replace(source=str(source)) if isinstance(source, str | Path) else made
 
     def idle(self, key: str) -> Idle | None:
         """Return why a dotted key has no effect, None if it has one."""
         section, _, name = key.partition(".")
-        data = price_data(self.env)
+        data, model = price_data(self.env), section_model(section)
         if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "market":
@@ -353,6 +338,6 @@ class Choices(NamedTuple):
                 return Idle("env", f"env is {self.env}, which plays on {kind} and has no use for {name}")
         elif section == "vector" and name in WORKER_FIELDS and is_rule(self.env):
             return Idle("env", f"env is {self.env}, a rule of Velodrome, which needs no worker processes")
-        elif section != self.algorithm and _is_algorithm(section):
+        elif model and section != self.algorithm and (section not in SECTIONS or issubclass(model, LearnerConfig)):
             return Idle("algorithm", f"algorithm is {self.algorithm}")
         return None
