@@ -201,7 +201,7 @@ def test_a_value_is_read_back_from_its_text(value):
         ("0x1f", 31), ("0", 0), (".inf", float("inf")), ("-.inf", float("-inf")), ("true", True), ("False", False),
         ("null", None), ("", None), ("~", None), ("on", "on"), ("No", "No"), ("y", "y"), ("2020-01-31", "2020-01-31"),
         ("1:30", "1:30"), ("007", "007"), ("'1'", "1"), ("none", "none"), ("e5", "e5"), ("1e", "1e"),
-        ("[1e3, on]", [1e3, "on"]),
+        ("[1e3, on]", [1e3, "on"]), ("005930", "005930"), ("=", "="),
     ],
 )  # fmt: skip
 def test_yaml_is_read_by_the_rules_of_its_version_1_2(text, value):

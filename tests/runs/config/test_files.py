@@ -312,6 +312,25 @@ def test_a_file_that_sets_the_other_algorithm_is_refused(write):
     )
 
 
+def test_of_a_section_without_effect_one_setting_is_told(write):
+    message = refusal(write("algorithm: dqn\nppo: {clip: 0.2, epochs: 3}\nsedd: 3\n"))
+    assert [line.partition(": ")[2][:14] for line in message.splitlines()] == ["ppo.clip is se", "unknown key 's"]
+
+
+def test_a_section_that_does_not_exist_is_told_with_those_that_do():
+    message = refusal(None, ["pppo.clip=0.1"])
+    assert message == (
+        "unknown key 'pppo.clip'. Did you mean 'ppo.clip'? Sections: vector, market, network, ppo, dqn, checkpoint, "
+        "evaluation, logging."
+    )
+
+
+def test_a_choice_that_an_override_replaces_may_be_unknown(write):
+    path = write("env: tradng\nalgorithm: pppo\nparams: {fee: 0.1}\n")
+    config = load_run_config(path, ["env=trading", "algorithm=ppo"])
+    assert (config.env, config.algorithm, config.params) == ("trading", "ppo", {})
+
+
 def test_choosing_otherwise_later_leaves_the_earlier_settings_behind(write):
     path = write("algorithm: ppo\nppo: {clip: 0.3}\nmarket: {source: ar1, phi: 0.5}\n")
     config = load_run_config(path, ["algorithm=dqn", "market.source=ou"])

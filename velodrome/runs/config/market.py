@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, PositiveInt, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.runs.config.sections import Section, Text, setting
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -39,23 +38,6 @@ def unused_by_source(name: str, source: str) -> str | None:
     return f"market.source is a path ({source}), and {name} is for a built-in process"
 
 
-class Section(BaseModel):
-    """Base of a run's sections: frozen, unknown names are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
-    """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not."""
-    extra: Any = {"legal": legal} if legal else None
-    return Field(default, description=meaning, json_schema_extra=extra, **limits)
-
-
-def _text(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime.date) else str(value) if isinstance(value, Path) else value
-
-
-Text = Annotated[str, BeforeValidator(_text)]  # may be given as a path or a date
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 
 

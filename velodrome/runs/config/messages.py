@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -70,21 +70,15 @@ def _plural(kind: str) -> str:
     return kind if kind.startswith("[") else kind.replace("number", "numbers", 1)
 
 
-def _range_text(metadata: Iterable[Any]) -> str:
+def _range_text(metadata: Sequence[Any]) -> str:
     signs = {annotated_types.Ge: "≥", annotated_types.Gt: ">", annotated_types.Le: "≤", annotated_types.Lt: "<"}
-    ends = {
-        sign: _number_text(getattr(bound, kind.__name__.lower()))
-        for kind, sign in signs.items()
-        for bound in metadata
-        if isinstance(bound, kind)
-    }
+    ends = {}
+    for kind, sign in signs.items():
+        for bound in (getattr(one, kind.__name__.lower()) for one in metadata if isinstance(one, kind)):
+            ends[sign] = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
     if list(ends) == ["≥", "≤"]:
         return f" {ends['≥']} … {ends['≤']}"
     return f" {' and '.join(f'{sign} {end}' for sign, end in ends.items())}" if ends else ""
-
-
-def _number_text(number: Any) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 def _accepts(kind: Any, wanted: type) -> bool:

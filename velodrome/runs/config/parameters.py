@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from velodrome.envs.catalog import CATALOG, Data, EnvEntry
 from velodrome.envs.parameters import with_preset
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.market import setting
+from velodrome.runs.config.sections import setting
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

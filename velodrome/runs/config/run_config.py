@@ -15,57 +15,15 @@ from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
 from velodrome.runs.config import parameters
-from velodrome.runs.config.market import FOR_DATA, MarketConfig, Section, Text, setting, unused_by_source
+from velodrome.runs.config.market import FOR_DATA, MarketConfig, unused_by_source
 from velodrome.runs.config.parameters import is_rule, price_data
+from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, LoggingConfig, Section, setting
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
-
-
-class CheckpointConfig(Section):
-    """When a run's state is saved, so that it can go on after a stop; it is always saved at the end."""
-
-    every_seconds: float | None = setting(60.0, "seconds between checkpoints; null: not by time", gt=0.0)
-    every_steps: int | None = setting(None, "environment steps between checkpoints; null: not by steps", ge=1)
-    keep: int = setting(2, "checkpoints kept; older ones are deleted", ge=1, le=10_000)
-
-
-class EvaluationConfig(Section):
-    """How well the agent does on data it does not learn from."""
-
-    split: str | None = setting("validation", "split that is played during training; null: none")
-    every_steps: int | None = setting(
-        250_000, "environment steps between evaluations during training; null: none", ge=1
-    )
-    episodes: int = setting(
-        16,
-        "episodes of an evaluation during training; on a market, the number of pieces its split is played in",
-        ge=1,
-        le=1_000_000,
-    )
-    final_split: str | None = setting("test", "split that is played once training has ended; null: none")
-    seeds: int = setting(5, "seeds that the final evaluation is repeated with", ge=1, le=10_000)
-    bootstrap_samples: int = setting(1_000, "resamples behind a confidence interval", ge=10, le=10_000_000)
-    confidence: float = setting(0.95, "level of the confidence intervals", gt=0.0, lt=1.0)
-
-
-class LoggingConfig(Section):
-    """Where a run writes what happened."""
-
-    folder: Text = setting("runs", "folder in which every run has a folder of its own", min_length=1)
-    store: str | None = setting(
-        None,
-        "SQLAlchemy URL of the store of all runs, such as postgresql+psycopg://host/name; an SQLite file in the folder "
-        "if null",
-    )
-    log_every: int = setting(1, "iterations between rows of metrics", ge=1, le=1_000_000)
-    tensorboard: bool = setting(False, "write metrics for TensorBoard too")
-    wandb: bool = setting(False, "write metrics for Weights & Biases too")
-    wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
-    wandb_mode: Literal["offline", "online"] = setting("offline", "online sends while the run goes on")
 
 
 class RunConfig(Section):
