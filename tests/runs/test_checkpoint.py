@@ -277,7 +277,7 @@ def test_one_that_is_not_there_names_those_that_are(tmp_path):
 # Full disks
 
 
-@pytest.mark.parametrize("place", ["_write_tensors", "_write_text", "sync_path", "_put_in_place"])
+@pytest.mark.parametrize("place", ["_write_tensors", "write_text", "sync_path", "_put_in_place"])
 def test_a_full_disk_leaves_the_older_ones(tmp_path, monkeypatch, place):
     save(tmp_path, 1)
     real = getattr(checkpoint, place)
@@ -427,7 +427,7 @@ def test_an_interrupt_while_writing_leaves_nothing_behind(tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_write_text", interrupted)
+        patched.setattr(checkpoint, "write_text", interrupted)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, 2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000000000001"]

@@ -15,8 +15,9 @@ from tests.runs.small_runs import assert_equal_runs, one_thread, signals_after  
 from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.baselines import BEST_SINGLE
+from velodrome.runs import checkpoint, setup
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.live.facts import action_names, facts_of
+from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.run import Run, resume, train
 from velodrome.runs.walk_forward import walk_forward
 
@@ -63,7 +64,8 @@ def test_another_split_and_the_latest_checkpoint_can_be_evaluated(run):
 def test_the_best_checkpoint_is_the_one_that_validated_best(run):
     validated = run.metrics.filter(pl.col("name") == "evaluation/validation/return")
     best = validated.sort("value", descending=True, maintain_order=True)["step"][0]
-    assert run._checkpoint("best").steps == best
+    (pinned,) = checkpoint.pinned_checkpoints(run.path)
+    assert checkpoint.checkpoint_steps(pinned) == best
 
 
 def test_commands_show_and_evaluate_it(run, capsys):
@@ -146,8 +148,9 @@ def test_walk_forward_walks_on_the_basket_that_the_run_was_given_or_not_at_all(t
         walk_forward(made, 2, console=Console(file=io.StringIO()), market=scaled)
 
 
-def test_what_the_live_view_is_told():
-    config = load_run_config("portfolio")
-    assert facts_of(config, "cpu").rule_environment
-    assert action_names(config) is None
+def test_what_the_live_view_is_told(tmp_path):
+    config = load_run_config(None, tiny(tmp_path))
+    assert RunFacts.of(config, "cpu").rule_environment
+    with setup.learning_worlds(config, setup.build_market(config), "cpu") as worlds:
+        assert setup.action_names(worlds) is None
     assert load_run_config("portfolio", ["params.action=discrete"]).params["action"] == "discrete"

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
 from velodrome.runs import setup
-from velodrome.runs.run import Run
 from velodrome.runs.store.store import EvaluationRow, SqlStore, open_store
+from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
     from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
+    from velodrome.learn.acting import TrainedPolicy
+    from velodrome.runs.config.run_config import RunConfig
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
@@ -79,6 +81,24 @@ def evaluate_run(
     if report:
         _write_report(run, evaluation, store)
     return evaluation
+
+
+def validate(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
+    """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
+    if market is not None:
+        from velodrome.evaluation.validation import play_pieces
+
+        assert config.evaluation.split is not None
+        return play_pieces(policy, market, config.evaluation.split, config.params, config.evaluation.episodes)
+    from velodrome.evaluation.play import play_episodes
+
+    episodes = config.evaluation.episodes
+    envs = setup.make_few_environments(config, min(episodes, config.num_envs))
+    try:
+        played = play_episodes(policy, envs, episodes, seed=config.seed + 1_000_003)
+    finally:
+        envs.close()
+    return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
 
 
 @contextmanager

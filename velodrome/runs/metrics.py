@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -231,6 +232,13 @@ class _Lane:
         except Exception as error:  # a sink may fail in any way: training hears of it at its next call
             return error
         return None
+
+
+def broken_metrics(metrics: Mapping[str, float]) -> str:
+    """Return which of the numbers that learning depends on are not finite, '' if all are."""
+    vital = ("loss/", "policy/", "optimiser/", "episode/mean_reward")
+    broken = {name: value for name, value in metrics.items() if name.startswith(vital) and not math.isfinite(value)}
+    return ", ".join(f"{name} = {value}" for name, value in broken.items())
 
 
 def _close_at_exit(writer: MetricsWriter) -> Callable[[], None]:

@@ -165,6 +165,7 @@ def trading_world(
         reset_options=RESET_OPTIONS,
         check_options=lambda options: check_reset_options(options, market),
         describe_state=lambda columns: describe_account(columns, market),
+        action_names=() if continuous else action_names(config),
     )
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.live.machine_use import MachineUse
+
+if TYPE_CHECKING:
+    from velodrome.runs.config.run_config import RunConfig
 
 Kind = Literal["unknown", "environment", "inference", "learning", "other", "disk", "processes", "gpu_idle", "none"]
 
@@ -27,6 +31,19 @@ class RunFacts:
     rule_environment: bool = True  # compiled from a rule, or else any Gymnasium environment
     shared_trunk: bool = False  # network.shared
     bfloat16: bool = False  # precision of the matrix products
+
+    @classmethod
+    def of(cls, config: RunConfig, device: str) -> RunFacts:
+        """Return what a configuration says."""
+        rule = is_rule(config.env)
+        return cls(
+            algorithm=config.algorithm,
+            device=device,
+            environment_device=device if rule else "cpu",
+            rule_environment=rule,
+            shared_trunk=config.network.shared,
+            bfloat16=config.learner.precision == "bfloat16",
+        )
 
 
 @dataclass(frozen=True)

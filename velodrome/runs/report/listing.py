@@ -14,13 +14,13 @@ import polars as pl
 from velodrome.errors import ConfigError
 from velodrome.runs.folder import INFORMATION, Candidate, RunFolder, choose_run
 from velodrome.runs.live.lines import compact, sparkline
+from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, Store
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-KILLED = "killed"  # it says that it runs, and no process has its folder locked
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
 SPEED, RETURN = "time/steps_per_second", "episode/return"
 CURVE_WIDTH = 60  # characters
@@ -34,14 +34,6 @@ def find_run(store: Store, text: str) -> RunRecord:
         return store.run(RunFolder.open(text).id)
     candidates = [Candidate(run.id, Path(run.folder).name, run.created) for run in store.runs()]
     return store.run(choose_run(text, candidates, "in the store").id)
-
-
-def shown_status(run: RunRecord) -> str:
-    """Return a run's status; 'killed' if it should be running and its folder, where it can be seen, is not locked."""
-    folder = Path(run.folder)
-    if run.status != "running" or not folder.is_dir():
-        return run.status
-    return run.status if RunFolder(folder, run.id).is_locked() else KILLED
 
 
 # The list
@@ -83,7 +75,7 @@ def _summary(store: Store, run: RunRecord) -> dict[str, Any]:
     return {
         "id": run.id,
         "name": run.name,
-        "status": shown_status(run),
+        "status": run.shown_status(),
         "env": run.env,
         "algorithm": run.algorithm,
         "steps": run.steps,

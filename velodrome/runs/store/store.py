@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import polars as pl
 
 from velodrome.errors import ConfigError, MissingDependencyError, did_you_mean
-from velodrome.runs.store.schema import STATUSES, StoreError, prepare, tables
+from velodrome.runs.checkpoint import checkpoint_steps, checkpoints, is_pinned
+from velodrome.runs.folder import RunFolder
+from velodrome.runs.store.schema import KILLED, STATUSES, StoreError, prepare, tables
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Executable
@@ -48,6 +50,13 @@ class RunRecord:
     def __post_init__(self) -> None:
         _check_status(self.status)
 
+    def shown_status(self, folder: Path | None = None) -> str:
+        """Return the status; 'killed' if it says running and its folder, where it can be seen, is not locked."""
+        path = folder or Path(self.folder)
+        if self.status != "running" or not path.is_dir():
+            return self.status
+        return self.status if RunFolder(path, self.id).is_locked() else KILLED
+
 
 class MetricRow(NamedTuple):
     """One number of a run."""
@@ -78,6 +87,14 @@ class CheckpointRow(NamedTuple):
     time: float  # seconds since 1970
 
 
+def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
+    """Return the rows of the checkpoints in a run's folder."""
+    return [
+        CheckpointRow(checkpoint_steps(path), str(path), is_pinned(path), path.stat().st_mtime)
+        for path in checkpoints(folder)
+    ]
+
+
 class Store(Protocol):
     """What a store does; `tests/contracts/store.py` is its contract. Every call is one transaction.
 
@@ -86,12 +103,9 @@ class Store(Protocol):
 
     def create_run(self, run: RunRecord) -> None: ...
     def update_run(self, run: str, **changes: Any) -> None: ...
-    def delete_run(self, run: str) -> None: ...
+    def find(self, run: str) -> RunRecord | None: ...
     def run(self, run: str) -> RunRecord: ...
-    def runs(
-        self, *, status: str | None = None, env: str | None = None, algorithm: str | None = None,
-        name: str | None = None, limit: int | None = None,
-    ) -> list[RunRecord]: ...  # fmt: skip
+    def runs(self, *, limit: int | None = None, **fields: str | None) -> list[RunRecord]: ...
     def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None: ...
     def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame: ...
     def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]: ...
@@ -145,6 +159,13 @@ class SqlStore:
 
         self._write(add)
 
+    def begin_run(self, run: RunRecord) -> None:
+        """Add a run; the row of one that is resumed says again that it is running."""
+        if self.find(run.id) is None:
+            self.create_run(run)
+        else:
+            self.update_run(run.id, status="running", error="")
+
     def update_run(self, run: str, **changes: Any) -> None:
         """Change fields of a run's row; `updated` becomes now."""
         legal = [entry.name for entry in fields(RunRecord) if entry.name != "id"]
@@ -156,31 +177,23 @@ class SqlStore:
         values = {"updated": time.time(), **changes}
         self._write(lambda connection: self._change(connection, run, runs.update().values(values)))
 
-    def delete_run(self, run: str) -> None:
-        """Remove a run and all its rows; its folder stays."""
-        runs = self._tables.runs
-        self._write(lambda connection: self._change(connection, run, runs.delete()))
+    def find(self, run: str) -> RunRecord | None:
+        """Return the row of the run with this id; None if there is none, as for one that was killed too early."""
+        return next(iter(self.runs(id=run)), None)
 
     def run(self, run: str) -> RunRecord:
-        """Return the row of the run with this id."""
-        runs = self._tables.runs
-        found = self._read(
-            lambda connection: connection.execute(runs.select().where(runs.c.id == run)).mappings().all()
-        )
-        if not found:
+        """Return the row of the run with this id; one that is not there is an error."""
+        found = self.find(run)
+        if found is None:
             raise self._unknown(run)
-        return RunRecord(**found[0])
+        return found
 
-    def runs(
-        self, *, status: str | None = None, env: str | None = None, algorithm: str | None = None,
-        name: str | None = None, limit: int | None = None,
-    ) -> list[RunRecord]:  # fmt: skip
-        """Return the runs with these fields, newest first."""
+    def runs(self, *, limit: int | None = None, **fields: str | None) -> list[RunRecord]:
+        """Return the runs whose row has these fields (status, env, algorithm, name, ...), newest first."""
         runs = self._tables.runs
         query = runs.select().order_by(runs.c.created.desc(), runs.c.id).limit(limit)
-        for column, wanted in ((runs.c.status, status), (runs.c.env, env), (runs.c.algorithm, algorithm)):
-            query = query if wanted is None else query.where(column == wanted)
-        query = query if name is None else query.where(runs.c.name == name)
+        for name, wanted in fields.items():
+            query = query if wanted is None else query.where(runs.c[name] == wanted)
         found = self._read(lambda connection: connection.execute(query).mappings().all())
         return [RunRecord(**row) for row in found]
 
