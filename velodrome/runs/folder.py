@@ -103,6 +103,7 @@ class RunFolder:
                 "git_commit": git_commit(Path.cwd()),
             }
             replace_text(path / INFORMATION, json.dumps(information, indent=2, ensure_ascii=False) + "\n")
+            sync_path(path)
             sync_path(root)
         except OSError as error:
             raise RunError(
@@ -244,12 +245,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file so that it is old or new, never half."""
+    """Write a file so that it is old or new, never half; `sync_path` of its folder makes that last."""
     new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         write_text(new, text)
         new.replace(path)
-        sync_path(path.parent)
     finally:
         new.unlink(missing_ok=True)
 

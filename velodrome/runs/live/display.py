@@ -16,9 +16,9 @@ from rich.text import Text
 
 from velodrome.errors import ConfigError
 from velodrome.runs.live.bottleneck import RunFacts
-from velodrome.runs.live.lines import Progress, closing_line, evaluation_line, json_line, plain_line, update_object
 from velodrome.runs.live.machine_use import MachineSampler
 from velodrome.runs.live.page import Page
+from velodrome.runs.live.progress import Progress, closing_line, evaluation_line, json_line, plain_line, update_object
 
 Mode = Literal["live", "plain", "json", "quiet"]
 

@@ -114,10 +114,15 @@ def drawdown_figure(evaluation: Evaluation) -> Figure:
     return {"data": data, "layout": layout}
 
 
+def shares_account(evaluation: Evaluation) -> bool:
+    """Tell whether one account held all instruments: then the bars say how much of it each one was."""
+    return "weight" in evaluation.bars.columns
+
+
 def shown_symbols(evaluation: Evaluation) -> list[str]:
     """Return the instruments whose position is drawn: of a portfolio, those with most weight on average."""
     bars = evaluation.bars
-    if "weight" in bars.columns:
+    if shares_account(evaluation):
         size = bars.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
         return size.sort("weight", descending=True, maintain_order=True)["symbol"].to_list()[:SHOWN_INSTRUMENTS]
     return bars["symbol"].unique(maintain_order=True).to_list()[:SHOWN_INSTRUMENTS]
@@ -126,7 +131,7 @@ def shown_symbols(evaluation: Evaluation) -> list[str]:
 def instrument_bars(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
     """Return the bars of one instrument; its weight in a portfolio is its exposure."""
     bars = evaluation.bars.filter(pl.col("symbol") == symbol)
-    return bars.rename({"weight": "exposure"}) if "weight" in bars.columns else bars
+    return bars.rename({"weight": "exposure"}) if shares_account(evaluation) else bars
 
 
 def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
@@ -147,7 +152,7 @@ def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
             line(time, exposure, "exposure", "agent", line=step, fill="tozeroy", fillcolor="var(--agent-soft)", **below)
         )
     trades = first_seed_trades(evaluation, symbol)
-    if "weight" in evaluation.bars.columns:
+    if shares_account(evaluation):
         trades = _at_closes(trades, bars)
     data += _trade_marks(trades)
     layout = layout_of("price")

@@ -13,7 +13,7 @@ import polars as pl
 
 from velodrome.errors import ConfigError
 from velodrome.runs.folder import INFORMATION, Candidate, RunFolder, choose_run
-from velodrome.runs.live.lines import compact, sparkline
+from velodrome.runs.live.progress import compact, sparkline
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, Store
 

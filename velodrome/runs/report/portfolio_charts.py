@@ -1,6 +1,6 @@
-"""What the charts of a portfolio show: weights over time, what each instrument contributed, turnover.
+"""The charts of an account that holds several instruments: weights over time, contributions, turnover.
 
-The figures are Plotly's, as in `charts.py`; what they are drawn from serves the images as well.
+The figures are Plotly's, as in `charts.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,6 @@ from velodrome.runs.report.charts import Figure, layout_of, line, milliseconds, 
 SHOWN = 12  # instruments with a colour of their own; the rest is drawn as one
 STRETCHES = 300  # of time, in each of which weights and turnover are averaged
 CASH, OTHERS = "cash", "others"
-
-
-def is_portfolio(evaluation: Evaluation) -> bool:
-    """Tell whether one account held all instruments."""
-    return evaluation.kind == "backtest" and evaluation.information.get("environment") == "portfolio"
 
 
 class Share(NamedTuple):

@@ -16,8 +16,7 @@ from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import Difference, format_interval
-from velodrome.runs.report import charts
-from velodrome.runs.report import portfolio_charts as charts_portfolio
+from velodrome.runs.report import charts, portfolio_charts
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 LISTED_TRADES = 200
@@ -35,11 +34,12 @@ GROUPS = (
     ("How sure", ("probabilistic_sharpe", "deflated_sharpe", "minimum_track_record")),
     ("Episodes", ("episode_return", "episode_length", "reward_per_step", "worst_episode", "best_episode")),
 )  # fmt: skip
-TILES = {
-    "backtest": ("return", "sharpe", "max_drawdown", "trades", "win_rate"),
-    "episodes": ("episode_return", "episode_length", "worst_episode", "best_episode"),
-    "portfolio": ("return", "sharpe", "max_drawdown", "of_optimum", "turnover", "positions"),
-}
+# The figures at the top of the page: the first set of which the evaluation has the last one.
+TILES = (
+    ("return", "sharpe", "max_drawdown", "of_optimum", "turnover", "positions"),
+    ("return", "sharpe", "max_drawdown", "trades", "win_rate"),
+    ("episode_return", "episode_length", "worst_episode", "best_episode"),
+)
 MOST_TILES = 5
 METRIC_COLUMNS = {"step", "name", "value"}
 
@@ -86,9 +86,9 @@ def render_report(
     import jinja2
     from plotly.offline import get_plotlyjs
 
-    drawn = _charts(evaluation)
+    drawn = evaluation_charts(evaluation)
     training = [] if metrics is None else _training_charts(metrics)
-    positions = _position_charts(evaluation)
+    positions = position_charts(evaluation)
     figures = {chart.identity: chart.figure for chart in (*drawn, *positions, *training)}
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -140,7 +140,7 @@ def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> 
 
 def _tiles(evaluation: Evaluation) -> list[dict[str, str]]:
     tiles = []
-    names = TILES["portfolio" if charts_portfolio.is_portfolio(evaluation) else evaluation.kind]
+    names = next((names for names in TILES if names[-1] in evaluation.metrics), ())
     for name in [name for name in names if name in evaluation.metrics][:MOST_TILES]:
         row, metric = evaluation.row(name), BY_NAME[name]
         interval = format_interval(row)
@@ -194,7 +194,8 @@ def _difference(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _charts(evaluation: Evaluation) -> list[Chart]:
+def evaluation_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return the charts of an evaluation but for those of single instruments."""
     if evaluation.kind == "episodes":
         spread = Chart(
             "episodes", "Episode returns", "How often each sum of rewards came up.", charts.episodes_figure(evaluation)
@@ -209,8 +210,8 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
     several = len(evaluation.information["seeds"]) > 1 or any(n.endswith("_low") for n in evaluation.equity.columns)
     bands = " Lines are means over seeds, bands run from the worst to the best seed." if several else ""
     of_mean = " Drawdowns are those of the mean curves; the table has the means of the seeds' own." if several else ""
-    portfolio = charts_portfolio.is_portfolio(evaluation)
-    one_account = portfolio or len(evaluation.information["symbols"]) == 1
+    shared = charts.shares_account(evaluation)
+    one_account = shared or len(evaluation.information["symbols"]) == 1
     accounts = "" if one_account else " Several instruments: the mean of their accounts."
     hindsight = " A dotted line chose with the knowledge of the whole split." if about_hindsight(evaluation) else ""
     drawdown = evaluation.information["drawdown"]
@@ -227,7 +228,7 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
               "Equity over start equity, at the close of each bar." + bands + accounts + hindsight + thinned,
               charts.equity_figure(evaluation), logarithmic=True),
         Chart("drawdown", "Drawdown", deepest + of_mean, charts.drawdown_figure(evaluation)),
-        *(_portfolio_charts(evaluation) if portfolio else ()),
+        *(_account_charts(evaluation) if shared else ()),
         Chart("actions", "Action mix", "What the agent asked for, in all bars that it played.",
               charts.actions_figure(evaluation)),
     ]  # fmt: skip
@@ -238,29 +239,30 @@ def about_hindsight(evaluation: Evaluation) -> bool:
     return bool(evaluation.information.get("hindsight"))
 
 
-def _portfolio_charts(evaluation: Evaluation) -> list[Chart]:
+def _account_charts(evaluation: Evaluation) -> list[Chart]:
     seed = evaluation.information["seeds"][0]
-    stretch = charts_portfolio.shares(evaluation).stretch
+    stretch = portfolio_charts.shares(evaluation).stretch
     means = f", means of every {stretch} bars" if stretch > 1 else ""
     count = len(evaluation.information["symbols"])
-    largest = f" The {charts_portfolio.SHOWN} with most on average have a colour each."
+    largest = f" The {portfolio_charts.SHOWN} with most on average have a colour each."
     contributed = "What each instrument added to the return: units times the change of price, less its costs"
     owed = evaluation.information.get("owed", 0.0)
     less = f", less the {100 * owed:.1f} % that the ruined account owes beyond all it had" if owed > 0.0 else ""
     return [
         Chart("weights", "Weights",
               f"What the account held under seed {seed}, as parts of equity{means}; short positions lie below zero."
-              + (largest if count > charts_portfolio.SHOWN + 1 else ""), charts_portfolio.weights_figure(evaluation),
+              + (largest if count > portfolio_charts.SHOWN + 1 else ""), portfolio_charts.weights_figure(evaluation),
               tall=True),
         Chart("contributions", "Contribution by instrument",
               f"{contributed}, over start equity. All together are the total return{less}.",
-              charts_portfolio.contributions_figure(evaluation)),
+              portfolio_charts.contributions_figure(evaluation)),
         Chart("turnover", "Turnover", f"Traded value over equity in a bar under seed {seed}{means}.",
-              charts_portfolio.turnover_figure(evaluation)),
+              portfolio_charts.turnover_figure(evaluation)),
     ]  # fmt: skip
 
 
-def _position_charts(evaluation: Evaluation) -> list[Chart]:
+def position_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return a chart of price and exposure for each instrument that is shown."""
     if evaluation.kind == "episodes":
         return []
     found = []
@@ -277,7 +279,7 @@ def _position_charts(evaluation: Evaluation) -> list[Chart]:
         if count > charts.CROWDED_TRADES:
             caption += " Trades are many: switch their marks on in the legend and zoom in."
         if total > charts.SHOWN_INSTRUMENTS:
-            which = "largest" if charts_portfolio.is_portfolio(evaluation) else "first"
+            which = "largest" if charts.shares_account(evaluation) else "first"
             caption += f" The {which} {charts.SHOWN_INSTRUMENTS} of {total} instruments can be shown."
         found.append(Chart(f"position-{place}", symbol, caption, charts.position_figure(evaluation, symbol)))
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contracts.store import RUN
 from velodrome.errors import ConfigError
-from velodrome.runs.store.export import export_metrics, widened
+from velodrome.runs.store.metrics_file import export_metrics, widened
 from velodrome.runs.store.schema import StoreError
 from velodrome.runs.store.store import MetricRow, open_store
 

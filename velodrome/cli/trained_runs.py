@@ -122,7 +122,7 @@ def export(run: str, path: Path, *, folder: Path = Path("runs"), store: str | No
             write = exporting.export_onnx if path.suffix == ".onnx" else exporting.export_torchscript
             write(policy, path)
         else:
-            from velodrome.runs.store.export import export_metrics
+            from velodrome.runs.store.metrics_file import export_metrics
 
             export_metrics(opened, record.id, path, "long" if long else "wide")
     sys.stdout.write(f"{path}\n")

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from velodrome.runs.live.display import LINE_EVERY, LiveView
-from velodrome.runs.live.lines import LONGEST_HISTORY, RECENT, Curve, Progress, compact, duration, json_line, sparkline
+from velodrome.runs.live.progress import (
+    LONGEST_HISTORY,
+    RECENT,
+    Curve,
+    Progress,
+    compact,
+    duration,
+    json_line,
+    sparkline,
+)
 
 
 class Clock:
