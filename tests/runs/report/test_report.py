@@ -21,7 +21,7 @@ from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.runs.report import charts
 from velodrome.runs.report.images import draw, page_colours, write_images
-from velodrome.runs.report.report import FOOTER, LISTED_TRADES, evaluation_charts, position_charts, write_report
+from velodrome.runs.report.report import LISTED_TRADES, evaluation_charts, position_charts, write_report
 
 VOID = {"meta", "br", "link", "input", "img", "hr"}
 
@@ -104,7 +104,7 @@ def test_the_page_says_everything(page, evaluation):
         assert warning[1:] in said
     for note in evaluation.notes:
         assert note in said
-    assert FOOTER in said
+    assert "it is no forecast, no promise of profit and no advice." in said
     assert "stationary block bootstrap" in said
 
 
