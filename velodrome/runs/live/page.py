@@ -21,24 +21,19 @@ ASCII_LEVELS = "_.-=+*#"
 PHASE_STYLES = {"environment": "green", "inference": "cyan", "learning": "magenta", "other": "bright_black"}
 ACTION_STYLES = ("red", "blue", "green", "yellow", "magenta", "cyan", "bright_red", "bright_blue", "bright_black")
 EPISODE_FIRST = ("turnover", "trades", "sharpe", "max_drawdown", "length", "count")
-DROPPED_FIRST = (
-    "Losses",
-    "Episodes",
-    "Memory",
-    "Note",
-    "Folder",
-    "GPU",
-    "CPU",
-    "Actions",
-    "Saved",
-    "Bottleneck",
-    "Time",
-)
+# Rows that a low terminal loses, the least telling first.
+DROPPED = ("Losses", "Episodes", "Memory", "Note", "Folder", "GPU", "CPU", "Actions", "Saved", "Bottleneck", "Time")
 LOSSES = {
-    "loss/policy": "policy", "loss/value": "value", "loss/total": "total", "policy/entropy": "entropy",
-    "policy/kl": "KL", "policy/clip_fraction": "clipped", "value/explained_variance": "explained",
-    "optimiser/learning_rate": "rate", "optimiser/gradient_norm": "gradient",
-}  # fmt: skip
+    "loss/policy": "policy",
+    "loss/value": "value",
+    "loss/total": "total",
+    "policy/entropy": "entropy",
+    "policy/kl": "KL",
+    "policy/clip_fraction": "clipped",
+    "value/explained_variance": "explained",
+    "optimiser/learning_rate": "rate",
+    "optimiser/gradient_norm": "gradient",
+}
 
 
 def _episode_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -89,7 +84,7 @@ class Page:
         heights = [len(self.console.render_lines(content, column, pad=False)) for _, content in self.rows]
         spare = self.console.height - 3 - len(self.console.render_lines(footer, inside, pad=False)) - sum(heights)
         dropped: set[int] = set()
-        for label in DROPPED_FIRST:
+        for label in DROPPED:
             for index, (name, _) in enumerate(self.rows):
                 if spare < 0 and name == label:
                     dropped.add(index)
