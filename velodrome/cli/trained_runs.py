@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cyclopts import Parameter
 
 from velodrome.cli.shared import Flag, console, runs
 from velodrome.errors import ConfigError, did_you_mean
@@ -13,10 +16,10 @@ if TYPE_CHECKING:
     from velodrome.runs.store.store import SqlStore
 
 
-@runs.command(name="list")
-def list_runs(*, folder: Path = Path("runs"), store: str | None = None, status: str | None = None,
-              limit: int | None = None, json: Flag = False) -> None:  # fmt: skip
-    """List runs, newest first.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Place:
+    """Where the runs are.
 
     Parameters
     ----------
@@ -24,10 +27,31 @@ def list_runs(*, folder: Path = Path("runs"), store: str | None = None, status: 
         Folder of the runs.
     store
         SQLAlchemy URL of their store, if it is not in the folder.
+    """
+
+    folder: Path = Path("runs")
+    store: str | None = None
+
+    def open(self) -> SqlStore:
+        """Open the store, which must be there."""
+        from velodrome.runs.store.store import open_store
+
+        return open_store(self.folder, self.store, create=False)
+
+
+RUNS = Place()
+
+
+@runs.command(name="list")
+def list_runs(*, place: Place = RUNS, status: str | None = None, limit: int | None = None, json: Flag = False) -> None:
+    """List runs, newest first.
+
+    Parameters
+    ----------
     status
         Only those that are running, finished, interrupted or failed.
     limit
-        At most so many.
+        Largest number of runs to list.
     json
         Print JSON.
     """
@@ -36,65 +60,57 @@ def list_runs(*, folder: Path = Path("runs"), store: str | None = None, status: 
 
     if status is not None and status not in STATUSES:
         raise ConfigError(f"--status {status}: it is {', '.join(STATUSES)}.{did_you_mean(status, STATUSES)}")
-    with _store(folder, store) as opened:
+    with place.open() as store:
         if json:
-            _print_json(listing.list_content(opened, status=status, limit=limit))
+            _print_json(listing.list_content(store, status=status, limit=limit))
         else:
-            console().print(listing.list_table(opened, status=status, limit=limit))
+            console().print(listing.list_table(store, status=status, limit=limit))
 
 
 @runs.command
-def show(run: str, *, folder: Path = Path("runs"), store: str | None = None, json: Flag = False) -> None:
-    """Show a run: what it was told, what came of it, its evaluation and its learning curve.
+def show(run: str, *, place: Place = RUNS, json: Flag = False) -> None:
+    """Show a run: its settings, what came of it, its evaluation and its learning curve.
 
     Parameters
     ----------
     run
         Its folder, id, the start of either, or latest.
-    folder
-        Folder of the runs.
-    store
-        SQLAlchemy URL of their store, if it is not in the folder.
     json
         Print JSON.
     """
     from velodrome.runs.report import listing
 
-    with _store(folder, store) as opened:
-        record = listing.find_run(opened, run)
+    with place.open() as store:
+        record = listing.find_run(store, run)
         if json:
-            _print_json(listing.show_content(opened, record))
+            _print_json(listing.show_content(store, record))
         else:
-            console().print(listing.show_view(opened, record))
+            console().print(listing.show_view(store, record))
 
 
 @runs.command
-def compare(*run: str, folder: Path = Path("runs"), store: str | None = None, json: Flag = False) -> None:
+def compare(*run: str, place: Place = RUNS, json: Flag = False) -> None:
     """Compare runs: the settings in which they differ, their metrics and evaluations side by side.
 
     Parameters
     ----------
     run
         Two or more: folder, id, the start of either, or latest.
-    folder
-        Folder of the runs.
-    store
-        SQLAlchemy URL of their store, if it is not in the folder.
     json
         Print JSON.
     """
     from velodrome.runs.report import listing
 
-    with _store(folder, store) as opened:
-        records = [listing.find_run(opened, one) for one in run]
+    with place.open() as store:
+        records = [listing.find_run(store, one) for one in run]
         if json:
-            _print_json(listing.compare_content(opened, records))
+            _print_json(listing.compare_content(store, records))
         else:
-            console().print(listing.compare_view(opened, records))
+            console().print(listing.compare_view(store, records))
 
 
 @runs.command
-def export(run: str, path: Path, *, folder: Path = Path("runs"), store: str | None = None, long: Flag = False) -> None:
+def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False) -> None:
     """Write the metrics of a run to a CSV or Parquet file, or its policy to ONNX or TorchScript.
 
     Parameters
@@ -103,35 +119,24 @@ def export(run: str, path: Path, *, folder: Path = Path("runs"), store: str | No
         Its folder, id, the start of either, or latest.
     path
         The file: .csv or .parquet for metrics, .onnx or .pt for the policy.
-    folder
-        Folder of the runs.
-    store
-        SQLAlchemy URL of their store, if it is not in the folder.
     long
         A row for each value instead of a row for each step.
     """
     from velodrome.runs.report import listing
 
-    with _store(folder, store) as opened:
-        record = listing.find_run(opened, run)
+    with place.open() as store:
+        record = listing.find_run(store, run)
         if path.suffix in (".onnx", ".pt"):
-            from velodrome.learn import policy_files as exporting
+            from velodrome.learn import policy_files
             from velodrome.runs.run import Run
 
-            policy = Run.open(record.folder).policy
-            write = exporting.export_onnx if path.suffix == ".onnx" else exporting.export_torchscript
-            write(policy, path)
+            write = policy_files.export_onnx if path.suffix == ".onnx" else policy_files.export_torchscript
+            write(Run.open(record.folder).policy, path)
         else:
             from velodrome.runs.store.metrics_file import export_metrics
 
-            export_metrics(opened, record.id, path, "long" if long else "wide")
+            export_metrics(store, record.id, path, "long" if long else "wide")
     sys.stdout.write(f"{path}\n")
-
-
-def _store(folder: Path, url: str | None) -> SqlStore:
-    from velodrome.runs.store.store import open_store
-
-    return open_store(folder, url, create=False)
 
 
 def _print_json(content: Any) -> None:
