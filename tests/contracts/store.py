@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, Store
+from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, SqlStore
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -36,12 +36,12 @@ metric_rows = st.lists(
 class StoreContract:
     """What holds for every store."""
 
-    def open(self, tmp_path: Path) -> Store:
+    def open(self, tmp_path: Path) -> SqlStore:
         """Return a store that is empty, or was opened with this folder before."""
         raise NotImplementedError
 
     @pytest.fixture
-    def store(self, tmp_path) -> Iterator[Store]:
+    def store(self, tmp_path) -> Iterator[SqlStore]:
         store = self.open(tmp_path)
         yield store
         store.close()

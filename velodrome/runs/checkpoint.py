@@ -175,7 +175,9 @@ def pin_only_the_last(folder: Path) -> None:
 
 def tidy(folder: Path, steps: int) -> None:
     """Remove what a kill left: checkpoints later than `steps`, half ones, and the pin of a best that was surpassed."""
-    forget_checkpoints_after(folder, steps)
+    for path in checkpoints(folder):
+        if checkpoint_steps(path) > steps:
+            _remove(path)
     for path in checkpoint_home(folder).glob(f"{WRITING}*"):
         shutil.rmtree(path)
     pin_only_the_last(folder)
@@ -190,14 +192,6 @@ def broken_weights(tensors: Tensors) -> str:
         if name.startswith("policy.") and not bool(tensor.isfinite().all()):
             return f"{name.removeprefix('policy.')} of the network is not finite"
     return ""
-
-
-def forget_checkpoints_after(folder: Path, steps: int) -> list[Path]:
-    """Remove the checkpoints of more than `steps` steps, as a run does that continues from an earlier one."""
-    later = [path for path in checkpoints(folder) if checkpoint_steps(path) > steps]
-    for path in later:
-        _remove(path)
-    return later
 
 
 # Writing

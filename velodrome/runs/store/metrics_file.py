@@ -10,14 +10,14 @@ from typing import Literal
 import polars as pl
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.store.store import Store
+from velodrome.runs.store.store import SqlStore
 
 FORMATS = (".csv", ".parquet")
 LAYOUTS = ("long", "wide")
 
 
 def export_metrics(
-    store: Store,
+    store: SqlStore,
     run: str,
     path: Path | str,
     layout: Literal["long", "wide"] = "wide",
@@ -71,7 +71,7 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
         new.unlink(missing_ok=True)
 
 
-def _known(store: Store, run: str, names: Sequence[str] | None) -> str:
+def _known(store: SqlStore, run: str, names: Sequence[str] | None) -> str:
     known = sorted(store.last_metrics(run))
     if not names or not known:
         return "."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, MissingDependencyError
 from velodrome.runs.folder import RunFolder, replace_text, sync_path
 from velodrome.runs.metrics import Entry, MetricsError, Sink
-from velodrome.runs.store.store import MetricRow, Store
+from velodrome.runs.store.store import MetricRow, SqlStore
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def sinks_of_run(folder: RunFolder, config: RunConfig, store: Store, resume_step: int | None) -> list[Sink]:
+def sinks_of_run(folder: RunFolder, config: RunConfig, store: SqlStore, resume_step: int | None) -> list[Sink]:
     """Return the sinks that a run's configuration asks for; a resumed run goes on from a step in all of them."""
     chosen = config.logging
     sinks: list[Sink] = [StoreSink(store, folder.id), JsonLinesSink(folder.metrics_path, resume_step)]
@@ -36,7 +36,7 @@ def sinks_of_run(folder: RunFolder, config: RunConfig, store: Store, resume_step
 class StoreSink:
     """Rows in the store, one transaction for each batch."""
 
-    def __init__(self, store: Store, run: str):
+    def __init__(self, store: SqlStore, run: str):
         self.name = "the store"
         self._store = store
         self._run = run

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
 
@@ -95,28 +95,6 @@ def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
     ]
 
 
-class Store(Protocol):
-    """What a store does; `tests/contracts/store.py` is its contract. Every call is one transaction.
-
-    A run has one number for a name and a step: writing it again replaces it.
-    """
-
-    def create_run(self, run: RunRecord) -> None: ...
-    def update_run(self, run: str, **changes: Any) -> None: ...
-    def find(self, run: str) -> RunRecord | None: ...
-    def run(self, run: str) -> RunRecord: ...
-    def runs(self, *, limit: int | None = None, **fields: str | None) -> list[RunRecord]: ...
-    def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None: ...
-    def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame: ...
-    def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]: ...
-    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None: ...
-    def evaluations(self, run: str) -> pl.DataFrame: ...
-    def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None: ...
-    def checkpoints(self, run: str) -> list[CheckpointRow]: ...
-    def forget_after(self, run: str, steps: int) -> None: ...
-    def close(self) -> None: ...
-
-
 def open_store(root: Path | str, url: str | None = None, create: bool = True) -> SqlStore:
     """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false."""
     from sqlalchemy.engine import URL
@@ -136,7 +114,11 @@ def open_store(root: Path | str, url: str | None = None, create: bool = True) ->
 
 
 class SqlStore:
-    """A store in a database. Threads may share it; a process that was forked opens its own."""
+    """A store in a database; `tests/contracts/store.py` is its contract. Every call is one transaction.
+
+    A run has one number for a name and a step: writing it again replaces it. Threads may share a store; a process that
+    was forked opens its own.
+    """
 
     def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS):
         self._busy_seconds = busy_seconds
@@ -255,7 +237,7 @@ class SqlStore:
         return self._frame(query.order_by(table.c.step, table.c.split, table.c.name), schema)
 
     def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None:
-        """Say which checkpoints there are; others that were said before are gone."""
+        """Say which checkpoints there are now, in place of those said before."""
         table = self._tables.checkpoints
         values = [{"run": run, **row._asdict()} for row in rows]
 
@@ -275,7 +257,7 @@ class SqlStore:
         return [CheckpointRow(*row) for row in self._read(lambda connection: connection.execute(query).all())]
 
     def forget_after(self, run: str, steps: int) -> None:
-        """Remove the rows of later steps, as a run does that goes on from a checkpoint, so that none is doubled."""
+        """Remove the rows of later steps, as a run does that continues from a checkpoint, so that none is doubled."""
         known = self._tables
 
         def forget(connection: Connection) -> None:
