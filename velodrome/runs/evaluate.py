@@ -83,24 +83,6 @@ def evaluate_run(
     return evaluation
 
 
-def validate(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
-    """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
-    if market is not None:
-        from velodrome.evaluation.validation import play_pieces
-
-        assert config.evaluation.split is not None
-        return play_pieces(policy, market, config.evaluation.split, config.params, config.evaluation.episodes)
-    from velodrome.evaluation.play import play_episodes
-
-    episodes = config.evaluation.episodes
-    envs = setup.make_few_environments(config, min(episodes, config.num_envs))
-    try:
-        played = play_episodes(policy, envs, episodes, seed=config.seed + 1_000_003)
-    finally:
-        envs.close()
-    return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
-
-
 @contextmanager
 def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show how far each policy has played, if that is wanted."""
@@ -157,3 +139,21 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore | None) -> N
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
     if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
         write_images(evaluation, run.folder.evaluation_path)
+
+
+def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
+    """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
+    if market is not None:
+        from velodrome.evaluation.validation import play_pieces
+
+        assert config.evaluation.split is not None
+        return play_pieces(policy, market, config.evaluation.split, config.params, config.evaluation.episodes)
+    from velodrome.evaluation.play import play_episodes
+
+    episodes = config.evaluation.episodes
+    envs = setup.make_few_environments(config, min(episodes, config.num_envs))
+    try:
+        played = play_episodes(policy, envs, episodes, seed=config.seed + 1_000_003)
+    finally:
+        envs.close()
+    return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}

@@ -238,14 +238,14 @@ class _Session:
     def _validate(self) -> bool:
         """Play the validation split, or some episodes; return whether that went better than ever before."""
         from velodrome.learn.acting import TrainedPolicy
-        from velodrome.runs.evaluate import validate
+        from velodrome.runs.evaluate import play_validation
 
         # Without a market there are no splits: episodes of other seeds are played.
         split = "episodes" if self.market is None else self.config.evaluation.split
         if split is None:
             return False
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
-        found = validate(policy, self.config, self.market)
+        found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
         self.view.evaluated(split, found)
         improved = found["return"] > self.best
@@ -299,10 +299,10 @@ class _Session:
             log.error("the store does not know that the run %s: %s", status, problem)
 
 
+def _extras(config: RunConfig) -> dict[str, Any]:
+    return {"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {}
+
+
 def _due(before: int, steps: int, every: int | None) -> bool:
     """Return whether a multiple of `every` was passed."""
     return every is not None and steps // every > before // every
-
-
-def _extras(config: RunConfig) -> dict[str, Any]:
-    return {"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {}

@@ -123,8 +123,13 @@ def shares_account(evaluation: Evaluation) -> bool:
 
 
 def shown_symbols(evaluation: Evaluation) -> list[str]:
-    """Return the instruments whose position is drawn: of a portfolio, those with most weight on average."""
+    """Return the instruments whose position is drawn: of a portfolio, those with most weight on average.
+
+    None where positions are not known.
+    """
     table = evaluation.bars
+    if not {"weight", "exposure"} & set(table.columns):
+        return []
     if shares_account(evaluation):
         size = table.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
         return size.sort("weight", descending=True, maintain_order=True)["symbol"].to_list()[:SHOWN_INSTRUMENTS]

@@ -182,7 +182,8 @@ def _about_equity(evaluation: Evaluation) -> str:
     caption = "Equity over start equity, at the close of each bar."
     if _has_bands(evaluation):
         caption += " Lines are means over seeds, bands run from the worst to the best seed."
-    if len(evaluation.information["symbols"]) > 1 and not charts.shares_account(evaluation):
+    accounts = evaluation.information.get("accounts", len(evaluation.information["symbols"]))
+    if accounts > 1 and not charts.shares_account(evaluation):
         caption += " Several instruments: the mean of their accounts."
     if evaluation.information.get("hindsight"):
         caption += " A dotted line chose with the knowledge of the whole split."
