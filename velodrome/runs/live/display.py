@@ -85,7 +85,8 @@ class LiveView:
             self._drawing = threading.Thread(target=self._draw_on, name="velodrome-live-view", daemon=True)
             self._drawing.start()
         elif self.mode == "plain":
-            self._print(f"{self.title}: {self.progress.total_steps:,} steps{_in_folder(self.folder)}")
+            place = "" if self.folder is None else f", in {self.folder}"
+            self._print(f"{self.title}: {self.progress.total_steps:,} steps{place}")
         self.sampler.__enter__()
         return self
 
@@ -225,7 +226,3 @@ def _existing(folder: Path | None) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
-
-
-def _in_folder(folder: Path | None) -> str:
-    return "" if folder is None else f", in {folder}"
