@@ -15,7 +15,7 @@ import logging
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,12 +74,10 @@ def save_checkpoint(
         _put_in_place(writing, target)
     except BaseException as error:
         shutil.rmtree(writing, ignore_errors=True)
-        reason = _reason(error)
-        if reason is None:
+        told = _why_not_written(error, target)
+        if told is None:
             raise
-        raise CheckpointError(
-            f"{target}: could not be written: {reason}. {_what_is_left(home)} {_advice(error, home)}"
-        ) from error
+        raise CheckpointError(told) from error
     _remove_old(home, target, keep)
     return target
 
@@ -334,30 +332,23 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _reason(error: BaseException) -> str | None:
-    """Return what the system said against writing, or None for an error of another kind."""
+def _why_not_written(error: BaseException, target: Path) -> str | None:
+    """Return what to say of a checkpoint that the system would not take; None for an error of another kind."""
     from safetensors import SafetensorError
 
     if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error) if isinstance(error, SafetensorError) else None
-
-
-def _out_of_space(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in NO_SPACE
-    return any(f"(os error {number})" in str(error) for number in NO_SPACE)  # safetensors tells it as text only
-
-
-def _advice(error: BaseException, home: Path) -> str:
-    if not _out_of_space(error):
-        return "Make sure that the folder can be written."
-    free = shutil.disk_usage(home if home.exists() else home.parent).free / 1e6
-    return f"{free:,.1f} MB are free there: make room, or keep fewer checkpoints."
-
-
-def _what_is_left(home: Path) -> str:
-    found: Sequence[Path] = checkpoints(home.parent)
-    if not found:
-        return "There is no older one."
-    return f"The older ones are as they were (the last is of step {checkpoint_steps(found[-1]):,})."
+        reason, full = error.strerror or str(error), error.errno in NO_SPACE
+    elif isinstance(error, SafetensorError):  # gives the number as text only
+        reason, full = str(error), any(f"(os error {number})" in str(error) for number in NO_SPACE)
+    else:
+        return None
+    home = target.parent
+    older = checkpoints(home.parent)
+    kept = "There is no older one."
+    if older:
+        kept = f"The older ones are as they were (the last is of step {checkpoint_steps(older[-1]):,})."
+    advice = "Make sure that the folder can be written."
+    if full:
+        free = shutil.disk_usage(home if home.exists() else home.parent).free / 1e6
+        advice = f"{free:,.1f} MB are free there: make room, or keep fewer checkpoints."
+    return f"{target}: could not be written: {reason}. {kept} {advice}"

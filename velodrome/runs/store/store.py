@@ -181,21 +181,9 @@ class SqlStore:
 
     def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None:
         """Add numbers; the run's steps become the largest of theirs, if that is more."""
-        by_key = {
-            (name, int(step)): {"run": run, "name": name, "step": int(step), "value": float(value), "time": moment}
-            for step, name, value, moment in rows
-        }
-        if not by_key:
-            return
-        most = max(step for _, step in by_key)
-
-        def add(connection: Connection) -> None:
-            self._touch(connection, run)
-            runs = self._tables.runs
-            connection.execute(runs.update().where(runs.c.id == run, runs.c.steps < most).values(steps=most))
-            self._replace(connection, self._tables.metrics, list(by_key.values()))
-
-        self._write(add)
+        typed = [MetricRow(int(step), name, float(value), moment) for step, name, value, moment in rows]
+        if typed:
+            self._add(run, self._tables.metrics, typed, max(row.step for row in typed))
 
     def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame:
         """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name."""
@@ -220,13 +208,7 @@ class SqlStore:
 
     def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None:
         """Add the numbers of evaluations."""
-        by_key = {(row.split, row.name, row.step): {"run": run, **row._asdict()} for row in rows}
-
-        def add(connection: Connection) -> None:
-            self._touch(connection, run)
-            self._replace(connection, self._tables.evaluations, list(by_key.values()))
-
-        self._write(add)
+        self._add(run, self._tables.evaluations, list(rows))
 
     def evaluations(self, run: str) -> pl.DataFrame:
         """Return the numbers of a run's evaluations as columns step, split, name, value, low, high."""
@@ -289,20 +271,26 @@ class SqlStore:
     def _touch(self, connection: Connection, run: str) -> None:
         self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
 
-    def _replace(self, connection: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
-        """Insert rows in place of those with the same key; in statements that every database knows."""
+    def _add(self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow], steps: int = 0) -> None:
+        """Insert rows in place of those with the same key, in statements that every database knows."""
         from sqlalchemy import and_, bindparam
 
-        if not rows:
-            return
         keys = [column.name for column in table.primary_key]
         same = and_(*(table.c[name] == bindparam(f"key_{name}") for name in keys))
-        for start in range(0, len(rows), CHUNK):
-            chunk = rows[start : start + CHUNK]
-            connection.execute(
-                table.delete().where(same), [{f"key_{name}": row[name] for name in keys} for row in chunk]
-            )
-            connection.execute(table.insert(), chunk)
+        complete = [{"run": run, **row._asdict()} for row in rows]
+        new = list({tuple(row[name] for name in keys): row for row in complete}.values())
+
+        def add(connection: Connection) -> None:
+            self._touch(connection, run)
+            runs = self._tables.runs
+            connection.execute(runs.update().where(runs.c.id == run, runs.c.steps < steps).values(steps=steps))
+            for start in range(0, len(new), CHUNK):
+                chunk = new[start : start + CHUNK]
+                old = [{f"key_{name}": row[name] for name in keys} for row in chunk]
+                connection.execute(table.delete().where(same), old)
+                connection.execute(table.insert(), chunk)
+
+        self._write(add)
 
     def _frame(self, query: Executable, schema: dict[str, Any]) -> pl.DataFrame:
         rows = self._read(lambda connection: connection.execute(query).all())
