@@ -38,6 +38,8 @@ def test_they_are_found_and_their_rows_are_read(runs):
         DQN: ("trading", "dqn", 2048),
         PORTFOLIO: ("portfolio", "ppo", 4096),
     }
+        for identity, row in rows.items():  # the tests must not depend on what lies there
+            store.update_run(identity, folder=row.folder.replace("/tmp/oldruns", "/nowhere"))
     found = {identity: vd.Run.open(identity, runs) for identity in rows}
     assert {identity: run.status for identity, run in found.items()} == {
         PPO: "killed",
@@ -69,6 +71,14 @@ def test_the_command_lists_shows_and_compares_them(runs, capsys):
     exported = runs.parent / "metrics.csv"
     assert cli.run(["runs", "export", PPO, str(exported), "--folder", str(runs)]) == 0
     assert pl.read_csv(exported)["step"].to_list()[-1] == 4096
+
+
+def test_the_policy_of_one_is_exported_from_where_the_runs_are_now(runs, capsys):
+    with open_store(runs) as store:
+        store.update_run(DQN, folder=f"/nowhere/{Path(store.run(DQN).folder).name}")
+    policy = runs.parent / "policy.pt"
+    assert cli.run(["runs", "export", DQN, str(policy), "--folder", str(runs)]) == 0
+    assert policy.stat().st_size > 1000
 
 
 @pytest.mark.parametrize(("identity", "expected"), [(DQN, -0.02179), (PORTFOLIO, 0.7335)])
