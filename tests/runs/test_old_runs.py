@@ -33,13 +33,13 @@ def runs(tmp_path: Path) -> Path:
 def test_they_are_found_and_their_rows_are_read(runs):
     with open_store(runs, create=False) as store:
         rows = {row.id: row for row in store.runs()}
+        for row in rows.values():  # the status of a run comes from its folder, not from the place that the store names
+            store.update_run(row.id, folder=row.folder.replace("/tmp/oldruns", "/nowhere"))
     assert {identity: (row.env, row.algorithm, row.steps) for identity, row in rows.items()} == {
         PPO: ("trading", "ppo", 4096),
         DQN: ("trading", "dqn", 2048),
         PORTFOLIO: ("portfolio", "ppo", 4096),
     }
-        for identity, row in rows.items():  # the tests must not depend on what lies there
-            store.update_run(identity, folder=row.folder.replace("/tmp/oldruns", "/nowhere"))
     found = {identity: vd.Run.open(identity, runs) for identity in rows}
     assert {identity: run.status for identity, run in found.items()} == {
         PPO: "killed",
