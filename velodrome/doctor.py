@@ -56,7 +56,7 @@ print(sum(sum(s.cache_hits.values()) for s in stats), sum(sum(s.cache_misses.val
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was looked at."""
+    """One thing that was examined."""
 
     section: str
     name: str
@@ -79,7 +79,7 @@ def _problem(name: str, value: str, advice: str) -> Row:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """Everything that was looked at, in order."""
+    """Everything that was examined, in order."""
 
     rows: tuple[Row, ...]
 
@@ -98,7 +98,7 @@ class DoctorReport:
 
 
 def doctor() -> DoctorReport:
-    """Look at everything; the kernels of the smallest environment are compiled if they were not before."""
+    """Examine everything; the kernels of the smallest environment are compiled if they were not before."""
     sections: dict[str, Callable[[], Iterator[Row]]] = {
         "machine": _machine,
         "packages": _packages,
@@ -113,7 +113,7 @@ def doctor() -> DoctorReport:
     for section, probe in sections.items():
         try:
             rows.extend(replace(row, section=section) for row in probe())
-        except Exception as error:  # a probe met what nobody thought of: say so and go on
+        except Exception as error:  # a probe met something unforeseen: report it and carry on
             rows.append(Row(section, "check", "problem", _told(error), "this check itself failed; report it"))
     return DoctorReport(tuple(rows))
 
@@ -251,7 +251,7 @@ def _cuda() -> Iterator[Row]:
 
 
 def _torch_devices(driver: bool) -> Generator[Row, None, str | None]:
-    """Tell what torch sees; return the CUDA version that it was built for."""
+    """Report what torch sees; return the CUDA version that it was built for."""
     try:
         import torch
     except Exception:  # told under packages
@@ -270,7 +270,7 @@ def _torch_devices(driver: bool) -> Generator[Row, None, str | None]:
 
 
 def _numba_cuda(driver: bool) -> Generator[Row, None, str | None]:
-    """Tell of numba-cuda and the libraries that it compiles with; return the CUDA version of those."""
+    """Report numba-cuda and the libraries that it compiles with; return the CUDA version of those."""
     version = _version("numba-cuda")
     missing = _problem if driver else _note
     if version is None and importlib.util.find_spec("numba_cuda") is not None:
@@ -366,7 +366,7 @@ def _backend_failed(name: str, error: Exception) -> Row:
 
 
 def _workers() -> Iterator[Row]:
-    """Tell whether environments of other libraries run in this process and in workers, with the same numbers."""
+    """Report whether environments of other libraries run in this process and in workers, with the same numbers."""
     import numpy as np
 
     cartpole: dict[str, Any] = {"env": "CartPole-v1", "num_envs": FEW}
@@ -401,7 +401,7 @@ def _cache() -> Iterator[Row]:
 
 
 def _second_process() -> Row:
-    """Tell whether another process finds the kernels that this one compiled."""
+    """Report whether another process finds the kernels that this one compiled."""
     name = "second process"
     try:
         command = [sys.executable, "-c", SECOND_PROCESS]

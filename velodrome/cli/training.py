@@ -58,7 +58,7 @@ def train(
     else:
         finished = running.train(config_of(words), **shown)
     if finished.status == "interrupted":
-        sys.stderr.write(f"velodrome: interrupted and saved; go on with: {finished.resume_command}\n")
+        sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED
     return 0
 

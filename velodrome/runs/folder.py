@@ -36,7 +36,7 @@ log = logging.getLogger("velodrome.runs")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run by what a person may call it."""
+    """A run by the names that a person may use for it."""
 
     id: str
     title: str  # name of its folder
@@ -165,7 +165,7 @@ class RunFolder:
 
     @property
     def candidate(self) -> Candidate:
-        """What the run may be called by."""
+        """The names by which the run can be called."""
         created = datetime.fromisoformat(self.information["created"]).timestamp()
         return Candidate(self.id, self.path.name, created)
 

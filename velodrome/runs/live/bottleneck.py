@@ -57,9 +57,9 @@ class Bottleneck:
 def find_bottleneck(
     seconds: Mapping[str, float], use: MachineUse | None = None, facts: RunFacts | None = None
 ) -> Bottleneck:
-    """Judge by the seconds of each phase over the same stretch, a sample of the machine, and how the run is set up.
+    """Judge from the seconds of each phase, a sample of the machine over the same stretch, and how the run is set up.
 
-    `seconds` has what `PhaseClock.take` gives; without a sample of the machine the phases alone decide.
+    `seconds` is what `PhaseClock.take` returns; without a sample of the machine the phases alone decide.
     """
     facts = facts or RunFacts()
     phases = {name: seconds.get(name, 0.0) for name in ("environment", "inference", "learning", "other")}
@@ -82,7 +82,7 @@ def find_bottleneck(
 def _outside_the_phases(
     shares: Mapping[str, float], largest: str, use: MachineUse, facts: RunFacts
 ) -> Bottleneck | None:
-    """Return what the split into phases cannot show: the disk, other processes, a GPU that waits."""
+    """Return what the phases cannot show: a slow disk, other processes, a GPU that waits."""
     if largest == "other" and use.disk_wait >= DISK_WAIT:
         return Bottleneck(
             "disk",

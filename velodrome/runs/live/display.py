@@ -41,7 +41,7 @@ class LiveView:
     """Shows a training while it runs; open it around the loop and tell it what happens.
 
     `first_steps` is where a resumed run begins, `resume` the command that would continue it. Opening starts a thread
-    that samples the machine, and in a terminal one that draws; closing ends both and gives the terminal back, also
+    that samples the machine, and in a terminal one that draws; closing ends both and gives the terminal back, even
     after an error.
     """
 
@@ -136,7 +136,7 @@ class LiveView:
                 self._print(f"warning: {warning}")
 
     def note(self, text: str) -> None:
-        """Show a remark; one that begins with "checkpoint" tells that one was saved."""
+        """Show a remark; one that begins with "checkpoint" says that one was saved."""
         if self.mode == "quiet":
             return
         self.progress.note(text)
@@ -157,7 +157,7 @@ class LiveView:
             self._print(evaluation_line(self.progress, split, results))
 
     def _new_warnings(self) -> list[str]:
-        """Return the warnings of a kind that was not shown yet; the numbers in them change all the time."""
+        """Return warnings of a kind not shown yet; the numbers in them change all the time."""
         found = [] if self.sampler.latest is None else self.sampler.latest.warnings()
         new = [warning for warning in found if warning.split(",")[0] not in self._warned]
         self._warned.update(warning.split(",")[0] for warning in new)

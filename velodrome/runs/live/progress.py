@@ -1,4 +1,4 @@
-"""What a training has shown so far, and the plain lines and JSON objects that say so without a terminal."""
+"""How far a training is, and the plain lines and JSON objects that say so without a terminal."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Progress:
         return name, results.get(name, math.nan)
 
     def note(self, text: str) -> None:
-        """Take in a remark; one that begins with "checkpoint" tells that one was saved."""
+        """Take in a remark; one that begins with "checkpoint" says that one was saved."""
         with self.lock:
             if text.lower().startswith("checkpoint"):
                 self.checkpoint = (self.clock(), text)

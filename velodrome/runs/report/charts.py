@@ -67,7 +67,7 @@ def bars(x: list, y: list, colour: str, hover: str, **further: Any) -> Figure:
 
 
 def is_thinned(evaluation: Evaluation) -> bool:
-    """Tell whether any curve has more bars than are drawn."""
+    """Return whether any curve has more bars than are drawn."""
     longest = max(evaluation.equity.height, _longest_instrument(evaluation))
     return longest > 2 * BUCKETS
 
@@ -118,7 +118,7 @@ def drawdown_figure(evaluation: Evaluation) -> Figure:
 
 
 def shares_account(evaluation: Evaluation) -> bool:
-    """Tell whether one account held all instruments: then the bars say how much of it each one was."""
+    """Return whether one account held all instruments: then the bars give the weight of each."""
     return "weight" in evaluation.bars.columns
 
 

@@ -17,7 +17,7 @@ from velodrome.evaluation.measures import format_figure
 from velodrome.runs.report.charts import UNIFIED, Figure, bars, layout_of, line, milliseconds
 
 SHOWN = 12  # instruments with a colour of their own; the rest is drawn as one
-STRETCHES = 300  # of time, in each of which weights and turnover are averaged
+STRETCHES = 300  # parts of the time; weights and turnover are averaged in each
 CASH, OTHERS = "cash", "others"
 
 

@@ -28,7 +28,7 @@ GROUPS = {
     "How sure": "probabilistic_sharpe deflated_sharpe minimum_track_record",
     "Episodes": "episode_return episode_length reward_per_step worst_episode best_episode",
 }
-# The figures at the top of the page: the first set of which the evaluation has the last one.
+# The figures at the top of the page: the first of these sets whose last figure the evaluation has.
 TILES = (
     ("return", "sharpe", "max_drawdown", "of_optimum", "turnover", "positions"),
     ("return", "sharpe", "max_drawdown", "trades", "win_rate"),
@@ -174,7 +174,7 @@ def evaluation_charts(evaluation: Evaluation) -> list[Chart]:
 
 
 def _has_bands(evaluation: Evaluation) -> bool:
-    """Tell whether curves are means over several seeds."""
+    """Return whether curves are means over several seeds."""
     return len(evaluation.information["seeds"]) > 1 or any(n.endswith("_low") for n in evaluation.equity.columns)
 
 

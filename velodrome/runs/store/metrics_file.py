@@ -28,7 +28,7 @@ def export_metrics(
     Args:
         store: Where the run's rows are.
         run: Its id.
-        path: The file; its suffix, .csv or .parquet, says which kind. One that is there is replaced.
+        path: The file; its suffix, .csv or .parquet, says which kind. An existing one is replaced.
         layout: 'wide' is a row for each step and a column for each metric, empty where a step has none; 'long' is a
             row for each number, with columns step, name, value and time.
         names: Metrics to write; all if not given.
@@ -57,7 +57,7 @@ def widened(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a file under another name first, so that one that is there is replaced whole or not at all."""
+    """Write a file under another name first, so that an existing one is replaced whole or not at all."""
     new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         if path.suffix == ".csv":

@@ -22,7 +22,7 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def sinks_of_run(folder: RunFolder, config: RunConfig, store: SqlStore, resume_step: int | None) -> list[Sink]:
-    """Return the sinks that a run's configuration asks for; a resumed run goes on from a step in all of them."""
+    """Return the sinks that a run's configuration asks for; a resumed run continues from `resume_step` in each."""
     chosen = config.logging
     sinks: list[Sink] = [StoreSink(store, folder.id), JsonLinesSink(folder.metrics_path, resume_step)]
     if chosen.tensorboard:
