@@ -152,5 +152,5 @@ def test_what_the_live_view_is_told(tmp_path):
     config = load_run_config(None, tiny(tmp_path))
     assert RunFacts.of(config, "cpu").rule_environment
     with setup.learning_worlds(config, setup.build_market(config), "cpu") as worlds:
-        assert setup.action_names(worlds) is None
+        assert worlds.envs.world.action_names == ()
     assert load_run_config("portfolio", ["params.action=discrete"]).params["action"] == "discrete"

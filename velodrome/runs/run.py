@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import LearningError, MetricsError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
-from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import RunFolder
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter, broken_metrics
+from velodrome.runs.scaling import resize_as_measured
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import checkpoint_rows
 from velodrome.runs.trained import Run
@@ -68,14 +67,7 @@ def train(
     if market is not None:
         setup.check_market(chosen, market)
     built = setup.build_market(chosen) if market is None else market
-    folder = RunFolder.create(
-        chosen.logging.folder,
-        chosen.name or chosen.env.replace("/", "-").replace(":", "-"),
-        config=to_yaml(chosen),
-        seeds={"run": chosen.seed},
-        data_hash=None if built is None else built.content_hash,
-    )
-    return _Session(Run(folder), chosen, built).go(console, mode, evaluate)
+    return _Session(Run.create(chosen, built), chosen, built).go(console, mode, evaluate)
 
 
 def resume(
@@ -187,7 +179,7 @@ class _Session:
             folder=self.run.path,
             resume=self.run.resume_command,
             facts=RunFacts.of(config, device),
-            action_names=setup.action_names(worlds),
+            action_names=getattr(getattr(worlds.envs, "world", None), "action_names", None),
         )
 
     # The loop
@@ -211,7 +203,7 @@ class _Session:
             self._save(best=improved)
         if self.scaler is not None:
             seconds = (steps - before) / metrics["time/steps_per_second"]
-            if note := setup.resize_as_measured(self.scaler, self.learner, steps - before, seconds):
+            if note := resize_as_measured(self.scaler, self.learner, steps - before, seconds):
                 self.view.note(note)
 
     def _log(self, metrics: Mapping[str, float]) -> None:
@@ -276,8 +268,7 @@ class _Session:
 
         if self.market is not None and self.config.evaluation.final_split is None:
             return
-        live = self.mode == "live"
-        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=live)
+        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=self.mode == "live")
         if self.mode == "json":
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
     from velodrome.vector.fleet.autoscale import Autoscaler
-
-log = logging.getLogger("velodrome.runs")
 
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
@@ -113,24 +110,6 @@ def make_autoscaler(config: RunConfig) -> Autoscaler | None:
     return Autoscaler(min(least, most), most, memory_limit=limit)
 
 
-def resize_as_measured(scaler: Autoscaler, learner: Any, steps: int, seconds: float) -> str | None:
-    """Change the number of environments if an iteration's steps and seconds say so; return what to tell of it."""
-    from velodrome.vector.fleet.autoscale import bytes_in_use
-    from velodrome.vector.fleet.pool import PoolBusyError
-
-    before = learner.worlds.num_envs
-    wanted = scaler.observe(before, steps, seconds, bytes_in_use())
-    if wanted is None or wanted == before:
-        return None
-    try:
-        learner.resize(wanted)
-    except (PoolBusyError, ConfigError) as error:  # others have the rest of the budget; a replay has no room
-        log.info("not resized: %s", error)
-        return None
-    log.info("resized from %d to %d environments at step %d", before, wanted, learner.steps)
-    return f"{wanted:,} environments, from {before:,}"
-
-
 def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:
     """Return the learner of a run."""
     entry = ALGORITHMS.get(config.algorithm)
@@ -138,11 +117,6 @@ def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:
 
 
 # What a checkpoint says about the agent in it
-
-
-def action_names(worlds: Worlds) -> tuple[str, ...] | None:
-    """Return the names of the environment's discrete actions, None where they have none."""
-    return getattr(getattr(worlds.envs, "world", None), "action_names", ()) or None
 
 
 def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:

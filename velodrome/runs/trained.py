@@ -6,11 +6,12 @@ import functools
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError, RunError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
+from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder
@@ -31,6 +32,14 @@ class Run:
     """A run that was trained, or is being trained: its folder and what is in it."""
 
     folder: RunFolder
+
+    @classmethod
+    def create(cls, config: RunConfig, market: Market | Basket | None) -> Run:
+        """Make the folder of a new run."""
+        name = config.name or config.env.replace("/", "-").replace(":", "-")
+        data_hash = None if market is None else market.content_hash
+        about: dict[str, Any] = {"config": to_yaml(config), "seeds": {"run": config.seed}, "data_hash": data_hash}
+        return cls(RunFolder.create(config.logging.folder, name, **about))
 
     @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
