@@ -94,7 +94,7 @@ def test_a_basket_that_was_built_already_is_learnt_on(tmp_path):
     settings = {key: value for key, value in tiny(tmp_path).items() if not key.startswith("market.")}
     made = train(mode="quiet", evaluate=False, market=basket, **settings)
     assert vd.evaluate(made, market=basket, report=False).information["optimum"] is None
-    with pytest.raises(ConfigError, match=r"the basket that the run was given"):
+    with pytest.raises(ConfigError, match=r"the run.s own basket"):
         vd.evaluate(made, report=False)
     other = vd.build_basket(bars, windows=5, features=["log_return", "market_return"], check_leaks=False)
     with pytest.raises(RunError, match="the data has changed"):
