@@ -73,7 +73,7 @@ class LedgerComparison:
 
     def begin(self, rows: np.ndarray) -> None:
         """Put the ledgers of environments that were reset at the start of the same episode."""
-        start, last, numbers = self.envs.column("start"), self.envs.column("last"), self.envs.column("numbers")
+        start, last, numbers = self.envs.column("start"), self.envs.column("last"), self.envs.column("drawn")
         for row in rows:
             ledger = self.ledgers[row]
             if self.world.params.randomised:

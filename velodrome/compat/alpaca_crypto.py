@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from velodrome.bars.timeframe import HOUR
 from velodrome.envs.contract import World
-from velodrome.envs.portfolio.numbers import BUYS, SELLS
+from velodrome.envs.portfolio.state import BUYS, SELLS
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.errors import DataError
 from velodrome.tables.basket import Basket

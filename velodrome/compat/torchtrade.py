@@ -281,9 +281,9 @@ class _Recorder:
         return np.array([bool(ended[end - 1]) and not ended[start : end - 1].any() for start, end in pairwise(offsets)])
 
     def _liquidation_prices(self, column: Mapping[str, NDArray]) -> NDArray[np.float64]:
-        config = self.header["config"]
-        terms = codes.Terms(1.0 / config["leverage"], config["transaction_fee"], config["maintenance_margin_rate"], 0.0)
         accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
+        # Without ranges the parameters are the terms of every episode.
+        terms = self.envs.world.params
         return np.array(
             [codes.liquidation_price(codes.Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts]
         )

@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_columns
+from velodrome.envs.parameters import ranged_names
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.envs.trading.config import TradingConfig, trading_config
-from velodrome.envs.trading.rule import NUMBERS
 from velodrome.envs.trading.world import action_names, trading_world
 from velodrome.errors import ConfigError
 from velodrome.evaluation.threads import one_thread
@@ -107,7 +107,9 @@ def environment_config(params: Mapping[str, Any]) -> TradingConfig:
 
 def draws_anything(config: TradingConfig) -> bool:
     """Tell whether two seeds can differ from the same first bar: by ranges of parameters or by slippage."""
-    return config.slippage != 0.0 or any(isinstance(getattr(config, name), tuple) for name in NUMBERS)
+    return config.slippage != 0.0 or any(
+        isinstance(getattr(config, name), tuple) for name in ranged_names(TradingConfig)
+    )
 
 
 def stream_seed(seed: int, instrument: int) -> int:

@@ -1,1 +1,3 @@
-"""What environments on prices share: where episodes begin and end, what fills cost, statistics."""
+"""What environments on prices share. Read `episodes` (where they begin and end), then `account` (columns, costs,
+statistics).
+"""

@@ -7,12 +7,12 @@ weights. Every function is in the subset of Python that Numba compiles for CPU a
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from velodrome.envs.contract import LOCKSTEP, increment
-from velodrome.envs.portfolio.numbers import (
+from velodrome.envs.portfolio.state import (
     BUYS,
     CLOSE,
     CUT_CASH,
@@ -23,6 +23,9 @@ from velodrome.envs.portfolio.numbers import (
     REFUSED_UNTRADABLE,
     SELLS,
     STOPPED,
+    Book,
+    Costs,
+    Moment,
     instrument_count,
 )
 
@@ -37,58 +40,26 @@ MOST_LOTS = 1e15
 LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is that number
 
 
-class Terms(NamedTuple):
-    """What trading costs in this step, and what limits it."""
-
-    buy_fee: float
-    sell_fee: float
-    cost: float  # spread and slippage, a fraction of the quote
-    reserve: float  # cash that buying may not touch
-    max_weight: float
-    max_gross: float
-    safety: float  # part of the cash that one purchase may take
-    dust: float  # money: what is worth no more is neither bought nor left over
-    noticed: float  # money: an order that loses no more was not cut but rounded
-
-
-class Forced(NamedTuple):
-    """What is sold whatever the action says."""
-
-    stop: float  # distance of the trailing stop; 0: none
-    longest: float  # bars without a trade after which positions decay; 0: never
-    share: float  # by how much
-
-
-class Book(NamedTuple):
-    """The account within a step, valued at the quotes of its orders."""
-
-    cash: float
-    equity: float
-    gross: float  # Σ |units · quote|
-    fees: float  # of this step
-    traded: float  # notional of this step
-
-
-def quote_of(k: int, cursor: int, bar: int, tables: Any, params: Any) -> float:
+def quote_of(k: int, now: Moment, tables: Any, params: Any) -> float:
     """Return the price of instrument k at which orders fill, before costs."""
     if params.fill_at == NEXT_OPEN:
-        return tables.open[bar, k]
-    return tables.close[cursor, k] if params.fill_at == CLOSE else tables.close[bar, k]
+        return tables.open[now.bar, k]
+    return tables.close[now.cursor, k] if params.fill_at == CLOSE else tables.close[now.bar, k]
 
 
-def is_tradable(k: int, cursor: int, bar: int, tables: Any, params: Any) -> bool:
+def is_tradable(k: int, now: Moment, tables: Any, params: Any) -> bool:
     if not params.has_halts:
         return True
-    return tables.tradable[cursor if params.fill_at == CLOSE else bar, k] == 1
+    return tables.tradable[now.cursor if params.fill_at == CLOSE else now.bar, k] == 1
 
 
-def buy_rate(terms: Terms) -> float:
+def buy_rate(costs: Costs) -> float:
     """Return what a purchase costs beyond its value at the quote, as a fraction of that."""
-    return (1.0 + terms.cost) * (1.0 + terms.buy_fee) - 1.0
+    return (1.0 + costs.cost) * (1.0 + costs.buy_fee) - 1.0
 
 
-def sell_rate(terms: Terms) -> float:
-    return 1.0 - (1.0 - terms.cost) * (1.0 - terms.sell_fee)
+def sell_rate(costs: Costs) -> float:
+    return 1.0 - (1.0 - costs.cost) * (1.0 - costs.sell_fee)
 
 
 def kept(units: float, params: Any) -> float:
@@ -101,12 +72,12 @@ def share_of(units: float, share: float, params: Any) -> float:
     return float(np.float32(units) * np.float32(share)) if params.single_precision else units * share
 
 
-def trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book, state: Any, params: Any) -> Book:
+def trade(i: int, k: int, change: float, quote: float, costs: Costs, book: Book, state: Any, params: Any) -> Book:
     """Buy or sell; the position grows, shrinks or closes, but does not change its side."""
     buys = change > 0.0
-    price = quote * (1.0 + terms.cost) if buys else quote * (1.0 - terms.cost)
+    price = quote * (1.0 + costs.cost) if buys else quote * (1.0 - costs.cost)
     notional = abs(change) * price
-    fee = notional * (terms.buy_fee if buys else terms.sell_fee)
+    fee = notional * (costs.buy_fee if buys else costs.sell_fee)
     before, entry = state.units[k, i], state.entry[k, i]
     after = kept(before + change, params)
     mean = (entry * abs(before) + notional) / (abs(before) + abs(change))
@@ -123,7 +94,7 @@ def trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book,
     cash = max(0.0, book.cash - notional - fee) if buys else book.cash + notional - fee
     return Book(
         cash,
-        book.equity - abs(change) * quote * terms.cost - fee,
+        book.equity - abs(change) * quote * costs.cost - fee,
         book.gross + (abs(after) - abs(before)) * quote,
         book.fees + fee,
         book.traded + notional,
@@ -137,72 +108,73 @@ def whole_lots(quantity: float, lot: float) -> float:
     return math.floor(quantity / lot + LOT_ROUNDING) * lot
 
 
-def cut_to_cash(i: int, quantity: float, quote: float, terms: Terms, cash: float, state: Any) -> float:
+def cut_to_cash(i: int, quantity: float, quote: float, costs: Costs, cash: float, state: Any) -> float:
     """Return as much of a purchase as the cash above the reserve can pay; a cut is counted."""
-    price = (1.0 + terms.buy_fee) * (quote * (1.0 + terms.cost))
-    usable = terms.safety * max(0.0, cash - terms.reserve)
+    price = (1.0 + costs.buy_fee) * (quote * (1.0 + costs.cost))
+    usable = costs.safety * max(0.0, cash - costs.reserve)
     if quantity * price <= usable:
         return quantity
     payable = min(quantity, usable / price)
-    if (quantity - payable) * quote > terms.noticed:
+    if (quantity - payable) * quote > costs.noticed:
         increment(state.counts, CUT_CASH, i)
     return payable
 
 
-def cut_to_limits(i: int, size: float, held: float, rate: float, quote: float, terms: Terms, book: Book, state: Any
-) -> float:  # fmt: skip
+def cut_to_limits(
+    i: int, size: float, held: float, rate: float, quote: float, costs: Costs, book: Book, state: Any
+) -> float:
     """Return as much of an order that enlarges a position as the limits allow; a cut is counted."""
     # What is paid for the trade makes the equity smaller, and with it the limits.
-    by_weight, weight_scale = terms.max_weight * book.equity - held * quote, 1.0 + terms.max_weight * rate
-    by_gross, gross_scale = terms.max_gross * book.equity - book.gross, 1.0 + terms.max_gross * rate
+    by_weight, weight_scale = costs.max_weight * book.equity - held * quote, 1.0 + costs.max_weight * rate
+    by_gross, gross_scale = costs.max_gross * book.equity - book.gross, 1.0 + costs.max_gross * rate
     worth = size * quote
     if (worth * weight_scale <= by_weight) & (worth * gross_scale <= by_gross):
         return size
     limit = max(0.0, min(by_weight / weight_scale, by_gross / gross_scale)) / quote
-    if (size - limit) * quote > terms.noticed:
+    if (size - limit) * quote > costs.noticed:
         increment(state.counts, CUT_LIMIT, i)
     return min(size, limit)
 
 
 def closing_part(
-    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any, params: Any
+    i: int, k: int, wanted: float, quote: float, costs: Costs, book: Book, state: Any, tables: Any, params: Any
 ) -> float:
     """Return the part of an order that reduces a position on the other side, as far as cash allows; signed."""
     held = abs(state.units[k, i])
     buys = wanted > 0.0
     part = min(abs(wanted), held)
     if buys:
-        part = cut_to_cash(i, part, quote, terms, book.cash, state)
+        part = cut_to_cash(i, part, quote, costs, book.cash, state)
     left = held - part
     # A halted instrument may be quoted at 0, where everything is worth nothing.
-    closes = (left <= 0.0) | ((quote > 0.0) & (left * quote <= terms.dust))
+    closes = (left <= 0.0) | ((quote > 0.0) & (left * quote <= costs.dust))
     if params.has_quantities:
         part = whole_lots(part, tables.lot[k])
     part = held if closes else part
-    if buys & (not closes) & (part * quote <= terms.dust):
+    if buys & (not closes) & (part * quote <= costs.dust):
         part = 0.0
     return part if buys else -part
 
 
 def opening_part(
-    i: int, k: int, wanted: float, quote: float, terms: Terms, book: Book, state: Any, tables: Any, params: Any
+    i: int, k: int, wanted: float, quote: float, costs: Costs, book: Book, state: Any, tables: Any, params: Any
 ) -> float:
     """Return the part of an order that opens or enlarges a position, as far as limits and cash allow; signed."""
     buys = wanted > 0.0
     held = state.units[k, i]
     size = abs(wanted)
-    rate = buy_rate(terms) if buys else sell_rate(terms)
+    rate = buy_rate(costs) if buys else sell_rate(costs)
     # Longs that cash has paid for are never worth more than the equity: limits from 1 up mean nothing to them.
-    if params.allow_short | (terms.max_weight < 1.0) | (terms.max_gross < 1.0):
-        size = cut_to_limits(i, size, abs(held), rate, quote, terms, book, state)
+    if params.allow_short | (costs.max_weight < 1.0) | (costs.max_gross < 1.0):
+        size = cut_to_limits(i, size, abs(held), rate, quote, costs, book, state)
     if buys:
-        size = cut_to_cash(i, size, quote, terms, book.cash, state)
+        size = cut_to_cash(i, size, quote, costs, book.cash, state)
     if params.has_quantities:
         size = whole_lots(size, tables.lot[k])
         if size < tables.min_quantity[k]:
             increment(state.counts, DROPPED_MINIMUM, i)
             return 0.0
-    if size * quote <= terms.dust:
+    if size * quote <= costs.dust:
         return 0.0
     return size if buys else -size
 
@@ -240,17 +212,15 @@ def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: 
     return wanted
 
 
-def is_due(
-    i: int, k: int, phase: int, cursor: int, bar: int, forced: Forced, state: Any, tables: Any, params: Any
-) -> bool:
+def is_due(i: int, k: int, phase: int, now: Moment, costs: Costs, state: Any, tables: Any, params: Any) -> bool:
     """Say whether there is an order in instrument k in a phase of the step."""
-    tradable = is_tradable(k, cursor, bar, tables, params)
+    tradable = is_tradable(k, now, tables, params)
     if phase == STOPS:
-        due = tradable and is_stopped(i, k, quote_of(k, cursor, bar, tables, params), forced.stop, state)
+        due = tradable and is_stopped(i, k, quote_of(k, now, tables, params), costs.trailing_stop, state)
         state.wanted[k, i] = STOPPED_NOW if due else 0.0
         return due
     if phase == DECAYS:
-        return (tradable or params.decay_when_halted) and decays(i, k, forced.longest, state)
+        return (tradable or params.decay_when_halted) and decays(i, k, costs.max_holding, state)
     wanted = state.wanted[k, i]
     if phase == CLOSING_SALES:
         wanted = screened(i, k, wanted, tradable, state, tables, params)
@@ -261,15 +231,13 @@ def is_due(
     return (side * wanted > 0.0) & (closing != opening)
 
 
-def queue_orders(
-    i: int, phase: int, cursor: int, bar: int, forced: Forced, state: Any, tables: Any, params: Any
-) -> int:
+def queue_orders(i: int, phase: int, now: Moment, costs: Costs, state: Any, tables: Any, params: Any) -> int:
     """Write the instruments that have an order in a phase to State.queue, one after the other; return how many."""
     count = 0
     for k in range(instrument_count(state, tables)):
         # Written whether it is due or not: which instruments are bought and which sold is what no processor guesses.
         state.queue[count, i] = k
-        count += is_due(i, k, phase, cursor, bar, forced, state, tables, params)
+        count += is_due(i, k, phase, now, costs, state, tables, params)
     return count
 
 
@@ -284,29 +252,28 @@ def amount_of(i: int, k: int, phase: int, share: float, state: Any, params: Any)
 
 
 def take_orders(
-    i: int, phase: int, cursor: int, bar: int, forced: Forced, terms: Terms, book: Book, state: Any, tables: Any,
-    params: Any,
-) -> Book:  # fmt: skip
+    i: int, phase: int, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any
+) -> Book:
     """Carry out the orders of one phase, in the order of the instruments."""
     opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
     ordered = (phase == CLOSING_SALES) | (phase == CLOSING_PURCHASES)
     if LOCKSTEP:
         count = instrument_count(state, tables)
     else:
-        count = queue_orders(i, phase, cursor, bar, forced, state, tables, params)
+        count = queue_orders(i, phase, now, costs, state, tables, params)
     for n in range(count):
         k = n if LOCKSTEP else state.queue[n, i]
-        if LOCKSTEP and not is_due(i, k, phase, cursor, bar, forced, state, tables, params):
+        if LOCKSTEP and not is_due(i, k, phase, now, costs, state, tables, params):
             continue
-        quote = quote_of(k, cursor, bar, tables, params)
-        wanted = amount_of(i, k, phase, forced.share, state, params)
+        quote = quote_of(k, now, tables, params)
+        wanted = amount_of(i, k, phase, costs.decay, state, params)
         if opening:
-            change = opening_part(i, k, wanted, quote, terms, book, state, tables, params)
+            change = opening_part(i, k, wanted, quote, costs, book, state, tables, params)
         else:
-            change = closing_part(i, k, wanted, quote, terms, book, state, tables, params)
+            change = closing_part(i, k, wanted, quote, costs, book, state, tables, params)
             if ordered & params.allow_short:
                 # Closing all may take a rounding more than was wanted; that is no order to open.
                 state.wanted[k, i] = wanted - change if abs(change) < abs(wanted) else 0.0
         if change != 0.0:
-            book = trade(i, k, change, quote, terms, book, state, params)
+            book = trade(i, k, change, quote, costs, book, state, params)
     return book

@@ -16,33 +16,31 @@ from velodrome.envs.market.episodes import (
     check_that_an_episode_fits,
     shortest_truncation,
 )
-from velodrome.envs.parameters import low_ends, number_ranges
-from velodrome.envs.portfolio import numbers as codes
-from velodrome.envs.portfolio import rule as portfolio
+from velodrome.envs.portfolio import rewards, state
 from velodrome.envs.portfolio.config import PortfolioConfig, by_instrument, portfolio_config
-from velodrome.envs.portfolio.rewards import PortfolioAccount
+from velodrome.envs.portfolio.rule import RULE
+from velodrome.envs.terms import draws_terms, fixed_terms, range_tables
 from velodrome.errors import ConfigError
 from velodrome.tables.basket import Basket
 
-ACTION_KINDS = {"weights": codes.WEIGHTS, "orders": codes.ORDERS, "discrete": codes.DISCRETE}
-WEIGHTINGS = {"softmax": codes.SOFTMAX, "simplex": codes.SIMPLEX, "signed": codes.SIGNED}
-FILLS = {"next_open": codes.NEXT_OPEN, "close": codes.CLOSE, "next_close": codes.NEXT_CLOSE}
-REWARDS = {"log_return": codes.LOG_RETURN, "excess": codes.EXCESS, "blend": codes.BLEND}
+ACTION_KINDS = {"weights": state.WEIGHTS, "orders": state.ORDERS, "discrete": state.DISCRETE}
+WEIGHTINGS = {"softmax": state.SOFTMAX, "simplex": state.SIMPLEX, "signed": state.SIGNED}
+FILLS = {"next_open": state.NEXT_OPEN, "close": state.CLOSE, "next_close": state.NEXT_CLOSE}
+REWARDS = {"log_return": rewards.LOG_RETURN, "excess": rewards.EXCESS, "blend": rewards.BLEND}
 CHOICES = 3  # of a discrete action: sell, hold, buy
 
 # What a user's reward is tried on before it is compiled with the rule.
-EXAMPLE_ACCOUNT = PortfolioAccount(10_000.0, 5_000.0, 0.5, 0.3, 2.0, 10_000.0, 10_000.0, 10_000.0, 0.1, 5.0)
+EXAMPLE_ACCOUNT = rewards.PortfolioAccount(10_000.0, 5_000.0, 0.5, 0.3, 2.0, 10_000.0, 10_000.0, 10_000.0, 0.1, 5.0)
 
 
 def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
     """Return the scalars that the rule receives."""
-    low, high, _ = number_ranges(config)
     quantities = [by_instrument(name, getattr(config, name), basket.symbols) for name in ("min_quantity", "lot")]
-    return portfolio.Params(
-        **low_ends(config),
+    return state.Params(
+        **fixed_terms(config),
         action=ACTION_KINDS[config.action],
         weighting=WEIGHTINGS[config.weighting],
-        reward=codes.CUSTOM if callable(config.reward) else REWARDS[config.reward],
+        reward=rewards.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         start=STARTS[config.start],
         fill_at=FILLS[config.fill],
         allow_short=config.allow_short,
@@ -57,7 +55,7 @@ def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
         counts_positions=callable(config.reward) or config.few_positions_penalty != 0.0 or config.evenness_bonus != 0.0,
         has_halts=bool((basket.tradable[int(basket.begin.min()) :] == 0).any()),
         has_quantities=bool(np.any(quantities)),
-        randomised=bool((high > low).any()),
+        randomised=draws_terms(config),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
     )
@@ -88,11 +86,10 @@ def instrument_layout(config: PortfolioConfig, instruments: int) -> InstrumentLa
     return InstrumentLayout(instruments, tuple(1 + kind * instruments for kind in range(kinds)))
 
 
-def portfolio_tables(basket: Basket, config: PortfolioConfig) -> portfolio.Tables:
+def portfolio_tables(basket: Basket, config: PortfolioConfig) -> state.Tables:
     """Return the read-only arrays that the rule reads."""
-    low, high, whole = number_ranges(config)
     tiers = np.array(config.fee_tiers, np.float64).reshape(-1, 2)
-    return portfolio.Tables(
+    return state.Tables(
         open=basket.open,
         close=basket.close,
         tradable=basket.tradable,
@@ -103,9 +100,7 @@ def portfolio_tables(basket: Basket, config: PortfolioConfig) -> portfolio.Table
         lot=by_instrument("lot", config.lot, basket.symbols),
         tier_volume=np.ascontiguousarray(tiers[:, 0]),
         tier_rate=np.ascontiguousarray(tiers[:, 1]),
-        number_low=low,
-        number_high=high,
-        number_whole=whole,
+        **range_tables(config),
     )
 
 
@@ -130,13 +125,13 @@ def portfolio_world(
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
         name="portfolio",
-        rule=portfolio.RULE,
-        state_type=portfolio.state_type(instruments, params.randomised),
+        rule=RULE,
+        state_type=state.state_type(instruments, params.randomised),
         params=params,
         tables=portfolio_tables(basket, config),
         action_space=action_space(config, instruments),
         observed=observed_values(config, basket.symbols),
-        statistics=portfolio.STATISTICS,
+        statistics=state.STATISTICS,
         windows=basket.windows,
         window_names=basket.window_names,
         cursors=tuple((int(begin), int(end)) for begin, end in zip(basket.begin, basket.end, strict=True)),

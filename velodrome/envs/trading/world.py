@@ -17,25 +17,25 @@ from velodrome.envs.market.episodes import (
     check_that_an_episode_fits,
     shortest_truncation,
 )
-from velodrome.envs.parameters import low_ends, number_ranges
-from velodrome.envs.trading import account
-from velodrome.envs.trading import rule as trading
+from velodrome.envs.terms import draws_terms, fixed_terms, range_tables
+from velodrome.envs.trading import account, rewards, state
 from velodrome.envs.trading.config import TradingConfig, trading_config
+from velodrome.envs.trading.rule import RULE
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.market import Market
 
-ACTION_KINDS = {"levels": trading.LEVELS, "continuous": trading.CONTINUOUS, "brackets": trading.BRACKETS}
+ACTION_KINDS = {"levels": state.LEVELS, "continuous": state.CONTINUOUS, "brackets": state.BRACKETS}
 TRADE_MODES = {"fractional": account.FRACTIONAL, "notional": account.NOTIONAL, "quantity": account.QUANTITY}
 REWARDS = {
-    "log_return": trading.LOG_RETURN,
-    "return": trading.RETURN,
-    "differential_sharpe": trading.DIFFERENTIAL_SHARPE,
-    "drawdown": trading.DRAWDOWN,
+    "log_return": rewards.LOG_RETURN,
+    "return": rewards.RETURN,
+    "differential_sharpe": rewards.DIFFERENTIAL_SHARPE,
+    "drawdown": rewards.DRAWDOWN,
 }
 
 
 # What a user's reward is tried on before it is compiled with the rule.
-EXAMPLE_ACCOUNT = trading.RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
+EXAMPLE_ACCOUNT = rewards.RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
 
 
 def bracket_actions(config: TradingConfig) -> list[tuple[float, float, float]]:
@@ -60,14 +60,12 @@ def action_names(config: TradingConfig) -> tuple[str, ...]:
 
 def trading_params(config: TradingConfig) -> Any:
     """Return the scalars that the rule receives."""
-    low, high, _ = number_ranges(config)
-    numbers = low_ends(config)
-    margin = 1.0 / numbers["leverage"]
-    observed = observed_values(config)
-    return trading.Params(
-        **numbers,
+    fixed = fixed_terms(config)
+    margin = 1.0 / fixed["leverage"]
+    return state.Params(
+        **fixed,
         action=ACTION_KINDS[config.action],
-        reward=trading.CUSTOM if callable(config.reward) else REWARDS[config.reward],
+        reward=rewards.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         trade_mode=TRADE_MODES[config.trade_mode],
         start=STARTS[config.start],
         fill_at_close=config.fill == "close",
@@ -77,27 +75,26 @@ def trading_params(config: TradingConfig) -> Any:
         flat_at_session_end=config.flat_at_session_end,
         perpetual_funding=config.funding_side == "perpetual",
         funding_from_data=config.funding_column is not None,
-        randomised=bool((high > low).any()),
-        observed=len(observed),
+        randomised=draws_terms(config),
+        observed=len(observed_values(config)),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
         margin=margin,
-        sizing=1.0 / (margin + numbers["fee"]),
+        sizing=1.0 / (margin + fixed["fee"]),
     )
 
 
 def observed_values(config: TradingConfig) -> tuple[str, ...]:
     """Return the names of the account vector's values."""
     if config.account_values == "torchtrade":
-        return trading.TORCHTRADE_VALUES
-    return trading.BRACKET_VALUES if config.action == "brackets" else trading.ACCOUNT_VALUES
+        return state.TORCHTRADE_VALUES
+    return state.BRACKET_VALUES if config.action == "brackets" else state.ACCOUNT_VALUES
 
 
-def trading_tables(market: Market, config: TradingConfig) -> trading.Tables:
+def trading_tables(market: Market, config: TradingConfig) -> state.Tables:
     """Return the read-only arrays that the rule reads."""
     brackets = np.array(bracket_actions(config), np.float64).reshape(-1, 3)
-    low, high, whole = number_ranges(config)
-    return trading.Tables(
+    return state.Tables(
         ohlc=market.ohlc,
         atr=market.atr,
         funding=_funding(market, config),
@@ -108,9 +105,7 @@ def trading_tables(market: Market, config: TradingConfig) -> trading.Tables:
         side=np.ascontiguousarray(brackets[:, 0]),
         stop=np.ascontiguousarray(brackets[:, 1]),
         target=np.ascontiguousarray(brackets[:, 2]),
-        number_low=low,
-        number_high=high,
-        number_whole=whole,
+        **range_tables(config),
     )
 
 
@@ -147,15 +142,15 @@ def trading_world(
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
         name="trading",
-        rule=trading.RULE,
-        state_type=trading.State,
+        rule=RULE,
+        state_type=state.State,
         params=params,
         tables=trading_tables(market, config),
         action_space=(
             gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else gymnasium.spaces.Discrete(discrete)
         ),
         observed=observed_values(config),
-        statistics=trading.STATISTICS,
+        statistics=state.STATISTICS,
         windows=market.windows,
         window_names=market.window_names,
         cursors=tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),

@@ -1,0 +1,120 @@
+"""From an action to a changed account: the gates and the order of docs/trading.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from velodrome.envs.market.account import fill_cost
+from velodrome.envs.trading.account import (
+    CLOSE,
+    DROPPED,
+    EXHAUSTED,
+    HELD_SAME,
+    HOLD,
+    IGNORED,
+    LIQUIDATED,
+    LOCKED,
+    NONE,
+    REFUSED_COOLDOWN,
+    REFUSED_TURNOVER,
+    Account,
+    Bracket,
+    Quote,
+    liquidation_fill,
+    liquidation_price,
+    order_bracket,
+    order_level,
+    realise,
+)
+from velodrome.envs.trading.state import BRACKETS, CLOSE_PRICE, Before, Move, Outcome, State, Tables
+
+# Gates
+
+
+def has_sessions(terms: Any) -> bool:
+    return terms.daily_drawdown > 0.0 or terms.turnover_cap > 0.0
+
+
+def check_gates(i: int, before: Before, terms: Any, state: State, tables: Tables) -> int:
+    """Begin a session where one begins; return the code of the gate that refuses orders, or NONE."""
+    if has_sessions(terms) and tables.session_last[before.cursor] == 1 and before.cursor > state.start[i]:
+        state.session_equity[i] = before.equity
+        state.session_turnover[i] = 0.0
+    if terms.cooldown > 0.0 and state.cooldown_left[i] > 0:
+        state.cooldown_left[i] -= 1
+        return REFUSED_COOLDOWN
+    if terms.turnover_cap > 0.0 and state.session_turnover[i] >= terms.turnover_cap:
+        return REFUSED_TURNOVER
+    return NONE
+
+
+# The order
+
+
+def trading_cost(price: float, move: Move, before: Before, terms: Any, tables: Tables) -> float:
+    """Return how much worse than `price` a fill is, as a fraction: spread, slippage, and slippage by ATR."""
+    by_range = terms.slippage_atr * tables.atr[before.cursor] / price if terms.slippage_atr > 0.0 else 0.0
+    return fill_cost(terms.half_spread, terms.slippage, move.draw, by_range)
+
+
+def take_order(
+    i: int, gate: int, move: Move, before: Before, terms: Any, state: State, tables: Tables, params: Any
+) -> Outcome:
+    """Liquidate a position if the quote lies beyond its liquidation price; else carry out the order."""
+    account = before.account
+    price = tables.ohlc[before.cursor, CLOSE_PRICE] if params.fill_at_close else move.bar.open
+    liquidation = 0.0 if params.fill_at_close else liquidation_price(account, terms)
+    if before.exhausted:
+        return Outcome(account, EXHAUSTED, NONE, 0.0)
+    if (liquidation > 0.0) & (price <= liquidation if account.units > 0.0 else price >= liquidation):
+        account = realise(account, account.units, liquidation_fill(account, price, liquidation, terms), terms)
+        return Outcome(account, DROPPED, LIQUIDATED, 0.0)
+    quote = Quote(price, trading_cost(price, move, before, terms, tables))
+    if params.action == BRACKETS:
+        account, code = take_bracket(gate, quote, move, before, terms, tables, params)
+    else:
+        account, code = take_level(i, gate, quote, move, before, terms, state, tables, params)
+    return Outcome(account, code, NONE, 0.0)
+
+
+def must_be_flat(before: Before, tables: Tables, params: Any) -> bool:
+    """Say whether an order fills at the close of a session that may leave nothing open."""
+    if params.fill_at_close and params.flat_at_session_end:
+        return tables.session_last[before.cursor] == 1
+    return False
+
+
+def take_level(
+    i: int, gate: int, quote: Quote, move: Move, before: Before, terms: Any, state: State, tables: Tables, params: Any
+) -> tuple[Account, int]:
+    """Carry out an order to a level, unless it is held or refused; return the account and a code."""
+    account, level = before.account, move.level
+    if params.hold_on_same_action and ((account.units != 0.0) & (level == before.previous_level)):
+        return account, HELD_SAME
+    if gate != NONE and ((level != 0.0) | (account.units != 0.0)):
+        return account, gate
+    state.previous_level[i] = level
+    if must_be_flat(before, tables, params) | ((level < 0.0) & (not params.allow_short)):
+        level = 0.0
+    return order_level(level, quote, account, terms)
+
+
+def take_bracket(
+    gate: int, quote: Quote, move: Move, before: Before, terms: Any, tables: Tables, params: Any
+) -> tuple[Account, int]:
+    """Carry out a bracket action, unless it is ignored or refused; return the account and a code."""
+    account, side = before.account, tables.side[move.index]
+    if account.units != 0.0 and params.lock_position:
+        return account, LOCKED
+    if side == HOLD or (side == CLOSE and account.units == 0.0):
+        return account, NONE
+    if side != CLOSE and side * account.units > 0.0:
+        return account, IGNORED
+    if gate != NONE:
+        return account, gate
+    if must_be_flat(before, tables, params):
+        if account.units == 0.0:
+            return account, NONE
+        side = CLOSE
+    bracket = Bracket(side, tables.stop[move.index], tables.target[move.index])
+    return order_bracket(bracket, params.trade_mode, quote, account, terms)
