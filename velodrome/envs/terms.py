@@ -66,7 +66,7 @@ def params_type(module: str, model: type[EnvConfig], further: tuple[str, ...]) -
 
     It must be the attribute `Params` of the named module: Numba's cache finds it there.
     """
-    return namedtuple("Params", (*ranged_names(model), *further), module=module)  # type: ignore[misc]
+    return namedtuple("Params", (*ranged_names(model), *further), module=module)
 
 
 def fixed_terms(config: EnvConfig) -> dict[str, float]:

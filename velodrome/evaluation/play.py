@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_columns
-from velodrome.envs.parameters import ranged_names
 from velodrome.envs.portfolio.world import portfolio_world
+from velodrome.envs.terms import draws_terms
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import action_names, trading_world
 from velodrome.errors import ConfigError
@@ -107,9 +107,7 @@ def environment_config(params: Mapping[str, Any]) -> TradingConfig:
 
 def draws_anything(config: TradingConfig) -> bool:
     """Tell whether two seeds can differ from the same first bar: by ranges of parameters or by slippage."""
-    return config.slippage != 0.0 or any(
-        isinstance(getattr(config, name), tuple) for name in ranged_names(TradingConfig)
-    )
+    return config.slippage != 0.0 or draws_terms(config)
 
 
 def stream_seed(seed: int, instrument: int) -> int:

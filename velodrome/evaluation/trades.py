@@ -18,7 +18,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.envs.trading import account as account_rule
-from velodrome.envs.trading.account import (
+from velodrome.envs.trading.account import Account
+from velodrome.envs.trading.codes import (
     CLOSED,
     DECREASED,
     LIQUIDATED,
@@ -27,7 +28,6 @@ from velodrome.envs.trading.account import (
     SWITCH_CLOSED,
     SWITCHED,
     TARGET,
-    Account,
 )
 from velodrome.errors import VelodromeError
 from velodrome.evaluation.play import Backtest, Track

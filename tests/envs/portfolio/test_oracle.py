@@ -13,8 +13,8 @@ from tests.baskets import small_basket
 from tests.oracles.ledger_comparison import ENVIRONMENTS, MONEY, LedgerComparison, Outcome, compare_all, shared_words
 from tests.oracles.portfolio_ledger import PortfolioLedger
 from velodrome.envs.parameters import ranged_names
+from velodrome.envs.portfolio.codes import COUNT_NAMES
 from velodrome.envs.portfolio.config import PortfolioConfig, by_instrument, portfolio_config
-from velodrome.envs.portfolio.state import COUNT_NAMES
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.tables.basket import Basket
 

@@ -15,9 +15,9 @@ from tests.baskets import small_basket
 from tests.contracts.comparison import assert_same_bits, random_actions, run
 from velodrome.envs.exponential import exponential
 from velodrome.envs.parameters import ranged_names
+from velodrome.envs.portfolio.codes import COUNT_NAMES
 from velodrome.envs.portfolio.config import PRESETS, PortfolioConfig, portfolio_config
 from velodrome.envs.portfolio.sizing import simplex_threshold
-from velodrome.envs.portfolio.state import COUNT_NAMES
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.errors import ConfigError
 from velodrome.tables.basket import Basket

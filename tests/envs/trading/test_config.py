@@ -12,7 +12,7 @@ import pytest
 import velodrome as vd
 from tests.markets import small_market
 from velodrome.envs.parameters import ranged_names
-from velodrome.envs.trading import account as margin_account
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.config import PRESETS, Terms, TradingConfig, trading_config
 from velodrome.envs.trading.state import STATISTICS, Params
 from velodrome.envs.trading.world import action_names, trading_world
@@ -86,9 +86,9 @@ def test_the_terms_of_an_episode_are_the_numeric_parameters_in_the_order_of_decl
 
 
 def test_codes_and_their_names_are_in_the_same_order():
-    for index, name in enumerate(margin_account.CODE_NAMES):
-        assert getattr(margin_account, name.upper()) == index
-    assert STATISTICS[-margin_account.CODES :] == margin_account.CODE_NAMES
+    for index, name in enumerate(codes.CODE_NAMES):
+        assert getattr(codes, name.upper()) == index
+    assert STATISTICS[-codes.CODES :] == codes.CODE_NAMES
 
 
 def test_a_configuration_is_frozen():

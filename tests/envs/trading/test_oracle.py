@@ -13,9 +13,9 @@ from tests.oracles.ledger_comparison import ENVIRONMENTS, MONEY, LedgerCompariso
 from tests.oracles.trading_account import EXIT_CODES, ORDER_CODES
 from tests.oracles.trading_ledger import TradingLedger
 from velodrome.envs.parameters import ranged_names
-from velodrome.envs.trading.account import CLOSED_POSITION, CODE_NAMES, COUNT_MASK, WON_POSITION
+from velodrome.envs.trading.account import CLOSED_POSITION, COUNT_MASK, WON_POSITION
+from velodrome.envs.trading.codes import BRACKETS, CODE_NAMES
 from velodrome.envs.trading.config import TradingConfig, trading_config
-from velodrome.envs.trading.state import BRACKETS
 from velodrome.envs.trading.world import trading_world
 from velodrome.tables.market import Market
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import velodrome as vd
 from tests.markets import small_market
 from velodrome.bars.frame import Bars, Series
-from velodrome.envs.trading import account as codes
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.config import Terms
 from velodrome.envs.trading.world import trading_world
 from velodrome.tables.market import Market

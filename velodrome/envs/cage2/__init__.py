@@ -9,6 +9,7 @@ rule, the rest names things and shows them to people. Read `names`, `words` and 
 from __future__ import annotations
 
 from velodrome.envs.cage2.config import Cage2Config
+from velodrome.envs.cage2.display import EpisodeLog, episode_log, host_table, table_text, true_state
 from velodrome.envs.cage2.names import (
     ACTION_NAMES,
     DECOYS,
@@ -26,7 +27,6 @@ from velodrome.envs.cage2.names import (
 from velodrome.envs.cage2.network import decoy_bit
 from velodrome.envs.cage2.recordings import replay
 from velodrome.envs.cage2.rule import Situation
-from velodrome.envs.cage2.text import EpisodeLog, episode_log, host_table, table_text, true_state
 from velodrome.envs.cage2.world import cage2_world, observed_values
 
 __all__ = [

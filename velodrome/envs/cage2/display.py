@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.cage2.moves import PRESENT
+from velodrome.envs.cage2 import codes
 from velodrome.envs.cage2.names import (
     ACTION_NAMES,
     ACTIVITIES,
@@ -24,7 +24,6 @@ from velodrome.envs.cage2.names import (
     SUCCESS,
 )
 from velodrome.envs.cage2.network import PORTS, cage2_tables
-from velodrome.envs.cage2.red import EMPTY, KNOWN_IP, KNOWN_NAME, PORTS_KNOWN, SUCCEEDED, SWEEP
 from velodrome.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,20 +47,20 @@ def true_state(source: Any) -> dict[str, NDArray]:
     nibbles = {name: np.atleast_1d(np.asarray(column(name)))[:, None] >> shifts & 15 for name in WORDS}
     access, known, seen = nibbles["access"], nibbles["known"], nibbles["seen"]
     tables, rows = cage2_tables(), 16 * np.arange(len(HOSTS))
-    scanned = known & PORTS_KNOWN != 0
+    scanned = known & codes.PORTS_KNOWN != 0
     return {
         "privileged": access & 4 != 0,
         "user": access & 3 != 0,
         "removable": access & 1 != 0,
         "file": access & 8 != 0,
-        "known_ip": known & KNOWN_IP != 0,
-        "known_name": known & KNOWN_NAME != 0,
+        "known_ip": known & codes.KNOWN_IP != 0,
+        "known_name": known & codes.KNOWN_NAME != 0,
         "scanned": scanned,
         "decoys": tables.decoy_set[rows + nibbles["decoys"]],
         "ports": np.where(scanned, tables.port_set[rows + nibbles["memory"]], 0).astype(np.uint8),
         "activity": (seen & 3).astype(np.int8),
         "compromised": (seen >> 2).astype(np.int8),
-        "service_up": np.atleast_1d(np.asarray(column("service"))) & PRESENT != 0,
+        "service_up": np.atleast_1d(np.asarray(column("service"))) & codes.PRESENT != 0,
         "red_agent": np.atleast_1d(np.asarray(column("agent"))).astype(np.int8),
         "step": np.atleast_1d(np.asarray(column("cursor"))).astype(np.int32),
     }
@@ -125,10 +124,10 @@ def _red_text(columns: Mapping[str, Any]) -> str:
     action, target, result = (int(columns[name]) for name in ("red_action", "red_target", "red_result"))
     if action == 0:
         return "Sleep"
-    text = f"{RED_ACTIONS[action]} {SUBNETS[target] if action == SWEEP else HOSTS[target]}"
+    text = f"{RED_ACTIONS[action]} {SUBNETS[target] if action == codes.SWEEP else HOSTS[target]}"
     if int(columns["exploit"]) >= 0:
         text += f" by {EXPLOITS[int(columns['exploit'])]}"
-    text += " TRUE, but nobody is reached" if result == EMPTY else f" {SUCCESS[result]}"
+    text += " TRUE, but nobody is reached" if result == codes.EMPTY else f" {SUCCESS[result]}"
     return text + {0: ", undetected", 1: ", detected"}.get(int(columns["detected"]), "")
 
 
@@ -173,9 +172,7 @@ class EpisodeLog:
         return "\n".join([head, "step | reward | what happened", *map(str, self.entries)])
 
 
-def episode_log(
-    env: Any, policy: Callable[[NDArray], Any] | Iterable[int], *, seed: int | None = None
-) -> EpisodeLog:  # fmt: skip
+def episode_log(env: Any, policy: Callable[[NDArray], Any] | Iterable[int], *, seed: int | None = None) -> EpisodeLog:
     """Play one episode and return it step by step.
 
     env: one environment, `vd.make("cage2", …)`.
@@ -222,5 +219,5 @@ def _entry(columns: Mapping[str, Any], reward: float, thoughts: NDArray[np.int8]
         green=HOSTS[green] if green >= 0 else "",
         seen="; ".join(shown),
         reward=round(float(reward), 6),
-        success=int(columns["red_result"]) in (SUCCEEDED, EMPTY),
+        success=int(columns["red_result"]) in (codes.SUCCEEDED, codes.EMPTY),
     )

@@ -12,28 +12,10 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.contract import LOCKSTEP, increment
-from velodrome.envs.portfolio.state import (
-    BUYS,
-    CLOSE,
-    CUT_CASH,
-    CUT_LIMIT,
-    DECAYED,
-    DROPPED_MINIMUM,
-    NEXT_OPEN,
-    REFUSED_UNTRADABLE,
-    SELLS,
-    STOPPED,
-    Book,
-    Costs,
-    Moment,
-    instrument_count,
-)
+from velodrome.envs.portfolio import codes
+from velodrome.envs.portfolio.state import Book, Costs, Moment, instrument_count
 
 STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this position in this step
-# The phases of a step. All that closes comes before anything that opens: limits then see what is left, in whatever
-# order instruments stand. Sales come before what they pay for.
-STOPS, CLOSING_SALES, DECAYS, CLOSING_PURCHASES, OPENING_SALES, OPENING_PURCHASES = range(6)
-PHASES = 6
 DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
 NOTICED = 1e-9  # of equity: target weights lie on their limits, so that cuts may be roundings
 MOST_LOTS = 1e15
@@ -42,15 +24,15 @@ LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is tha
 
 def quote_of(k: int, now: Moment, tables: Any, params: Any) -> float:
     """Return the price of instrument k at which orders fill, before costs."""
-    if params.fill_at == NEXT_OPEN:
+    if params.fill_at == codes.NEXT_OPEN:
         return tables.open[now.bar, k]
-    return tables.close[now.cursor, k] if params.fill_at == CLOSE else tables.close[now.bar, k]
+    return tables.close[now.cursor, k] if params.fill_at == codes.CLOSE else tables.close[now.bar, k]
 
 
 def is_tradable(k: int, now: Moment, tables: Any, params: Any) -> bool:
     if not params.has_halts:
         return True
-    return tables.tradable[now.cursor if params.fill_at == CLOSE else now.bar, k] == 1
+    return tables.tradable[now.cursor if params.fill_at == codes.CLOSE else now.bar, k] == 1
 
 
 def buy_rate(costs: Costs) -> float:
@@ -89,7 +71,7 @@ def trade(i: int, k: int, change: float, quote: float, costs: Costs, book: Book,
     restarts = params.buys_restart_holding | (abs(after) < abs(before))
     state.holding[k, i] = 0 if restarts else state.holding[k, i]
     state.units[k, i] = after
-    increment(state.counts, BUYS if buys else SELLS, i)
+    increment(state.counts, codes.BUYS if buys else codes.SELLS, i)
     # A purchase was cut to the cash there is; the last bit of it may be missing.
     cash = max(0.0, book.cash - notional - fee) if buys else book.cash + notional - fee
     return Book(
@@ -116,7 +98,7 @@ def cut_to_cash(i: int, quantity: float, quote: float, costs: Costs, cash: float
         return quantity
     payable = min(quantity, usable / price)
     if (quantity - payable) * quote > costs.noticed:
-        increment(state.counts, CUT_CASH, i)
+        increment(state.counts, codes.CUT_CASH, i)
     return payable
 
 
@@ -132,7 +114,7 @@ def cut_to_limits(
         return size
     limit = max(0.0, min(by_weight / weight_scale, by_gross / gross_scale)) / quote
     if (size - limit) * quote > costs.noticed:
-        increment(state.counts, CUT_LIMIT, i)
+        increment(state.counts, codes.CUT_LIMIT, i)
     return min(size, limit)
 
 
@@ -172,7 +154,7 @@ def opening_part(
     if params.has_quantities:
         size = whole_lots(size, tables.lot[k])
         if size < tables.min_quantity[k]:
-            increment(state.counts, DROPPED_MINIMUM, i)
+            increment(state.counts, codes.DROPPED_MINIMUM, i)
             return 0.0
     if size * quote <= costs.dust:
         return 0.0
@@ -188,7 +170,7 @@ def is_stopped(i: int, k: int, quote: float, distance: float, state: Any) -> boo
     state.extreme[k, i] = best
     stopped = (quote < best * (1.0 - distance)) if units > 0.0 else (quote > best * (1.0 + distance))
     if stopped:
-        increment(state.counts, STOPPED, i)
+        increment(state.counts, codes.STOPPED, i)
     return stopped
 
 
@@ -196,7 +178,7 @@ def decays(i: int, k: int, longest: float, state: Any) -> bool:
     """Say whether a position was not traded for too long; that is counted, and begins anew."""
     if (longest <= 0.0) | (state.units[k, i] == 0.0) | (state.holding[k, i] < longest):
         return False
-    increment(state.counts, DECAYED, i)
+    increment(state.counts, codes.DECAYED, i)
     state.holding[k, i] = 0
     return True
 
@@ -204,10 +186,10 @@ def decays(i: int, k: int, longest: float, state: Any) -> bool:
 def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any, params: Any) -> float:
     """Return an order, or 0 if it is too small or the instrument cannot be traded; either is counted."""
     if params.has_quantities and (wanted != 0.0) & (abs(wanted) <= tables.min_quantity[k]):
-        increment(state.counts, DROPPED_MINIMUM, i)
+        increment(state.counts, codes.DROPPED_MINIMUM, i)
         return 0.0
     if (not tradable) and wanted != 0.0:
-        increment(state.counts, REFUSED_UNTRADABLE, i)
+        increment(state.counts, codes.REFUSED_UNTRADABLE, i)
         return 0.0
     return wanted
 
@@ -215,18 +197,18 @@ def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: 
 def is_due(i: int, k: int, phase: int, now: Moment, costs: Costs, state: Any, tables: Any, params: Any) -> bool:
     """Say whether there is an order in instrument k in a phase of the step."""
     tradable = is_tradable(k, now, tables, params)
-    if phase == STOPS:
+    if phase == codes.STOPS:
         due = tradable and is_stopped(i, k, quote_of(k, now, tables, params), costs.trailing_stop, state)
         state.wanted[k, i] = STOPPED_NOW if due else 0.0
         return due
-    if phase == DECAYS:
+    if phase == codes.DECAYS:
         return (tradable or params.decay_when_halted) and decays(i, k, costs.max_holding, state)
     wanted = state.wanted[k, i]
-    if phase == CLOSING_SALES:
+    if phase == codes.CLOSING_SALES:
         wanted = screened(i, k, wanted, tradable, state, tables, params)
         state.wanted[k, i] = wanted
-    side = -1.0 if (phase == CLOSING_SALES) | (phase == OPENING_SALES) else 1.0
-    opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
+    side = -1.0 if (phase == codes.CLOSING_SALES) | (phase == codes.OPENING_SALES) else 1.0
+    opening = (phase == codes.OPENING_SALES) | (phase == codes.OPENING_PURCHASES)
     closing = side * state.units[k, i] < 0.0
     return (side * wanted > 0.0) & (closing != opening)
 
@@ -243,9 +225,9 @@ def queue_orders(i: int, phase: int, now: Moment, costs: Costs, state: Any, tabl
 
 def amount_of(i: int, k: int, phase: int, share: float, state: Any, params: Any) -> float:
     """Return what an order of a phase buys (above 0) or sells of instrument k."""
-    if phase == STOPS:
+    if phase == codes.STOPS:
         return -state.units[k, i]
-    if phase == DECAYS:
+    if phase == codes.DECAYS:
         part = share_of(abs(state.units[k, i]), share, params)
         return -part if state.units[k, i] > 0.0 else part
     return state.wanted[k, i]
@@ -255,8 +237,8 @@ def take_orders(
     i: int, phase: int, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any
 ) -> Book:
     """Carry out the orders of one phase, in the order of the instruments."""
-    opening = (phase == OPENING_SALES) | (phase == OPENING_PURCHASES)
-    ordered = (phase == CLOSING_SALES) | (phase == CLOSING_PURCHASES)
+    opening = (phase == codes.OPENING_SALES) | (phase == codes.OPENING_PURCHASES)
+    ordered = (phase == codes.CLOSING_SALES) | (phase == codes.CLOSING_PURCHASES)
     if LOCKSTEP:
         count = instrument_count(state, tables)
     else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from velodrome.envs.market.account import log_return
+from velodrome.envs.portfolio import codes
 from velodrome.envs.portfolio.state import instrument_count
-
-LOG_RETURN, EXCESS, BLEND, CUSTOM = 0, 1, 2, 3
 
 
 class PortfolioAccount(NamedTuple):
@@ -36,9 +35,9 @@ def named_reward(
     """Return a named reward with its penalties."""
     gain = new.equity - old.equity
     market = new.benchmark - old.benchmark
-    if params.reward == LOG_RETURN:
+    if params.reward == codes.LOG_RETURN:
         reward = log_return(new.equity / old.equity, old.equity) if old.equity > 0.0 else 0.0
-    elif params.reward == EXCESS:
+    elif params.reward == codes.EXCESS:
         reward = (gain - market) / new.initial
     else:
         left = min(max(1.0 - (bar - state.start[i]) * state.per_bar[i], 0.0), 1.0)

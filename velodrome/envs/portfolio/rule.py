@@ -14,22 +14,12 @@ from numpy.typing import NDArray
 from velodrome.envs.contract import Rule
 from velodrome.envs.market.account import fill_cost, open_account, write_statistics
 from velodrome.envs.market.episodes import begin_episode
+from velodrome.envs.portfolio import codes
 from velodrome.envs.portfolio.config import episode_terms
-from velodrome.envs.portfolio.orders import (
-    CLOSING_PURCHASES,
-    CLOSING_SALES,
-    DECAYS,
-    DUST,
-    NOTICED,
-    OPENING_SALES,
-    PHASES,
-    STOPS,
-    quote_of,
-    take_orders,
-)
-from velodrome.envs.portfolio.rewards import CUSTOM, PortfolioAccount, custom_reward, named_reward
+from velodrome.envs.portfolio.orders import DUST, NOTICED, quote_of, take_orders
+from velodrome.envs.portfolio.rewards import PortfolioAccount, custom_reward, named_reward
 from velodrome.envs.portfolio.sizing import size_action
-from velodrome.envs.portfolio.state import BUYS, COUNTS, SELLS, WEIGHTS, Book, Costs, Moment, Tables, instrument_count
+from velodrome.envs.portfolio.state import Book, Costs, Moment, Tables, instrument_count
 from velodrome.envs.rng import uniform
 from velodrome.envs.terms import draw_terms
 
@@ -54,7 +44,7 @@ def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
     state.positions[i] = 0.0
     state.volume[i] = 0.0
     state.running_reward[i] = 0.0
-    for k in range(COUNTS):
+    for k in range(codes.COUNTS):
         state.counts[k, i] = 0
     for k in range(instrument_count(state, tables)):
         state.units[k, i] = 0.0
@@ -134,7 +124,7 @@ def value_at_quotes(i: int, now: Moment, terms: Any, state: Any, tables: Tables,
         reserve=terms.cash_reserve * state.initial[i],
         max_weight=terms.max_weight,
         max_gross=terms.max_gross,
-        safety=1.0 if params.action == WEIGHTS else terms.buy_safety,
+        safety=1.0 if params.action == codes.WEIGHTS else terms.buy_safety,
         # An original that keeps units in float32 keeps what rounding leaves of them, too.
         dust=0.0 if params.single_precision else DUST * book.equity,
         noticed=NOTICED * book.equity,
@@ -154,18 +144,18 @@ def carry_out_orders(
 ) -> Book:
     """Carry out stops, sales, decay and purchases, and return the account after them."""
     # One loop, so that compiled code has one copy of each function.
-    for phase in range(PHASES):
-        if phase == STOPS:
+    for phase in range(codes.PHASES):
+        if phase == codes.STOPS:
             due = costs.trailing_stop > 0.0
-        elif phase == DECAYS:
+        elif phase == codes.DECAYS:
             due = costs.decays
-        elif (phase == CLOSING_PURCHASES) | (phase == OPENING_SALES):
+        elif (phase == codes.CLOSING_PURCHASES) | (phase == codes.OPENING_SALES):
             due = params.allow_short & (book.equity > 0.0)
         else:
             due = book.equity > 0.0
         if not due:
             continue
-        if phase == CLOSING_SALES:
+        if phase == codes.CLOSING_SALES:
             size_action(i, action, now, terms, costs, book, state, tables, params)
         book = take_orders(i, phase, now, costs, book, state, tables, params)
     return book
@@ -261,7 +251,7 @@ def reward_step(
         turnover=0.0,
         fees=0.0,
     )
-    if params.reward == CUSTOM:
+    if params.reward == codes.CUSTOM:
         reward = custom_reward(old, mark.account)
     else:
         reward = named_reward(i, old, mark.account, now.bar, terms, state, tables, params)
@@ -328,12 +318,12 @@ def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.flo
 def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
     """Write the statistics of the episode, in the order of STATISTICS."""
     write_statistics(i, state, out)
-    out[8] = state.counts[BUYS, i] + state.counts[SELLS, i]
+    out[8] = state.counts[codes.BUYS, i] + state.counts[codes.SELLS, i]
     benchmark = state.benchmark_cash[i]
     for k in range(instrument_count(state, tables)):
         benchmark += state.benchmark_units[k, i] * tables.close[state.cursor[i], k]
     out[9] = benchmark / state.benchmark_start[i] - 1.0
-    for k in range(COUNTS):
+    for k in range(codes.COUNTS):
         out[10 + k] = state.counts[k, i]
 
 

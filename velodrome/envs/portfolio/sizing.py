@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.exponential import exponential
+from velodrome.envs.portfolio import codes
 from velodrome.envs.portfolio.orders import DUST, STOPPED_NOW, buy_rate, is_tradable, quote_of, sell_rate
-from velodrome.envs.portfolio.state import DISCRETE, ORDERS, SIMPLEX, SOFTMAX, Book, Costs, Moment, instrument_count
+from velodrome.envs.portfolio.state import Book, Costs, Moment, instrument_count
 
 CONVERGED = 1e-12  # of the equity factor
 MOST_ITERATIONS = 500
@@ -20,9 +21,9 @@ def size_action(
     i: int, action: Any, now: Moment, terms: Any, costs: Costs, book: Book, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn an action into quantities."""
-    if params.action == ORDERS:
+    if params.action == codes.ORDERS:
         size_orders(i, action, state.initial[i], terms.order_scale, now, state, tables, params)
-    elif params.action == DISCRETE:
+    elif params.action == codes.DISCRETE:
         size_steps(i, action, terms.trade_fraction, book.equity, now, state, tables, params)
     else:
         write_weights(i, action, terms, costs, state, tables, params)
@@ -68,7 +69,7 @@ def write_weights(i: int, action: Any, terms: Any, costs: Costs, state: Any, tab
     stops = costs.trailing_stop > 0.0
     # float() of a float32 is a float32 in compiled code.
     largest, total, threshold = 0.0, 0.0, 0.0
-    if params.weighting == SOFTMAX:
+    if params.weighting == codes.SOFTMAX:
         largest = np.float64(action[instruments])
         for k in range(instruments):
             largest = max(largest, np.float64(action[k]))
@@ -79,16 +80,16 @@ def write_weights(i: int, action: Any, terms: Any, costs: Costs, state: Any, tab
             # Kept for the next loop; below 0 stands for none.
             stopped = stops & (state.wanted[k, i] == STOPPED_NOW)
             state.wanted[k, i] = -power if stopped else power
-    elif params.weighting == SIMPLEX:
+    elif params.weighting == codes.SIMPLEX:
         threshold = simplex_threshold(action, instruments + 1)
     else:
         for k in range(instruments):
             total += abs(np.float64(action[k]))
     for k in range(instruments):
         value = np.float64(action[k])
-        if params.weighting == SOFTMAX:
+        if params.weighting == codes.SOFTMAX:
             weight = max(0.0, state.wanted[k, i]) / total
-        elif params.weighting == SIMPLEX:
+        elif params.weighting == codes.SIMPLEX:
             weight = max(0.0, value - threshold)
         else:
             weight = costs.max_gross * value / max(1.0, total)

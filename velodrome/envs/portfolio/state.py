@@ -10,21 +10,11 @@ from numpy.typing import NDArray
 from velodrome.envs.contract import LOCKSTEP, Column, Float64, Int32, UInt16
 from velodrome.envs.market.account import STATISTICS as MARKET_STATISTICS
 from velodrome.envs.market.account import MarketState
+from velodrome.envs.portfolio import codes
 from velodrome.envs.portfolio.config import PortfolioConfig, Terms
 from velodrome.envs.terms import params_type
 
-WEIGHTS, ORDERS, DISCRETE = 0, 1, 2  # action kinds
-SOFTMAX, SIMPLEX, SIGNED = 0, 1, 2  # weightings
-NEXT_OPEN, CLOSE, NEXT_CLOSE = 0, 1, 2  # fills
-
-# What became of orders, counted per episode. A purchase or a sale counts once, whatever made it.
-BUYS, SELLS, REFUSED_UNTRADABLE, DROPPED_MINIMUM, CUT_CASH, CUT_LIMIT, STOPPED, DECAYED = range(8)
-COUNT_NAMES = (
-    *("buys", "sells", "refused_untradable", "dropped_minimum"),
-    *("cut_cash", "cut_limit", "stopped", "decayed"),
-)
-COUNTS = len(COUNT_NAMES)
-STATISTICS = (*MARKET_STATISTICS, "trades", "benchmark_return", *COUNT_NAMES)
+STATISTICS = (*MARKET_STATISTICS, "trades", "benchmark_return", *codes.COUNT_NAMES)
 
 CHOICES = (
     *("action", "weighting", "reward", "start", "fill_at", "allow_short", "first_bar_reference"),
@@ -63,7 +53,7 @@ class State(MarketState):
     benchmark_cash: Float64  # of instruments that could not be bought at the start
     volume: Float64  # traded notional
     running_reward: Float64  # discounted by `final_discount`
-    counts: Annotated[NDArray[np.int32], Column(np.int32, rows=COUNTS)]
+    counts: Annotated[NDArray[np.int32], Column(np.int32, rows=codes.COUNTS)]
     # By instrument, [K, lanes]:
     units: Float64
     entry: Float64  # mean price of the position

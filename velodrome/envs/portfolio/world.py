@@ -16,21 +16,22 @@ from velodrome.envs.market.episodes import (
     check_that_an_episode_fits,
     shortest_truncation,
 )
-from velodrome.envs.portfolio import rewards, state
+from velodrome.envs.portfolio import codes, state
 from velodrome.envs.portfolio.config import PortfolioConfig, by_instrument, portfolio_config
+from velodrome.envs.portfolio.rewards import PortfolioAccount
 from velodrome.envs.portfolio.rule import RULE
 from velodrome.envs.terms import draws_terms, fixed_terms, range_tables
 from velodrome.errors import ConfigError
 from velodrome.tables.basket import Basket
 
-ACTION_KINDS = {"weights": state.WEIGHTS, "orders": state.ORDERS, "discrete": state.DISCRETE}
-WEIGHTINGS = {"softmax": state.SOFTMAX, "simplex": state.SIMPLEX, "signed": state.SIGNED}
-FILLS = {"next_open": state.NEXT_OPEN, "close": state.CLOSE, "next_close": state.NEXT_CLOSE}
-REWARDS = {"log_return": rewards.LOG_RETURN, "excess": rewards.EXCESS, "blend": rewards.BLEND}
+ACTION_KINDS = {"weights": codes.WEIGHTS, "orders": codes.ORDERS, "discrete": codes.DISCRETE}
+WEIGHTINGS = {"softmax": codes.SOFTMAX, "simplex": codes.SIMPLEX, "signed": codes.SIGNED}
+FILLS = {"next_open": codes.NEXT_OPEN, "close": codes.CLOSE, "next_close": codes.NEXT_CLOSE}
+REWARDS = {"log_return": codes.LOG_RETURN, "excess": codes.EXCESS, "blend": codes.BLEND}
 CHOICES = 3  # of a discrete action: sell, hold, buy
 
 # What a user's reward is tried on before it is compiled with the rule.
-EXAMPLE_ACCOUNT = rewards.PortfolioAccount(10_000.0, 5_000.0, 0.5, 0.3, 2.0, 10_000.0, 10_000.0, 10_000.0, 0.1, 5.0)
+EXAMPLE_ACCOUNT = PortfolioAccount(10_000.0, 5_000.0, 0.5, 0.3, 2.0, 10_000.0, 10_000.0, 10_000.0, 0.1, 5.0)
 
 
 def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
@@ -40,7 +41,7 @@ def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
         **fixed_terms(config),
         action=ACTION_KINDS[config.action],
         weighting=WEIGHTINGS[config.weighting],
-        reward=rewards.CUSTOM if callable(config.reward) else REWARDS[config.reward],
+        reward=codes.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         start=STARTS[config.start],
         fill_at=FILLS[config.fill],
         allow_short=config.allow_short,

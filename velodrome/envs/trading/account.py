@@ -10,19 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-# What became of an order, and what the bar did. Each is counted per episode; CODE_NAMES are their names in this order.
-NONE, HELD_SAME, HELD_BAND, OPENED, CLOSED, SWITCHED, SWITCH_CLOSED, INCREASED, DECREASED = range(9)
-REFUSED_CASH, REFUSED_COOLDOWN, REFUSED_TURNOVER, LOCKED, IGNORED, DROPPED, EXHAUSTED = range(9, 16)
-LIQUIDATED, STOPPED, TARGET, SESSION_CLOSED = range(16, 20)
-CODE_NAMES = (
-    *("none", "held_same", "held_band", "opened", "closed", "switched", "switch_closed", "increased", "decreased"),
-    *("refused_cash", "refused_cooldown", "refused_turnover", "locked", "ignored", "dropped", "exhausted"),
-    *("liquidated", "stopped", "target", "session_closed"),
-)
-CODES = len(CODE_NAMES)
+from velodrome.envs.trading import codes
 
-FRACTIONAL, NOTIONAL, QUANTITY = 0, 1, 2  # sizes of a bracket entry
-HOLD, CLOSE = 0.0, 2.0  # sides of bracket actions; +1 and −1 are entries
 SMALLEST_PRICE = 1e-300
 
 # One number for three counts of up to two million: an account is copied at every branch, and on a GPU each field costs
@@ -160,7 +149,7 @@ def order_level(level: float, quote: Quote, account: Account, terms: Any) -> tup
     """Bring the position to the exposure `level`; return the account and a code."""
     units = account.units
     if (level == 0.0) & (units == 0.0):
-        return account, NONE
+        return account, codes.NONE
     exit_price = left_at(quote, units)
     price = sold_at(quote) if level < 0.0 else bought_at(quote)
     units_per_equity = abs(level) * terms.sizing / price if level != 0.0 else 0.0
@@ -168,22 +157,22 @@ def order_level(level: float, quote: Quote, account: Account, terms: Any) -> tup
     change = abs(wanted - units)
     is_small = (change == 0.0) | (change < terms.rebalance_band * abs(wanted)) | (change * price < terms.min_trade)
     if (units != 0.0) & (wanted != 0.0) & is_small:
-        return account, HELD_BAND
+        return account, codes.HELD_BAND
     leaves = (units != 0.0) & (wanted * units <= 0.0)
     decreases = (not leaves) & (abs(wanted) < abs(units))
     if leaves | decreases:
         part = units if leaves else units * (1.0 - abs(wanted) / abs(units))
         account = realise(account, part, exit_price, terms)
     if decreases:
-        return account, DECREASED
+        return account, codes.DECREASED
     if wanted == 0.0:
-        return account, CLOSED if leaves else REFUSED_CASH
+        return account, codes.CLOSED if leaves else codes.REFUSED_CASH
     if leaves:
         wanted = math.copysign(account.cash * units_per_equity, level)
     larger = enlarge(account, wanted - account.units, price, 0.0, 0.0, terms)
     if larger.events == account.events:
-        return account, SWITCH_CLOSED if leaves else REFUSED_CASH
-    return larger, SWITCHED if leaves else (OPENED if units == 0.0 else INCREASED)
+        return account, codes.SWITCH_CLOSED if leaves else codes.REFUSED_CASH
+    return larger, codes.SWITCHED if leaves else (codes.OPENED if units == 0.0 else codes.INCREASED)
 
 
 def order_bracket(bracket: Bracket, mode: int, quote: Quote, account: Account, terms: Any) -> tuple[Account, int]:
@@ -192,43 +181,43 @@ def order_bracket(bracket: Bracket, mode: int, quote: Quote, account: Account, t
     if leaves:
         account = realise(account, account.units, left_at(quote, account.units), terms)
     side = bracket.side
-    if side == CLOSE:
-        return account, CLOSED
+    if side == codes.CLOSE:
+        return account, codes.CLOSED
     price = bought_at(quote) if side > 0.0 else sold_at(quote)
     added = terms.quantity_per_trade
-    if mode == FRACTIONAL:
+    if mode == codes.FRACTIONAL:
         added = account.cash * terms.position_fraction * terms.sizing / price
-    elif mode == NOTIONAL:
+    elif mode == codes.NOTIONAL:
         added = terms.quantity_per_trade / price
     stop, target = price * (1.0 - side * bracket.stop), price * (1.0 + side * bracket.target)
     larger = enlarge(account, side * added, price, stop, target, terms)
     if larger.events == account.events:
-        return account, SWITCH_CLOSED if leaves else REFUSED_CASH
-    return larger, SWITCHED if leaves else OPENED
+        return account, codes.SWITCH_CLOSED if leaves else codes.REFUSED_CASH
+    return larger, codes.SWITCHED if leaves else codes.OPENED
 
 
 def leave_within(bar: Bar, has_bracket: bool, account: Account, terms: Any) -> tuple[Account, int]:
     """Apply liquidation, stop and target to a position while a bar passes; return the account and a code."""
     is_long = account.units > 0.0
     price = 0.0
-    code = NONE
+    code = codes.NONE
     if has_bracket:
         stopped = bar.low <= account.stop if is_long else bar.high >= account.stop
         reached = bar.high >= account.target if is_long else bar.low <= account.target
         if stopped:
             price = min(bar.open, account.stop) if is_long else max(bar.open, account.stop)
-            code = STOPPED
+            code = codes.STOPPED
         elif reached:
             price = account.target
-            code = TARGET
+            code = codes.TARGET
     liquidation = liquidation_price(account, terms)
     touched = bar.low <= liquidation if is_long else bar.high >= liquidation
     if (liquidation > 0.0) & touched:
         stop_is_nearer = account.stop > liquidation if is_long else account.stop < liquidation
         opened_short_of_it = bar.open > liquidation if is_long else bar.open < liquidation
-        if not ((code == STOPPED) & stop_is_nearer & opened_short_of_it):
+        if not ((code == codes.STOPPED) & stop_is_nearer & opened_short_of_it):
             price = liquidation_fill(account, bar.open, liquidation, terms)
-            code = LIQUIDATED
-    if code != NONE:
+            code = codes.LIQUIDATED
+    if code != codes.NONE:
         account = realise(account, account.units, price, terms)
     return account, code

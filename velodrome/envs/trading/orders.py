@@ -5,18 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from velodrome.envs.market.account import fill_cost
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import (
-    CLOSE,
-    DROPPED,
-    EXHAUSTED,
-    HELD_SAME,
-    HOLD,
-    IGNORED,
-    LIQUIDATED,
-    LOCKED,
-    NONE,
-    REFUSED_COOLDOWN,
-    REFUSED_TURNOVER,
     Account,
     Bracket,
     Quote,
@@ -26,7 +16,7 @@ from velodrome.envs.trading.account import (
     order_level,
     realise,
 )
-from velodrome.envs.trading.state import BRACKETS, CLOSE_PRICE, Before, Move, Outcome, State, Tables
+from velodrome.envs.trading.state import Before, Move, Outcome, State, Tables
 
 # Gates
 
@@ -42,10 +32,10 @@ def check_gates(i: int, before: Before, terms: Any, state: State, tables: Tables
         state.session_turnover[i] = 0.0
     if terms.cooldown > 0.0 and state.cooldown_left[i] > 0:
         state.cooldown_left[i] -= 1
-        return REFUSED_COOLDOWN
+        return codes.REFUSED_COOLDOWN
     if terms.turnover_cap > 0.0 and state.session_turnover[i] >= terms.turnover_cap:
-        return REFUSED_TURNOVER
-    return NONE
+        return codes.REFUSED_TURNOVER
+    return codes.NONE
 
 
 # The order
@@ -62,19 +52,19 @@ def take_order(
 ) -> Outcome:
     """Liquidate a position if the quote lies beyond its liquidation price; else carry out the order."""
     account = before.account
-    price = tables.ohlc[before.cursor, CLOSE_PRICE] if params.fill_at_close else move.bar.open
+    price = tables.ohlc[before.cursor, codes.CLOSE_PRICE] if params.fill_at_close else move.bar.open
     liquidation = 0.0 if params.fill_at_close else liquidation_price(account, terms)
     if before.exhausted:
-        return Outcome(account, EXHAUSTED, NONE, 0.0)
+        return Outcome(account, codes.EXHAUSTED, codes.NONE, 0.0)
     if (liquidation > 0.0) & (price <= liquidation if account.units > 0.0 else price >= liquidation):
         account = realise(account, account.units, liquidation_fill(account, price, liquidation, terms), terms)
-        return Outcome(account, DROPPED, LIQUIDATED, 0.0)
+        return Outcome(account, codes.DROPPED, codes.LIQUIDATED, 0.0)
     quote = Quote(price, trading_cost(price, move, before, terms, tables))
-    if params.action == BRACKETS:
+    if params.action == codes.BRACKETS:
         account, code = take_bracket(gate, quote, move, before, terms, tables, params)
     else:
         account, code = take_level(i, gate, quote, move, before, terms, state, tables, params)
-    return Outcome(account, code, NONE, 0.0)
+    return Outcome(account, code, codes.NONE, 0.0)
 
 
 def must_be_flat(before: Before, tables: Tables, params: Any) -> bool:
@@ -90,8 +80,8 @@ def take_level(
     """Carry out an order to a level, unless it is held or refused; return the account and a code."""
     account, level = before.account, move.level
     if params.hold_on_same_action and ((account.units != 0.0) & (level == before.previous_level)):
-        return account, HELD_SAME
-    if gate != NONE and ((level != 0.0) | (account.units != 0.0)):
+        return account, codes.HELD_SAME
+    if gate != codes.NONE and ((level != 0.0) | (account.units != 0.0)):
         return account, gate
     state.previous_level[i] = level
     if must_be_flat(before, tables, params) | ((level < 0.0) & (not params.allow_short)):
@@ -103,18 +93,18 @@ def take_bracket(
     gate: int, quote: Quote, move: Move, before: Before, terms: Any, tables: Tables, params: Any
 ) -> tuple[Account, int]:
     """Carry out a bracket action, unless it is ignored or refused; return the account and a code."""
-    account, side = before.account, tables.side[move.index]
+    account, side = before.account, tables.side[move.action]
     if account.units != 0.0 and params.lock_position:
-        return account, LOCKED
-    if side == HOLD or (side == CLOSE and account.units == 0.0):
-        return account, NONE
-    if side != CLOSE and side * account.units > 0.0:
-        return account, IGNORED
-    if gate != NONE:
+        return account, codes.LOCKED
+    if side == codes.HOLD or (side == codes.CLOSE and account.units == 0.0):
+        return account, codes.NONE
+    if side != codes.CLOSE and side * account.units > 0.0:
+        return account, codes.IGNORED
+    if gate != codes.NONE:
         return account, gate
     if must_be_flat(before, tables, params):
         if account.units == 0.0:
-            return account, NONE
-        side = CLOSE
-    bracket = Bracket(side, tables.stop[move.index], tables.target[move.index])
+            return account, codes.NONE
+        side = codes.CLOSE
+    bracket = Bracket(side, tables.stop[move.action], tables.target[move.action])
     return order_bracket(bracket, params.trade_mode, quote, account, terms)

@@ -6,8 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from velodrome.envs.market.account import log_return
-
-LOG_RETURN, RETURN, DIFFERENTIAL_SHARPE, DRAWDOWN, CUSTOM = 0, 1, 2, 3, 4
+from velodrome.envs.trading import codes
 
 
 class RewardAccount(NamedTuple):
@@ -48,11 +47,11 @@ def named_reward(
 
     In an exhausted episode nothing has changed, and all of them are 0 but the one that has a memory.
     """
-    if params.reward == LOG_RETURN:
+    if params.reward == codes.LOG_RETURN:
         return log_return(growth, before)
-    if params.reward == DRAWDOWN:
+    if params.reward == codes.DRAWDOWN:
         return log_return(growth, before) - terms.drawdown_penalty * max(0.0, drawdown - state.drawdown[i])
     gain = growth - 1.0 if before > 0.0 else 0.0
-    if params.reward == DIFFERENTIAL_SHARPE and not exhausted:
+    if params.reward == codes.DIFFERENTIAL_SHARPE and not exhausted:
         return differential_sharpe(i, gain, terms.sharpe_decay, state)
     return gain

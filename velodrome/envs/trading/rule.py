@@ -16,14 +16,10 @@ from velodrome.envs.market.account import open_account, write_statistics
 from velodrome.envs.market.episodes import begin_episode
 from velodrome.envs.rng import uniform
 from velodrome.envs.terms import draw_terms
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import (
     CLOSED_POSITION,
-    CODES,
     COUNT_MASK,
-    HELD_BAND,
-    LIQUIDATED,
-    NONE,
-    SESSION_CLOSED,
     WON_POSITION,
     Account,
     Bar,
@@ -37,22 +33,8 @@ from velodrome.envs.trading.account import (
 )
 from velodrome.envs.trading.config import episode_terms
 from velodrome.envs.trading.orders import check_gates, has_sessions, take_order, trading_cost
-from velodrome.envs.trading.rewards import CUSTOM, RewardAccount, custom_reward, named_reward
-from velodrome.envs.trading.state import (
-    BRACKETS,
-    CLOSE_PRICE,
-    CONTINUOUS,
-    HIGH_PRICE,
-    LEVELS,
-    LOW_PRICE,
-    OPEN_PRICE,
-    Before,
-    Mark,
-    Move,
-    Outcome,
-    State,
-    Tables,
-)
+from velodrome.envs.trading.rewards import RewardAccount, custom_reward, named_reward
+from velodrome.envs.trading.state import Before, Mark, Move, Outcome, State, Tables
 
 
 def reset(i: int, state: State, tables: Tables, params: Any) -> None:
@@ -62,7 +44,7 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     begin_episode(i, state, tables, params)
     terms = episode_terms(i, state, params)
     open_account(i, terms.initial_cash, state)
-    state.price[i] = tables.ohlc[state.start[i], CLOSE_PRICE]
+    state.price[i] = tables.ohlc[state.start[i], codes.CLOSE_PRICE]
     state.session_equity[i] = terms.initial_cash
     margin = 1.0 / terms.leverage
     state.margin[i] = margin
@@ -78,9 +60,9 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     state.sharpe_mean[i] = 0.0
     state.sharpe_square[i] = 0.0
     state.events[i] = 0
-    state.order_code[i] = NONE
-    state.exit_code[i] = NONE
-    for k in range(CODES):
+    state.order_code[i] = codes.NONE
+    state.exit_code[i] = codes.NONE
+    for k in range(codes.CODES):
         state.code_counts[k, i] = 0
 
 
@@ -101,8 +83,8 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
 
 def read_state(i: int, state: State, params: Any) -> Before:
     cursor, last = state.cursor[i], state.last[i]
-    stop = state.stop[i] if params.action == BRACKETS else 0.0
-    target = state.target[i] if params.action == BRACKETS else 0.0
+    stop = state.stop[i] if params.action == codes.BRACKETS else 0.0
+    target = state.target[i] if params.action == codes.BRACKETS else 0.0
     return Before(
         cursor=cursor,
         last=last,
@@ -123,13 +105,13 @@ def read_state(i: int, state: State, params: Any) -> Before:
 
 
 def read_move(i: int, action: Any, before: Before, terms: Any, state: State, tables: Tables, params: Any) -> Move:
-    index = 0 if params.action == CONTINUOUS else int(action)
+    index = 0 if params.action == codes.CONTINUOUS else int(action)
     level = 0.0
-    if params.action != BRACKETS:
-        level = tables.levels[index] if params.action == LEVELS else float(action)
+    if params.action != codes.BRACKETS:
+        level = tables.levels[index] if params.action == codes.LEVELS else float(action)
     row = before.last if before.exhausted else before.cursor + 1
-    opened, high = tables.ohlc[row, OPEN_PRICE], tables.ohlc[row, HIGH_PRICE]
-    low, close = tables.ohlc[row, LOW_PRICE], tables.ohlc[row, CLOSE_PRICE]
+    opened, high = tables.ohlc[row, codes.OPEN_PRICE], tables.ohlc[row, codes.HIGH_PRICE]
+    low, close = tables.ohlc[row, codes.LOW_PRICE], tables.ohlc[row, codes.CLOSE_PRICE]
     draw = uniform(i, state) if terms.slippage > 0.0 else 0.0
     return Move(index, level, Bar(row, opened, high, low, close), draw)
 
@@ -142,14 +124,14 @@ def play_bar(outcome: Outcome, move: Move, before: Before, terms: Any, tables: T
     account, exit_code, bar = outcome.account, outcome.exit_code, move.bar
     paid = 0.0
     if (account.units != 0.0) & (not before.exhausted):
-        account, exit_code = leave_within(bar, params.action == BRACKETS, account, terms)
+        account, exit_code = leave_within(bar, params.action == codes.BRACKETS, account, terms)
     if (account.units != 0.0) & (not before.exhausted):
         paid = funding_due(bar, account, terms, tables, params)
         account = with_cash(account, account.cash - paid)
         if params.flat_at_session_end and tables.session_last[bar.row] == 1:
             quote = Quote(bar.close, trading_cost(bar.close, move, before, terms, tables))
             account = realise(account, account.units, left_at(quote, account.units), terms)
-            exit_code = SESSION_CLOSED
+            exit_code = codes.SESSION_CLOSED
     return Outcome(account, outcome.order_code, exit_code, paid)
 
 
@@ -175,11 +157,11 @@ def mark_account(
     peak = max(before.peak, equity)
     drawdown = 1.0 - equity / peak if equity < peak else 0.0
     reward = 0.0
-    if params.reward != CUSTOM:
+    if params.reward != codes.CUSTOM:
         reward = named_reward(i, growth, before.equity, drawdown, before.exhausted, terms, state, params)
         reward -= terms.turnover_penalty * turnover
     elif not before.exhausted:
-        old, observed_at, initial = before.account, tables.ohlc[before.cursor, CLOSE_PRICE], terms.initial_cash
+        old, observed_at, initial = before.account, tables.ohlc[before.cursor, codes.CLOSE_PRICE], terms.initial_cash
         fees = account.traded * terms.fee
         reward = custom_reward(
             RewardAccount(before.equity, old.cash, old.units, old.entry, observed_at, before.peak, initial, 0.0, 0.0),
@@ -200,9 +182,9 @@ def keep_books(
     widths apart, and keeps for `observe` in registers only what is written after the others.
     """
     account = outcome.account
-    if outcome.order_code > HELD_BAND:
+    if outcome.order_code > codes.HELD_BAND:
         increment(state.code_counts, outcome.order_code, i)
-    if outcome.exit_code != NONE:
+    if outcome.exit_code != codes.NONE:
         increment(state.code_counts, outcome.exit_code, i)
     held = before.held
     if account.units == 0.0:
@@ -227,7 +209,7 @@ def keep_books(
         state.peak[i] = mark.equity
     if mark.drawdown > before.worst_drawdown:
         state.worst_drawdown[i] = mark.drawdown
-    if params.action == BRACKETS:
+    if params.action == codes.BRACKETS:
         state.stop[i] = account.stop
         state.target[i] = account.target
     state.reward_sum[i] = before.reward_sum + mark.reward
@@ -292,8 +274,8 @@ def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.fl
     closed = state.events[i] // CLOSED_POSITION & COUNT_MASK
     out[8] = state.events[i] & COUNT_MASK
     out[9] = state.events[i] // WON_POSITION / max(1, closed)
-    out[10] = state.code_counts[LIQUIDATED, i]
-    for k in range(CODES):
+    out[10] = state.code_counts[codes.LIQUIDATED, i]
+    for k in range(codes.CODES):
         out[11 + k] = state.code_counts[k, i]
 
 

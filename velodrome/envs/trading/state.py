@@ -12,13 +12,11 @@ from velodrome.envs.market.account import STATISTICS as MARKET_STATISTICS
 from velodrome.envs.market.account import MarketState
 from velodrome.envs.parameters import ranged_names
 from velodrome.envs.terms import params_type
-from velodrome.envs.trading.account import CODE_NAMES, CODES, Account, Bar
+from velodrome.envs.trading import codes
+from velodrome.envs.trading.account import Account, Bar
 from velodrome.envs.trading.config import TradingConfig
 
-LEVELS, CONTINUOUS, BRACKETS = 0, 1, 2  # action kinds
-OPEN_PRICE, HIGH_PRICE, LOW_PRICE, CLOSE_PRICE = 0, 1, 2, 3  # columns of Tables.ohlc
-
-STATISTICS = (*MARKET_STATISTICS, "trades", "win_rate", "liquidations", *CODE_NAMES)
+STATISTICS = (*MARKET_STATISTICS, "trades", "win_rate", "liquidations", *codes.CODE_NAMES)
 TORCHTRADE_VALUES = ("exposure", "direction", "unrealised_return", "bars_held", "leverage", "liquidation_distance")
 ACCOUNT_VALUES = (*TORCHTRADE_VALUES, "drawdown", "episode_left")
 BRACKET_VALUES = (*ACCOUNT_VALUES, "stop_distance", "target_distance")
@@ -69,7 +67,7 @@ class State(MarketState):
     events: Int64  # fills, positions closed and positions won, packed as in Account.events
     order_code: Int8
     exit_code: Int8
-    code_counts: Annotated[NDArray[np.int32], Column(np.int32, rows=CODES)]
+    code_counts: Annotated[NDArray[np.int32], Column(np.int32, rows=codes.CODES)]
     # The episode's numeric parameters, if any of them is a range:
     drawn: Annotated[NDArray[np.float64], Column(np.float64, rows=len(ranged_names(TradingConfig)))]
 
@@ -97,7 +95,7 @@ class Before(NamedTuple):
 class Move(NamedTuple):
     """What a step plays: the order, the bar after it, and the draw that its slippage takes."""
 
-    index: int  # of a bracket action
+    action: int  # which of the bracket actions
     level: float  # exposure that the other kinds of action ask for
     bar: Bar
     draw: float

@@ -18,30 +18,31 @@ from velodrome.envs.market.episodes import (
     shortest_truncation,
 )
 from velodrome.envs.terms import draws_terms, fixed_terms, range_tables
-from velodrome.envs.trading import account, rewards, state
+from velodrome.envs.trading import codes, state
 from velodrome.envs.trading.config import TradingConfig, trading_config
+from velodrome.envs.trading.rewards import RewardAccount
 from velodrome.envs.trading.rule import RULE
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.market import Market
 
-ACTION_KINDS = {"levels": state.LEVELS, "continuous": state.CONTINUOUS, "brackets": state.BRACKETS}
-TRADE_MODES = {"fractional": account.FRACTIONAL, "notional": account.NOTIONAL, "quantity": account.QUANTITY}
+ACTION_KINDS = {"levels": codes.LEVELS, "continuous": codes.CONTINUOUS, "brackets": codes.BRACKETS}
+TRADE_MODES = {"fractional": codes.FRACTIONAL, "notional": codes.NOTIONAL, "quantity": codes.QUANTITY}
 REWARDS = {
-    "log_return": rewards.LOG_RETURN,
-    "return": rewards.RETURN,
-    "differential_sharpe": rewards.DIFFERENTIAL_SHARPE,
-    "drawdown": rewards.DRAWDOWN,
+    "log_return": codes.LOG_RETURN,
+    "return": codes.RETURN,
+    "differential_sharpe": codes.DIFFERENTIAL_SHARPE,
+    "drawdown": codes.DRAWDOWN,
 }
 
 
 # What a user's reward is tried on before it is compiled with the rule.
-EXAMPLE_ACCOUNT = rewards.RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
+EXAMPLE_ACCOUNT = RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
 
 
 def bracket_actions(config: TradingConfig) -> list[tuple[float, float, float]]:
     """Return (side, stop distance, target distance) of every bracket action, in order."""
-    actions = [(account.HOLD, 0.0, 0.0)] if config.include_hold else []
-    actions += [(account.CLOSE, 0.0, 0.0)] if config.include_close else []
+    actions = [(codes.HOLD, 0.0, 0.0)] if config.include_hold else []
+    actions += [(codes.CLOSE, 0.0, 0.0)] if config.include_close else []
     for side in (1.0, -1.0) if config.allow_short else (1.0,):
         actions += [(side, stop, target) for stop, target in product(config.stop_loss, config.take_profit)]
     return actions
@@ -51,7 +52,7 @@ def action_names(config: TradingConfig) -> tuple[str, ...]:
     """Return a name for people of every discrete action."""
     if config.action == "levels":
         return tuple(f"{level:+g}" if level else "flat" for level in config.levels)
-    named = {account.HOLD: "hold", account.CLOSE: "close"}
+    named = {codes.HOLD: "hold", codes.CLOSE: "close"}
     return tuple(
         named.get(side) or f"{'long' if side > 0 else 'short'} stop {stop:g} target {target:g}"
         for side, stop, target in bracket_actions(config)
@@ -65,7 +66,7 @@ def trading_params(config: TradingConfig) -> Any:
     return state.Params(
         **fixed,
         action=ACTION_KINDS[config.action],
-        reward=rewards.CUSTOM if callable(config.reward) else REWARDS[config.reward],
+        reward=codes.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         trade_mode=TRADE_MODES[config.trade_mode],
         start=STARTS[config.start],
         fill_at_close=config.fill == "close",
@@ -169,5 +170,5 @@ def describe_account(columns: Mapping[str, Any], market: Market) -> str:
     when = np.datetime64(int(market.time[cursor]), "ns").astype("datetime64[s]")
     return (
         f"{when} close {market.ohlc[cursor, 3]:g} equity {columns['equity']:.2f} cash {columns['cash']:.2f} "
-        f"units {columns['units']:g} entry {columns['entry']:g} last order {account.CODE_NAMES[columns['order_code']]}"
+        f"units {columns['units']:g} entry {columns['entry']:g} last order {codes.CODE_NAMES[columns['order_code']]}"
     )

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import World
-from velodrome.envs.parameters import ranged_names
 from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
 from velodrome.envs.portfolio.world import portfolio_world
+from velodrome.envs.terms import draws_terms
 from velodrome.evaluation.measures import Curve, log_changes
 from velodrome.evaluation.play import WHOLE_SPLIT, Policy, Records, check_seeds, play_through, stream_seed
 from velodrome.evaluation.portfolio.recording import NOTED, recording_world
@@ -121,9 +121,7 @@ class Flows:
 
 def draws_anything(config: PortfolioConfig) -> bool:
     """Tell whether two seeds can differ from the same first bar: by ranges of parameters or by slippage."""
-    return config.slippage != 0.0 or any(
-        isinstance(getattr(config, name), tuple) for name in ranged_names(PortfolioConfig)
-    )
+    return config.slippage != 0.0 or draws_terms(config)
 
 
 @one_thread()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from velodrome.envs.trading.account import CODE_NAMES
+from velodrome.envs.trading.codes import CODE_NAMES
 from velodrome.evaluation.baselines import Baseline, trading_baselines
 from velodrome.evaluation.evaluator import Actions, Played, Progress, binned, counted, times
 from velodrome.evaluation.measures import Curve, curve, trade_figures
