@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -90,24 +90,16 @@ def with_preset(
     return model.create(**{**presets[preset], **values})
 
 
-class Range(NamedTuple):
-    """What a numeric parameter may be in an episode; low equals high where there is nothing to draw."""
-
-    low: float
-    high: float
-    whole: bool
-
-
 def ranged_names(model: type[EnvConfig]) -> tuple[str, ...]:
     """Return the numeric parameters in the order of declaration, in which ranges are drawn."""
     return tuple(name for name in model.model_fields if _bounds(model, name))
 
 
-def ranges_of(config: EnvConfig) -> dict[str, Range]:
-    """Return the range of every numeric parameter, in the order of declaration."""
+def ranges_of(config: EnvConfig) -> dict[str, tuple[float, float, bool]]:
+    """Return (low, high, whole numbers only) of every numeric parameter, in the order of declaration."""
     found = {}
     for name in ranged_names(type(config)):
         value, bounds = getattr(config, name), _bounds(type(config), name) or {}
         low, high = value if isinstance(value, tuple) else (value, value)
-        found[name] = Range(float(low), float(high), bool(bounds["whole"]))
+        found[name] = (float(low), float(high), bool(bounds["whole"]))
     return found

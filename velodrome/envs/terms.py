@@ -1,7 +1,7 @@
 """The terms of an episode: what each numeric parameter is in it, whether it is fixed or drawn from a range.
 
 A rule that draws parameters per episode (domain randomisation) has a state column `drawn` with a row for each numeric
-parameter, the tables of `range_tables` and a parameter `randomised`. Its config module makes
+parameter, a table `ranges` and a parameter `randomised`. Its config module makes
 
     Terms, episode_terms = terms_of(__name__, TradingConfig)
 
@@ -47,11 +47,11 @@ def episode_terms(i, state, params):
 
 def draw_terms(i: int, state: Any, tables: Any) -> None:
     """Draw environment i's parameters for a new episode, in the order of declaration."""
-    for k in range(tables.range_low.size):
-        low, high = tables.range_low[k], tables.range_high[k]
+    for k in range(len(tables.ranges)):
+        low, high, whole = tables.ranges[k, 0], tables.ranges[k, 1], tables.ranges[k, 2]
         drawn = low
         if high > low:
-            if tables.range_whole[k]:
+            if whole > 0.0:
                 drawn = low + math.floor(uniform(i, state) * (high - low + 1.0))
             else:
                 drawn = low + uniform(i, state) * (high - low)
@@ -71,19 +71,14 @@ def params_type(module: str, model: type[EnvConfig], further: tuple[str, ...]) -
 
 def fixed_terms(config: EnvConfig) -> dict[str, float]:
     """Return every numeric parameter as one float; of a range, its lower end."""
-    return {name: numbers.low for name, numbers in ranges_of(config).items()}
+    return {name: low for name, (low, _, _) in ranges_of(config).items()}
 
 
-def range_tables(config: EnvConfig) -> dict[str, NDArray]:
-    """Return the tables that `draw_terms` reads."""
-    low, high, whole = zip(*ranges_of(config).values(), strict=True)
-    return {
-        "range_low": np.array(low, np.float64),
-        "range_high": np.array(high, np.float64),
-        "range_whole": np.array(whole, np.uint8),
-    }
+def range_table(config: EnvConfig) -> NDArray[np.float64]:
+    """Return the table `ranges`, [N, 3]: low and high end of each numeric parameter, 1 for whole numbers only."""
+    return np.array(list(ranges_of(config).values()), np.float64)
 
 
 def draws_terms(config: EnvConfig) -> bool:
     """Say whether any parameter has to be drawn; a range of one value does not."""
-    return any(numbers.low < numbers.high for numbers in ranges_of(config).values())
+    return any(low < high for low, high, _ in ranges_of(config).values())

@@ -125,6 +125,7 @@ def situation(
     """Return what a user's reward sees."""
     access, known = network.access, network.known
     exploits = mask(seen, 1)
+    success = codes.SUCCEEDED if red_result == codes.EMPTY else red_result
     cost = penalty(access, network.service, blue_action >= codes.FIRST_RESTORE) if cursor > 0 else 0
     return Situation(
         privileged=mask(access, 2),
@@ -142,7 +143,7 @@ def situation(
         blue_success=blue_success,
         red_action=mind.action,
         red_target=mind.target,
-        red_success=codes.SUCCEEDED if red_result == codes.EMPTY else red_result,
+        red_success=success,
         step=cursor,
         official=tenths(cost),
     )

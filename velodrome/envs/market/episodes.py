@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 RANDOM, SEQUENTIAL, FIRST = 0, 1, 2
 STARTS = {"random": RANDOM, "sequential": SEQUENTIAL, "first": FIRST}
-RESET_OPTIONS = {"cursor": "next_start", "last": "next_last"}  # option of reset() -> state column
 
 
 class EpisodeConfig(EnvConfig):
@@ -136,7 +135,15 @@ def check_reset_options(options: Mapping[str, np.ndarray], market: WindowedRows)
         raise ConfigError("last must not lie before cursor or beyond the end of its instrument's bars")
 
 
-def shortest_truncation(config: EpisodeConfig) -> int:
-    """Return the fewest steps that a truncated episode can have had."""
-    # From the first bar on, an episode may find fewer bars than it is long.
-    return 1 if config.start == "first" else max(1, config.episode_lengths[0])
+def world_of_episodes(market: WindowedRows, config: EpisodeConfig) -> dict[str, Any]:
+    """Return what a World on a market is given besides its rule; refuse episodes for which there are too few bars."""
+    check_that_an_episode_fits(market, config)
+    return {
+        "windows": market.windows,
+        "window_names": market.window_names,
+        "cursors": tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
+        # From the first bar on, an episode may find fewer bars than it is long.
+        "shortest_truncation": 1 if config.start == "first" else max(1, config.episode_lengths[0]),
+        "reset_options": {"cursor": "next_start", "last": "next_last"},
+        "check_options": lambda options: check_reset_options(options, market),
+    }

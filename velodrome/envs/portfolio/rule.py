@@ -81,7 +81,7 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
     now = Moment(state.cursor[i], state.cursor[i] + 1)
 
     book, costs = value_at_quotes(i, now, terms, state, tables, params)
-    book = carry_out_orders(i, action, now, terms, costs, book, state, tables, params)
+    book = carry_out_orders(i, action, now, costs, book, state, tables, params)
     mark = mark_account(i, now, book, terms, state, tables, params)
     terminated, truncated = check_end(i, now, mark, terms, state)
     reward = reward_step(i, now, mark, terminated or truncated, terms, state, tables, params)
@@ -118,19 +118,15 @@ def value_at_quotes(i: int, now: Moment, terms: Any, state: Any, tables: Tables,
         longest_held = max(longest_held, held)
     book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
     costs = Costs(
+        terms=terms,
         buy_fee=fee_rate(i, terms.buy_fee, state, tables),
         sell_fee=fee_rate(i, terms.sell_fee, state, tables),
         cost=fill_cost(terms.half_spread, terms.slippage, draw, 0.0),
         reserve=terms.cash_reserve * state.initial[i],
-        max_weight=terms.max_weight,
-        max_gross=terms.max_gross,
         safety=1.0 if params.action == codes.WEIGHTS else terms.buy_safety,
         # An original that keeps units in float32 keeps what rounding leaves of them, too.
         dust=0.0 if params.single_precision else DUST * book.equity,
         noticed=NOTICED * book.equity,
-        trailing_stop=terms.trailing_stop,
-        max_holding=terms.max_holding,
-        decay=terms.decay,
         decays=(terms.max_holding > 0.0) & (longest_held >= terms.max_holding),
     )
     return book, costs
@@ -140,13 +136,13 @@ def value_at_quotes(i: int, now: Moment, terms: Any, state: Any, tables: Tables,
 
 
 def carry_out_orders(
-    i: int, action: Any, now: Moment, terms: Any, costs: Costs, book: Book, state: Any, tables: Tables, params: Any
+    i: int, action: Any, now: Moment, costs: Costs, book: Book, state: Any, tables: Tables, params: Any
 ) -> Book:
     """Carry out stops, sales, decay and purchases, and return the account after them."""
     # One loop, so that compiled code has one copy of each function.
     for phase in range(codes.PHASES):
         if phase == codes.STOPS:
-            due = costs.trailing_stop > 0.0
+            due = costs.terms.trailing_stop > 0.0
         elif phase == codes.DECAYS:
             due = costs.decays
         elif (phase == codes.CLOSING_PURCHASES) | (phase == codes.OPENING_SALES):
@@ -156,7 +152,7 @@ def carry_out_orders(
         if not due:
             continue
         if phase == codes.CLOSING_SALES:
-            size_action(i, action, now, terms, costs, book, state, tables, params)
+            size_action(i, action, now, costs, book, state, tables, params)
         book = take_orders(i, phase, now, costs, book, state, tables, params)
     return book
 

@@ -37,9 +37,7 @@ class Tables(NamedTuple):
     lot: NDArray[np.float64]  # [K] units
     tier_volume: NDArray[np.float64]  # [tiers] from which each rate holds
     tier_rate: NDArray[np.float64]  # [tiers]
-    range_low: NDArray[np.float64]  # [N] range of each numeric parameter
-    range_high: NDArray[np.float64]  # [N]
-    range_whole: NDArray[np.uint8]  # [N]
+    ranges: NDArray[np.float64]  # [N, 3] low, high, and 1 for whole numbers only, of each numeric parameter
 
 
 class State(MarketState):
@@ -84,21 +82,17 @@ class Moment(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What trading costs in this step, what limits it, and what is sold whatever the action says."""
+    """What trading costs in this step, and what limits it."""
 
+    terms: Any  # of the episode: limits, stops, decay
     buy_fee: float
     sell_fee: float
     cost: float  # spread and slippage, a fraction of the quote
     reserve: float  # cash that buying may not touch
-    max_weight: float
-    max_gross: float
     safety: float  # part of the cash that one purchase may take
     dust: float  # money: what is worth no more is neither bought nor left over
     noticed: float  # money: an order that loses no more was not cut but rounded
-    trailing_stop: float  # distance; 0: none
-    max_holding: float  # bars without a trade after which positions decay; 0: never
-    decay: float  # share of a position
-    decays: bool  # whether any position has reached `max_holding`
+    decays: bool  # whether any position was held for `max_holding` bars
 
 
 class Book(NamedTuple):

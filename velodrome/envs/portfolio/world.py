@@ -9,18 +9,12 @@ import gymnasium
 import numpy as np
 
 from velodrome.envs.contract import InstrumentLayout, World
-from velodrome.envs.market.episodes import (
-    RESET_OPTIONS,
-    STARTS,
-    check_reset_options,
-    check_that_an_episode_fits,
-    shortest_truncation,
-)
+from velodrome.envs.market.episodes import STARTS, world_of_episodes
 from velodrome.envs.portfolio import codes, state
 from velodrome.envs.portfolio.config import PortfolioConfig, by_instrument, portfolio_config
 from velodrome.envs.portfolio.rewards import PortfolioAccount
 from velodrome.envs.portfolio.rule import RULE
-from velodrome.envs.terms import draws_terms, fixed_terms, range_tables
+from velodrome.envs.terms import draws_terms, fixed_terms, range_table
 from velodrome.errors import ConfigError
 from velodrome.tables.basket import Basket
 
@@ -101,7 +95,7 @@ def portfolio_tables(basket: Basket, config: PortfolioConfig) -> state.Tables:
         lot=by_instrument("lot", config.lot, basket.symbols),
         tier_volume=np.ascontiguousarray(tiers[:, 0]),
         tier_rate=np.ascontiguousarray(tiers[:, 1]),
-        **range_tables(config),
+        ranges=range_table(config),
     )
 
 
@@ -121,7 +115,6 @@ def portfolio_world(
     if config.reference == "first_bar" and (basket.close[0] <= 0.0).any():
         late = basket.symbols[int(np.argmin(basket.close[0]))]
         raise ConfigError(f"reference = 'first_bar': {late} has no price on the first bar; take 'market'.")
-    check_that_an_episode_fits(basket, config)
     params = portfolio_params(config, basket)
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
@@ -133,15 +126,10 @@ def portfolio_world(
         action_space=action_space(config, instruments),
         observed=observed_values(config, basket.symbols),
         statistics=state.STATISTICS,
-        windows=basket.windows,
-        window_names=basket.window_names,
-        cursors=tuple((int(begin), int(end)) for begin, end in zip(basket.begin, basket.end, strict=True)),
         instruments=instrument_layout(config, instruments),
-        shortest_truncation=shortest_truncation(config),
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
-        reset_options=RESET_OPTIONS,
-        check_options=lambda options: check_reset_options(options, basket),
+        **world_of_episodes(basket, config),
         describe_state=lambda columns: describe_account(columns, basket),
     )
 

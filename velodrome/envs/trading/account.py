@@ -33,6 +33,11 @@ class Account(NamedTuple):
     events: int  # fills + CLOSED_POSITION · positions closed + WON_POSITION · those of them that won
 
 
+def unpacked(events: int) -> tuple[int, int, int]:
+    """Return the fills, the positions closed and the positions won that `events` count."""
+    return events & COUNT_MASK, events // CLOSED_POSITION & COUNT_MASK, events // WON_POSITION
+
+
 class Quote(NamedTuple):
     """What an order fills at."""
 

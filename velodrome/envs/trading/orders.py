@@ -1,4 +1,4 @@
-"""From an action to a changed account: the gates and the order of docs/trading.md."""
+"""What a step does to the account: the gates, the order and the bar of docs/trading.md."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from velodrome.envs.market.account import fill_cost
 from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import (
     Account,
+    Bar,
     Bracket,
     Quote,
+    equity_at,
+    leave_within,
+    left_at,
     liquidation_fill,
     liquidation_price,
     order_bracket,
     order_level,
     realise,
+    with_cash,
 )
 from velodrome.envs.trading.state import Before, Move, Outcome, State, Tables
 
@@ -108,3 +113,29 @@ def take_bracket(
         side = codes.CLOSE
     bracket = Bracket(side, tables.stop[move.action], tables.target[move.action])
     return order_bracket(bracket, params.trade_mode, quote, account, terms)
+
+
+# The bar
+
+
+def play_bar(outcome: Outcome, move: Move, before: Before, terms: Any, tables: Tables, params: Any) -> Outcome:
+    """Liquidate, stop or pay out what is held; take funding; close what a session may not leave open."""
+    account, exit_code, bar = outcome.account, outcome.exit_code, move.bar
+    paid = 0.0
+    if (account.units != 0.0) & (not before.exhausted):
+        account, exit_code = leave_within(bar, params.action == codes.BRACKETS, account, terms)
+    if (account.units != 0.0) & (not before.exhausted):
+        paid = funding_due(bar, account, terms, tables, params)
+        account = with_cash(account, account.cash - paid)
+        if params.flat_at_session_end and tables.session_last[bar.row] == 1:
+            quote = Quote(bar.close, trading_cost(bar.close, move, before, terms, tables))
+            account = realise(account, account.units, left_at(quote, account.units), terms)
+            exit_code = codes.SESSION_CLOSED
+    return Outcome(account, outcome.order_code, exit_code, paid)
+
+
+def funding_due(bar: Bar, account: Account, terms: Any, tables: Tables, params: Any) -> float:
+    """Return what a holder pays for one bar: never more than the account is worth; below zero it is received."""
+    rate = tables.funding[bar.row] if params.funding_from_data else terms.funding
+    due = rate * bar.close * (account.units if params.perpetual_funding else abs(account.units))
+    return due if due <= 0.0 else min(due, max(0.0, equity_at(account, bar.close, terms)))

@@ -17,22 +17,9 @@ from velodrome.envs.market.episodes import begin_episode
 from velodrome.envs.rng import uniform
 from velodrome.envs.terms import draw_terms
 from velodrome.envs.trading import codes
-from velodrome.envs.trading.account import (
-    CLOSED_POSITION,
-    COUNT_MASK,
-    WON_POSITION,
-    Account,
-    Bar,
-    Quote,
-    equity_at,
-    leave_within,
-    left_at,
-    liquidation_price,
-    realise,
-    with_cash,
-)
+from velodrome.envs.trading.account import Account, Bar, equity_at, liquidation_price, unpacked
 from velodrome.envs.trading.config import episode_terms
-from velodrome.envs.trading.orders import check_gates, has_sessions, take_order, trading_cost
+from velodrome.envs.trading.orders import check_gates, has_sessions, play_bar, take_order
 from velodrome.envs.trading.rewards import RewardAccount, custom_reward, named_reward
 from velodrome.envs.trading.state import Before, Mark, Move, Outcome, State, Tables
 
@@ -114,32 +101,6 @@ def read_move(i: int, action: Any, before: Before, terms: Any, state: State, tab
     low, close = tables.ohlc[row, codes.LOW_PRICE], tables.ohlc[row, codes.CLOSE_PRICE]
     draw = uniform(i, state) if terms.slippage > 0.0 else 0.0
     return Move(index, level, Bar(row, opened, high, low, close), draw)
-
-
-# The bar
-
-
-def play_bar(outcome: Outcome, move: Move, before: Before, terms: Any, tables: Tables, params: Any) -> Outcome:
-    """Liquidate, stop or pay out what is held; take funding; close what a session may not leave open."""
-    account, exit_code, bar = outcome.account, outcome.exit_code, move.bar
-    paid = 0.0
-    if (account.units != 0.0) & (not before.exhausted):
-        account, exit_code = leave_within(bar, params.action == codes.BRACKETS, account, terms)
-    if (account.units != 0.0) & (not before.exhausted):
-        paid = funding_due(bar, account, terms, tables, params)
-        account = with_cash(account, account.cash - paid)
-        if params.flat_at_session_end and tables.session_last[bar.row] == 1:
-            quote = Quote(bar.close, trading_cost(bar.close, move, before, terms, tables))
-            account = realise(account, account.units, left_at(quote, account.units), terms)
-            exit_code = codes.SESSION_CLOSED
-    return Outcome(account, outcome.order_code, exit_code, paid)
-
-
-def funding_due(bar: Bar, account: Account, terms: Any, tables: Tables, params: Any) -> float:
-    """Return what a holder pays for one bar: never more than the account is worth; below zero it is received."""
-    rate = tables.funding[bar.row] if params.funding_from_data else terms.funding
-    due = rate * bar.close * (account.units if params.perpetual_funding else abs(account.units))
-    return due if due <= 0.0 else min(due, max(0.0, equity_at(account, bar.close, terms)))
 
 
 # The mark
@@ -271,9 +232,9 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
 def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
     """Write the statistics of the episode, in the order of STATISTICS."""
     write_statistics(i, state, out)
-    closed = state.events[i] // CLOSED_POSITION & COUNT_MASK
-    out[8] = state.events[i] & COUNT_MASK
-    out[9] = state.events[i] // WON_POSITION / max(1, closed)
+    fills, closed, won = unpacked(state.events[i])
+    out[8] = fills
+    out[9] = won / max(1, closed)
     out[10] = state.code_counts[codes.LIQUIDATED, i]
     for k in range(codes.CODES):
         out[11 + k] = state.code_counts[k, i]

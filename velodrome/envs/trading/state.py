@@ -42,9 +42,7 @@ class Tables(NamedTuple):
     side: NDArray[np.float64]  # [A] of each bracket action: HOLD, CLOSE, +1 or −1
     stop: NDArray[np.float64]  # [A] distances as fractions of the fill price
     target: NDArray[np.float64]  # [A]
-    range_low: NDArray[np.float64]  # [N] range of each numeric parameter
-    range_high: NDArray[np.float64]  # [N]
-    range_whole: NDArray[np.uint8]  # [N]
+    ranges: NDArray[np.float64]  # [N, 3] low, high, and 1 for whole numbers only, of each numeric parameter
 
 
 class State(MarketState):

@@ -10,14 +10,8 @@ import gymnasium
 import numpy as np
 
 from velodrome.envs.contract import World
-from velodrome.envs.market.episodes import (
-    RESET_OPTIONS,
-    STARTS,
-    check_reset_options,
-    check_that_an_episode_fits,
-    shortest_truncation,
-)
-from velodrome.envs.terms import draws_terms, fixed_terms, range_tables
+from velodrome.envs.market.episodes import STARTS, world_of_episodes
+from velodrome.envs.terms import draws_terms, fixed_terms, range_table
 from velodrome.envs.trading import codes, state
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.rewards import RewardAccount
@@ -106,7 +100,7 @@ def trading_tables(market: Market, config: TradingConfig) -> state.Tables:
         side=np.ascontiguousarray(brackets[:, 0]),
         stop=np.ascontiguousarray(brackets[:, 1]),
         target=np.ascontiguousarray(brackets[:, 2]),
-        **range_tables(config),
+        ranges=range_table(config),
     )
 
 
@@ -136,7 +130,6 @@ def trading_world(
     config = trading_config(preset, **values)
     if split is not None:
         market = market.split(split)
-    check_that_an_episode_fits(market, config)
     discrete = len(config.levels) if config.action == "levels" else len(bracket_actions(config))
     continuous = config.action == "continuous"
     params = trading_params(config)
@@ -152,14 +145,9 @@ def trading_world(
         ),
         observed=observed_values(config),
         statistics=state.STATISTICS,
-        windows=market.windows,
-        window_names=market.window_names,
-        cursors=tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
-        shortest_truncation=shortest_truncation(config),
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
-        reset_options=RESET_OPTIONS,
-        check_options=lambda options: check_reset_options(options, market),
+        **world_of_episodes(market, config),
         describe_state=lambda columns: describe_account(columns, market),
     )
 
