@@ -223,7 +223,7 @@ def mark_account(i: int, now: Moment, book: Book, terms: Any, state: Any, tables
 
 
 def check_end(i: int, now: Moment, mark: Mark, terms: Any, state: Any) -> tuple[bool, bool]:
-    """Say whether the step has ended the episode: by ruin, or because it has no more bars."""
+    """Return whether ruin has terminated the episode, and whether it is truncated because it has no more bars."""
     terminated = mark.account.equity < terms.bankrupt_at * mark.account.initial
     return terminated, now.bar >= state.last[i]
 

@@ -65,7 +65,8 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     outcome = play_bar(outcome, move, before, terms, tables, params)
     mark = mark_account(i, outcome, move, before, terms, state, tables, params)
     keep_books(i, mark, outcome, move, before, terms, state, params)
-    return mark.reward, check_end(i, mark, before, terms, state), move.bar.row >= before.last
+    terminated, truncated = check_end(i, mark, move, before, terms, state)
+    return mark.reward, terminated, truncated
 
 
 def read_state(i: int, state: State, params: Any) -> Before:
@@ -187,8 +188,8 @@ def keep_books(
 # The end
 
 
-def check_end(i: int, mark: Mark, before: Before, terms: Any, state: State) -> bool:
-    """Say whether the step has ended the episode by ruin or by a limit on losses."""
+def check_end(i: int, mark: Mark, move: Move, before: Before, terms: Any, state: State) -> tuple[bool, bool]:
+    """Return whether losses have terminated the episode, and whether it is truncated because it has no more bars."""
     terminated = mark.equity < terms.bankrupt_at * terms.initial_cash
     if terms.max_drawdown > 0.0 and mark.drawdown >= terms.max_drawdown:
         terminated = True
@@ -196,7 +197,7 @@ def check_end(i: int, mark: Mark, before: Before, terms: Any, state: State) -> b
         session_equity = state.session_equity[i]
         if session_equity > 0.0 and 1.0 - mark.equity / session_equity >= terms.daily_drawdown:
             terminated = True
-    return terminated & (not before.exhausted)
+    return terminated & (not before.exhausted), move.bar.row >= before.last
 
 
 def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
