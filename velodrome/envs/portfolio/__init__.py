@@ -1,7 +1,7 @@
 """Many instruments, one account, one decision per bar; `docs/portfolio.md` states the rule in words.
 
-Read `config` (the parameters), `state` (what the rule works on), `orders`, `sizing`, `rewards`, `rule` (the page:
-`step`, heading by heading) and `world`.
+Read `codes`, `config` (the parameters), `state` (what the rule works on), `orders`, `sizing`, `rewards`, `rule` (the
+page: `step`, heading by heading) and `world`.
 """
 
 from velodrome.envs.portfolio.rewards import PortfolioAccount
