@@ -1,7 +1,7 @@
 """The smallest legal environment, made to be copied: guess on which side of zero a hidden walk will step next.
 
-Copy this file, rename things, add one line to `catalog.py`, and give `tests/contracts/` a world of yours: every backend
-then runs it. `docs/add_an_environment.md` explains each part.
+Copy this file, rename things, add an entry to `catalog.py`, and let a test of `tests/contracts/` make your world: every
+backend then runs it. `docs/add_an_environment.md` explains each part.
 """
 
 from __future__ import annotations

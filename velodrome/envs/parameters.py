@@ -1,4 +1,4 @@
-"""Parameters of environments, each declared once with meaning, unit and range; a number may be drawn per episode."""
+"""Parameters of environments. Each is declared once, with its meaning, unit and legal range."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def starts(envs: NativeVectorEnv, episodes: int = 1) -> np.ndarray:
 
 
 def shortened(market: Market, kept: dict[int, int]) -> Market:
-    """Return the market with only so many tradable bars left of some instruments."""
+    """Return the market with this number of tradable bars left of some instruments."""
     end = market.end.copy()
     for instrument, bars in kept.items():
         end[instrument] = market.begin[instrument] + bars
@@ -161,7 +161,7 @@ def test_sequential_episodes_without_a_length_are_whole_instruments():
     assert (envs.column("last") == [*(market.end - 1), market.end[0] - 1]).all()
 
 
-def test_one_environment_sees_every_block_once_and_a_new_seed_begins_anew():
+def test_one_environment_sees_every_block_once_and_a_new_seed_starts_over():
     market = small_market(bars=60, instruments=2, windows=((5, 1),))
     blocks = blocks_of(market, 10)
     envs = envs_of(market, 1, episode_length=10, start="sequential")

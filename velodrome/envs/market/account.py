@@ -44,7 +44,7 @@ class MarketState:
 
 
 def open_account(i: int, cash: float, state: Any) -> None:
-    """Begin the books of an episode with cash only."""
+    """Open the books of an episode with nothing but cash."""
     state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
     state.cash[i] = cash
     state.equity[i] = cash
@@ -79,7 +79,7 @@ def fill_cost(half_spread: float, slippage: float, draw: float, further: float) 
 
 
 def log_return(growth: float, before: float) -> float:
-    """Return the logarithm of equity after over equity before; of a ruin, as much as of a loss to e^−10."""
+    """Return the logarithm of equity after over equity before; −10 for a ruin."""
     if before <= 0.0:
         return 0.0
     return logarithm_of_growth(growth) if growth > 0.0 else -10.0
@@ -89,5 +89,5 @@ def sharpe_ratio(return_sum: float, square_sum: float, bars: int) -> float:
     """Return mean over deviation of the returns of an episode, given their sums."""
     mean = return_sum / bars
     variance = square_sum / bars - mean * mean
-    # Rounding leaves a constant series a variance of the order of 1e-17 times its square.
+    # Rounding leaves a constant series a variance of about 1e-17 of its squared mean.
     return mean / math.sqrt(variance) if variance > 1e-14 * mean * mean else 0.0

@@ -16,8 +16,8 @@ from velodrome.envs.portfolio import codes
 from velodrome.envs.portfolio.state import Book, Costs, Moment, instrument_count
 
 STOPPED_NOW = -1.0  # in State.wanted: the trailing stop has closed this position in this step
-DUST = 1e-12  # of equity: what a rounding leaves of a weight or of the cash is not traded
-NOTICED = 1e-9  # of equity: target weights lie on their limits, so that cuts may be roundings
+DUST = 1e-12  # of equity: what rounding leaves of a weight or of the cash is not traded
+NOTICED = 1e-9  # of equity: target weights lie on their limits, so a smaller cut may be rounding
 MOST_LOTS = 1e15
 LOT_ROUNDING = 1e-9  # a quantity this close below a whole number of lots is that number
 
@@ -84,7 +84,7 @@ def trade(i: int, k: int, change: float, quote: float, costs: Costs, book: Book,
 
 
 def whole_lots(quantity: float, lot: float) -> float:
-    """Return a quantity rounded down to whole lots; so many that a float64 cannot count them are left as they are."""
+    """Return a quantity rounded down to whole lots, unless there are more lots than a float64 can count."""
     if (lot <= 0.0) | (quantity >= MOST_LOTS * lot):
         return quantity
     return math.floor(quantity / lot + LOT_ROUNDING) * lot
@@ -162,7 +162,7 @@ def opening_part(
 
 
 def is_stopped(i: int, k: int, quote: float, distance: float, state: Any) -> bool:
-    """Say whether a position's quote is too far from its best price so far; that is counted."""
+    """Say whether a position's quote is too far from its best price so far; if so, count it."""
     units = state.units[k, i]
     if (distance <= 0.0) | (units == 0.0):
         return False
@@ -175,7 +175,7 @@ def is_stopped(i: int, k: int, quote: float, distance: float, state: Any) -> boo
 
 
 def decays(i: int, k: int, longest: float, state: Any) -> bool:
-    """Say whether a position was not traded for too long; that is counted, and begins anew."""
+    """Say whether a position went without a trade for too long; if so, count it and start again."""
     if (longest <= 0.0) | (state.units[k, i] == 0.0) | (state.holding[k, i] < longest):
         return False
     increment(state.counts, codes.DECAYED, i)
@@ -184,7 +184,7 @@ def decays(i: int, k: int, longest: float, state: Any) -> bool:
 
 
 def screened(i: int, k: int, wanted: float, tradable: bool, state: Any, tables: Any, params: Any) -> float:
-    """Return an order, or 0 if it is too small or the instrument cannot be traded; either is counted."""
+    """Return an order; 0, and counted, if it is too small or the instrument cannot be traded."""
     if params.has_quantities and (wanted != 0.0) & (abs(wanted) <= tables.min_quantity[k]):
         increment(state.counts, codes.DROPPED_MINIMUM, i)
         return 0.0
@@ -214,10 +214,10 @@ def is_due(i: int, k: int, phase: int, now: Moment, costs: Costs, state: Any, ta
 
 
 def queue_orders(i: int, phase: int, now: Moment, costs: Costs, state: Any, tables: Any, params: Any) -> int:
-    """Write the instruments that have an order in a phase to State.queue, one after the other; return how many."""
+    """Write the instruments that have an order in a phase to State.queue; return their number."""
     count = 0
     for k in range(instrument_count(state, tables)):
-        # Written whether it is due or not: which instruments are bought and which sold is what no processor guesses.
+        # Written whether it is due or not: no processor can predict which instruments have an order.
         state.queue[count, i] = k
         count += is_due(i, k, phase, now, costs, state, tables, params)
     return count

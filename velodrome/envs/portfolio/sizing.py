@@ -44,7 +44,7 @@ def size_orders(
             else:
                 wanted = np.float64(action[k]) * units
         elif action[k] != 0.0:
-            # It cannot be traded; what counts is that somebody wanted to.
+            # It cannot be traded; the order is counted as refused.
             wanted = np.inf if action[k] > 0.0 else -np.inf
         state.wanted[k, i] = wanted
 
@@ -173,7 +173,7 @@ def size_weights(i: int, now: Moment, costs: Costs, book: Book, state: Any, tabl
 
 
 def keep_reserve(i: int, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any) -> None:
-    """Cut all purchases by one factor to what there is above the reserve: none goes without because it comes last."""
+    """Cut all purchases by one factor to the cash above the reserve: none goes without because it comes last."""
     needed, room = 0.0, book.cash - costs.reserve
     for k in range(instrument_count(state, tables)):
         if is_tradable(k, now, tables, params):

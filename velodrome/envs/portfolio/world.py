@@ -57,7 +57,7 @@ def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
 
 
 def action_space(config: PortfolioConfig, instruments: int) -> gymnasium.Space:
-    """Return a number for each instrument, and one for cash where weights are made of them."""
+    """Return the space of a number for each instrument, and one for cash where they become weights."""
     if config.action == "discrete":
         return gymnasium.spaces.MultiDiscrete(np.full(instruments, CHOICES))
     if config.action == "orders":

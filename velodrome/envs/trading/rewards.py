@@ -45,7 +45,7 @@ def named_reward(
 ) -> float:
     """Return a named reward; `growth` is equity after over equity `before`, `drawdown` the one after.
 
-    In an exhausted episode nothing has changed, and all of them are 0 but the one that has a memory.
+    In an exhausted episode nothing has changed, and all rewards are 0; the one with a memory must not learn from it.
     """
     if params.reward == codes.LOG_RETURN:
         return log_return(growth, before)

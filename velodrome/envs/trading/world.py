@@ -43,7 +43,7 @@ def bracket_actions(config: TradingConfig) -> list[tuple[float, float, float]]:
 
 
 def action_names(config: TradingConfig) -> tuple[str, ...]:
-    """Return a name for people of every discrete action."""
+    """Return a readable name for every discrete action."""
     if config.action == "levels":
         return tuple(f"{level:+g}" if level else "flat" for level in config.levels)
     named = {codes.HOLD: "hold", codes.CLOSE: "close"}
