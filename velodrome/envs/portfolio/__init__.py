@@ -3,7 +3,3 @@
 Read `codes`, `config` (the parameters), `state` (what the rule works on), `orders`, `sizing`, `rewards`, `rule` (the
 page: `step`, heading by heading) and `world`.
 """
-
-from velodrome.envs.portfolio.rewards import PortfolioAccount
-
-__all__ = ["PortfolioAccount"]

@@ -4,6 +4,6 @@ Read `codes`, `config` (the parameters), `account` (what fills do to it), `state
 `orders`, `rule` (the page: `step`, heading by heading) and `world`.
 """
 
-from velodrome.envs.trading.rewards import RewardAccount
+from velodrome.envs.trading.account import RewardAccount
 
 __all__ = ["RewardAccount"]

@@ -38,6 +38,20 @@ def unpacked(events: int) -> tuple[int, int, int]:
     return events & COUNT_MASK, events // CLOSED_POSITION & COUNT_MASK, events // WON_POSITION
 
 
+class RewardAccount(NamedTuple):
+    """What a user's reward sees of the account before and after a step."""
+
+    equity: float
+    cash: float
+    units: float
+    entry: float
+    price: float
+    peak: float
+    initial: float
+    turnover: float  # of this step, times equity; 0 before it
+    fees: float  # of this step; 0 before it
+
+
 class Quote(NamedTuple):
     """What an order fills at."""
 

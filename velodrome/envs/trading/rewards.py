@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from velodrome.envs.market.account import log_return
 from velodrome.envs.trading import codes
-
-
-class RewardAccount(NamedTuple):
-    """What a user's reward sees of the account before and after a step."""
-
-    equity: float
-    cash: float
-    units: float
-    entry: float
-    price: float
-    peak: float
-    initial: float
-    turnover: float  # of this step, times equity; 0 before it
-    fees: float  # of this step; 0 before it
+from velodrome.envs.trading.account import RewardAccount
 
 
 def custom_reward(old: RewardAccount, new: RewardAccount) -> float:

@@ -17,10 +17,10 @@ from velodrome.envs.market.episodes import begin_episode
 from velodrome.envs.rng import uniform
 from velodrome.envs.terms import draw_terms
 from velodrome.envs.trading import codes
-from velodrome.envs.trading.account import Account, Bar, equity_at, liquidation_price, unpacked
+from velodrome.envs.trading.account import Account, Bar, RewardAccount, equity_at, liquidation_price, unpacked
 from velodrome.envs.trading.config import episode_terms
 from velodrome.envs.trading.orders import check_gates, has_sessions, play_bar, take_order
-from velodrome.envs.trading.rewards import RewardAccount, custom_reward, named_reward
+from velodrome.envs.trading.rewards import custom_reward, named_reward
 from velodrome.envs.trading.state import Before, Mark, Move, Outcome, State, Tables
 
 

@@ -13,8 +13,8 @@ from velodrome.envs.contract import World
 from velodrome.envs.market.episodes import STARTS, world_of_episodes
 from velodrome.envs.terms import draws_terms, fixed_terms, range_table
 from velodrome.envs.trading import codes, state
+from velodrome.envs.trading.account import RewardAccount
 from velodrome.envs.trading.config import TradingConfig, trading_config
-from velodrome.envs.trading.rewards import RewardAccount
 from velodrome.envs.trading.rule import RULE
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.market import Market
