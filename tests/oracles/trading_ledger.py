@@ -176,7 +176,7 @@ class TradingLedger(TradingOrders):
             self._close(self.target)
             self.exit_code = "target"
 
-    # ----------------------------------------------------------------------------------------- The mark, the books and the end
+    # ---------------------------------------------------------------------------------- The mark, the books and the end
 
     def _reward(self, equity_before: float, bar_return: float, drawdown_before: float) -> float:
         if equity_before <= 0.0:
