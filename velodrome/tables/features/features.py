@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import PRICE_COLUMNS, Series
+from velodrome.bars.timeframe import parse_timeframe
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.features.families import FAMILIES, Family
 
@@ -27,11 +28,6 @@ class Feature:
     name: str
     compute: Callable[[Series, str], Any]
     function: Callable[[Series], Any] | None = None  # the user's own, if it is one
-
-
-def feature_names() -> tuple[str, ...]:
-    """Return the families of features, without their numbers, and the columns that every bar has."""
-    return (*FAMILIES, *BAR_COLUMNS)
 
 
 def describe_features() -> dict[str, str]:
@@ -195,12 +191,12 @@ def compute_feature(series: Series, feature: Feature, timezone: str, where: str)
 
 
 def features_by_timeframe(
-    features: Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]], timeframes: Sequence[str], parse: Any
+    features: Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]], timeframes: Sequence[str]
 ) -> dict[str, Sequence[FeatureSpec]]:
     """Return the list of features of each timeframe, given one list for all or one by timeframe."""
     if not isinstance(features, Mapping):
         return dict.fromkeys(timeframes, features)
-    given = {parse(key): value for key, value in features.items()}
+    given = {parse_timeframe(key).text: value for key, value in features.items()}
     missing = [timeframe for timeframe in timeframes if timeframe not in given]
     unused = [timeframe for timeframe in given if timeframe not in timeframes]
     if missing or unused:
