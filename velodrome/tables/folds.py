@@ -109,7 +109,7 @@ def fold_splits(
 ) -> list[dict[str, Rows]]:
     """Return the splits "train" and "test" of each fold of `walk_forward`."""
     spans = spans_of(market)
-    times = distinct_times(spans)
+    times = distinct_times([span.time for span in spans])
     count = len(times)
     if folds is not None and (isinstance(folds, bool) or not isinstance(folds, int) or folds < 1):
         raise ConfigError(f"folds is {folds!r}; give a whole number of at least 1.")

@@ -51,7 +51,7 @@ def source_close_time(time: NDArray[np.int64], timeframe: Timeframe, timezone: s
 
 
 def make_timeline(source: Series, choices: Choices, timeframe: Timeframe, until: int) -> Timeline:
-    """Return the bars of a timeframe, without the one whose bin had not ended at the moment `until`: it could change."""
+    """Return the bars of a timeframe, without one whose bin had not ended at the moment `until`: it could change."""
     closed = source_close_time(source.time, choices.source, choices.timezone)
     known = np.maximum.accumulate(closed)
     if timeframe == choices.source:

@@ -26,6 +26,7 @@ from velodrome.tables.features.features import Feature, column_names, compute_fe
 from velodrome.tables.instruments import source_close_time
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
+from velodrome.tables.splits import distinct_times
 from velodrome.tables.stretches import Stretch, last_moment, make_stretch
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class Source:
             symbol: np.maximum.accumulate(source_close_time(source.time, choices.source, choices.timezone))
             for symbol, source in series.items()
         }
-        self.moments = np.unique(np.concatenate(list(self.closed.values())))
+        self.moments = distinct_times(list(self.closed.values()))
 
     def count(self, symbol: str, moment: int) -> int:
         """Return how many source bars of an instrument had closed by a moment."""

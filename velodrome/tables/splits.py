@@ -48,7 +48,7 @@ def make_splits(choice: SplitChoice, spans: Sequence[Span], timezone: str, embar
         return {}
     by_fraction = [isinstance(value, int | float) and not isinstance(value, bool) for value in choice.values()]
     if all(by_fraction):
-        moments = _fraction_moments(choice, distinct_times(spans))  # type: ignore[arg-type]
+        moments = _fraction_moments(choice, distinct_times([span.time for span in spans]))  # type: ignore[arg-type]
     elif any(by_fraction):
         raise ConfigError(f"splits mixes fractions and dates: {dict(choice)!r}; use one or the other.")
     else:
@@ -78,9 +78,11 @@ def rows_between(moments: Mapping[str, tuple[int, int]], spans: Sequence[Span], 
     return splits
 
 
-def distinct_times(spans: Sequence[Span]) -> NDArray[np.int64]:
-    """Return the distinct times of all spans in order; those of one span already are."""
-    return spans[0].time if len(spans) == 1 else np.unique(np.concatenate([span.time for span in spans]))
+def distinct_times(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the distinct ones of several increasing columns of times, in order."""
+    if len(times) == 1:
+        return times[0]
+    return np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
 
 
 def _fraction_moments(choice: Mapping[str, float], times: NDArray[np.int64]) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from velodrome.bars.timeframe import describe_time
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.choices import Choices, OnGrid, WindowChoice
 from velodrome.tables.instruments import Instrument, Timeline, WindowTable, make_instrument, source_close_time
+from velodrome.tables.splits import distinct_times
 
 ALLOWED_OVERLAP = 0.25  # of a bar: by how much a grid row may reach into the next
 
@@ -107,7 +108,7 @@ def last_closed_rows(window: Timeline, execution: Timeline) -> NDArray[np.int64]
 def on_grid(symbols: tuple[str, ...], instruments: tuple[Instrument | None, ...], choices: Choices) -> Stretch:
     """Lay instruments side by side, with a row wherever one of them has a bar."""
     lines = [instrument.execution if instrument else None for instrument in instruments]
-    time = _union(lines)
+    time = distinct_times([line.series.time for line in lines if line is not None])
     closes = np.zeros(len(time), np.int64)
     shape = (len(time), len(lines))
     opened, closed = np.zeros(shape), np.zeros(shape)
@@ -141,15 +142,10 @@ def carried_rows(present: NDArray) -> NDArray[np.int64]:
     return np.maximum.accumulate(np.where(present, np.arange(len(present)), -1))
 
 
-def _union(lines: Sequence[Timeline | None]) -> NDArray[np.int64]:
-    times = [line.series.time for line in lines if line is not None]
-    return np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
-
-
 def _window_rows(tables: Sequence[WindowTable | None], window: WindowChoice) -> WindowRows:
     """Lay the rows of one window side by side, compare the instruments, and carry values over holes."""
     names = next(table.names for table in tables if table is not None)
-    time = _union([table.timeline if table else None for table in tables])
+    time = distinct_times([table.timeline.series.time for table in tables if table is not None])
     own = np.full((len(time), len(tables), len(names)), np.nan)
     present = np.zeros(own.shape[:2], bool)
     known_at = np.zeros(len(time), np.int64)
