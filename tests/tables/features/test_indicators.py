@@ -9,6 +9,7 @@ import pytest
 import talib
 
 from velodrome.tables.features import indicators, rolling
+from velodrome.tables.features.families import FAMILIES
 
 
 def random_columns(rows: int, seed: int = 0, price: float = 100.0) -> dict[str, np.ndarray]:
@@ -90,8 +91,8 @@ PARITY = {
 OTHERS = {
     "bollinger": lambda c: indicators.bollinger(c["close"], 20)[0],
     "stochastic_k": lambda c: indicators.stochastic(c["high"], c["low"], c["close"], 14)[0],
-    "sma_distance": lambda c: indicators.sma_distance(c["close"], 50),
-    "ema_distance": lambda c: indicators.ema_distance(c["close"], 50),
+    "sma_distance": lambda c: FAMILIES["sma_distance"].function(c["close"], c["close"], 50),
+    "ema_distance": lambda c: FAMILIES["ema_distance"].function(c["close"], c["close"], 50),
     "gap": lambda c: indicators.gap(c["open_"], c["close"]),
     "range": lambda c: indicators.high_low_range(c["high"], c["low"], c["close"]),
     "body": lambda c: indicators.body(c["open_"], c["close"]),

@@ -29,6 +29,11 @@ def minute_of_day(time: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
     return clock
 
 
+def hour_of_day(time: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
+    """Hour by the local clock, 0 … 23."""
+    return minute_of_day(time, timezone) // 60
+
+
 def time_zone(timezone: str) -> ZoneInfo:
     """Return the rules of a time zone, which Python takes from the machine."""
     try:
