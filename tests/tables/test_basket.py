@@ -11,7 +11,7 @@ from velodrome.bars.frame import Bars, Series
 from velodrome.errors import ConfigError, DataError, LeakError
 from velodrome.tables import prepare, stretches
 from velodrome.tables.basket import per_instrument
-from velodrome.tables.choices import OnGrid, make_choices
+from velodrome.tables.choices import Choices, OnGrid
 from velodrome.tables.features import cross_section
 from velodrome.tables.leaks import find_leaks
 from velodrome.tables.windows import window_at
@@ -276,8 +276,8 @@ def test_an_alignment_that_looks_ahead_is_caught(bars, monkeypatch):
         return np.where(following < len(present), following, honest(present))
 
     monkeypatch.setattr(stretches, "carried_rows", hasty)
-    choices = make_choices(bars, OnGrid(), ["close"], 2, splits={"train": 0.7}, scaler="none")
-    assert not find_leaks(prepare.prepare(bars, choices)).passed
+    choices = Choices(bars, OnGrid(), ["close"], 2, splits={"train": 0.7}, scaler="none")
+    assert not find_leaks(prepare.prepare(choices)).passed
 
 
 def test_a_scaler_that_is_fitted_on_everything_is_caught(bars, monkeypatch):

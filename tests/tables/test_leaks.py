@@ -151,7 +151,7 @@ def test_an_unfinished_coarse_bar_is_caught(bars, monkeypatch):
         """Keep the last bar although its bin has not ended, and call it closed with its last source bar."""
         if timeframe == choices.source:
             return honest(source, choices, timeframe, until)
-        series, _ = instruments.resample(source, timeframe, choices.timezone)
+        series, _ = instruments.resample(source, timeframe, choices.bars.timezone)
         last = np.append(np.searchsorted(source.time, series.time[1:]), len(source)) - 1
         return instruments.Timeline(series, series.time + MINUTE, last, series.time + MINUTE)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Bars, read_only
 from velodrome.bars.read import read_bars
 from velodrome.tables.basket import Basket
-from velodrome.tables.choices import Alone, FeatureChoice, OnGrid, WindowLengths, make_choices
+from velodrome.tables.choices import Alone, Choices, FeatureChoice, OnGrid, WindowLengths
 from velodrome.tables.features import indicators
 from velodrome.tables.features.clock import session_ends
 from velodrome.tables.hashing import content_hash
@@ -50,9 +50,8 @@ def build_market(
         instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
     scalers: those of another market, applied as they are instead of fitting any.
     """
-    layout = Alone(session)
-    prepared = _prepared(bars, layout, check_leaks, features=features, windows=windows, timeframe=timeframe, **options)
-    choices = prepared.choices
+    choices = Choices(_read(bars), Alone(session), features, windows, timeframe, **options)
+    prepared = _prepared(choices, check_leaks)
     lines = [stretch.instruments[0].execution for stretch in prepared.stretches if stretch.instruments[0]]
     every = [line.series for line in lines]
     arrays: dict[str, Any] = {
@@ -61,16 +60,16 @@ def build_market(
         "volume": np.concatenate([series.volume for series in every]),
         "atr": np.concatenate([indicators.atr_from_first_row(s.high, s.low, s.close) for s in every]),
         "session_last": np.concatenate(
-            [session_ends(line.series.time, line.close_time, session, choices.timezone) for line in lines]
+            [session_ends(line.series.time, line.close_time, session, choices.bars.timezone) for line in lines]
         ),
         **_edges(prepared),
     }
     arrays = {key: _frozen(array) for key, array in arrays.items()}
     columns = {key: _frozen(np.concatenate([series.extra[key] for series in every])) for key in choices.columns}
     shared = _shared(prepared)
-    record = {**_record(prepared), "session": session, "optimum": prepared.bars.optimum}
+    record = {**_record(prepared), "session": session, "optimum": choices.bars.optimum}
     content = {"choices": record, "arrays": arrays, "columns": columns, "windows": tuple(shared["windows"])}
-    symbols = prepared.bars.symbols
+    symbols = choices.bars.symbols
     return Market(
         **shared,
         **arrays,
@@ -102,8 +101,8 @@ def build_basket(
         features in each row, and 0 for an instrument that has none yet.
     min_instruments: decisions begin when this many instruments have complete windows.
     """
-    layout = OnGrid(min_instruments)
-    prepared = _prepared(bars, layout, check_leaks, features=features, windows=windows, timeframe=timeframe, **options)
+    choices = Choices(_read(bars), OnGrid(min_instruments), features, windows, timeframe, **options)
+    prepared = _prepared(choices, check_leaks)
     (grid,) = prepared.stretches
     prices: dict[str, Any] = {"time": grid.time, "open": grid.open, "close": grid.close, "tradable": grid.tradable}
     arrays: dict[str, Any] = {key: _frozen(array) for key, array in {**prices, **_edges(prepared)}.items()}
@@ -122,11 +121,13 @@ def build_basket(
     )
 
 
-def _prepared(bars: Bars | str | Path, layout: Alone | OnGrid, check_leaks: bool, **options: Any) -> Prepared:
-    """Compute what the options ask for, and prove that it does not know the future unless told not to."""
-    if isinstance(bars, str | Path):
-        bars = read_bars(bars)
-    prepared = prepare(bars, make_choices(bars, layout, **options))
+def _read(bars: Bars | str | Path) -> Bars:
+    return read_bars(bars) if isinstance(bars, str | Path) else bars
+
+
+def _prepared(choices: Choices, check_leaks: bool) -> Prepared:
+    """Compute what was chosen, and prove that it does not know the future unless told not to."""
+    prepared = prepare(choices)
     if check_leaks:
         find_leaks(prepared).raise_if_any()
     return prepared
@@ -147,9 +148,9 @@ def _shared(prepared: Prepared) -> dict[str, Any]:
     """Return what a market and a basket have in common."""
     choices = prepared.choices
     return {
-        "symbols": prepared.bars.symbols,
+        "symbols": choices.bars.symbols,
         "timeframe": choices.execution.text,
-        "timezone": choices.timezone,
+        "timezone": choices.bars.timezone,
         "windows": _stack(prepared),
         "window_names": tuple(window.timeframe.text for window in choices.windows),
         "splits": prepared.splits,
@@ -163,13 +164,13 @@ def _record(prepared: Prepared) -> dict[str, Any]:
     windows = []
     for window in choices.windows:
         features = [(feature.name, feature.function) for feature in window.features]
-        compared = ([cross.name for cross in window.comparisons],) if isinstance(choices.layout, OnGrid) else ()
+        compared = ([cross.name for cross in window.comparisons],) if choices.on_grid else ()
         windows.append((window.timeframe.text, window.length, features, *compared))
     return {
-        "symbols": prepared.bars.symbols,
+        "symbols": choices.bars.symbols,
         "source": choices.source.text,
         "execution": choices.execution.text,
-        "timezone": choices.timezone,
+        "timezone": choices.bars.timezone,
         "windows": windows,
         "splits": prepared.splits,
         "scalers": [scaler.to_dict() for scaler in prepared.scalers],
@@ -179,8 +180,8 @@ def _record(prepared: Prepared) -> dict[str, Any]:
 def _optimum(prepared: Prepared, of: str) -> float | None:
     """Return the best return of the bars if it is that of an instrument alone or of a portfolio, as asked for."""
     # Resampled bars have another one, which is not known.
-    same_bars = prepared.choices.execution == prepared.choices.source
-    return prepared.bars.optimum if same_bars and prepared.bars.optimum_of == of else None
+    bars, same_bars = prepared.choices.bars, prepared.choices.execution == prepared.choices.source
+    return bars.optimum if same_bars and bars.optimum_of == of else None
 
 
 def _stack(prepared: Prepared) -> WindowTables:

@@ -1,6 +1,6 @@
-"""`Choices`: everything a user chose, checked against the bars, in one frozen object.
+"""`Choices`: the bars and everything a user chose for them, in one frozen object.
 
-It goes through the build, the leak check and every fit. `Alone` and `OnGrid` are the one point at which building a
+It goes through the build, the leak check and the fits. `Alone` and `OnGrid` are the one point at which building a
 market and building a basket differ.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from velodrome.tables.features.cross_section import CrossFeature, split_features
 from velodrome.tables.features.families import DEFAULT_FEATURES
 from velodrome.tables.features.features import Feature, FeatureSpec, features_by_timeframe, parse_features
 from velodrome.tables.scaling import Scaler, check_kind
-from velodrome.tables.splits import DEFAULT_SPLITS, SplitChoice
+from velodrome.tables.splits import SplitChoice
 
 FeatureChoice: TypeAlias = "Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]] | None"
 WindowLengths: TypeAlias = "int | Mapping[str, int]"
@@ -53,59 +54,63 @@ class WindowChoice:
 
 @dataclass(frozen=True)
 class Choices:
-    """What to make of the bars; `build_market` explains the options."""
+    """What was chosen for some bars; `build_market` explains the options."""
 
+    bars: Bars
     layout: Alone | OnGrid
-    source: Timeframe  # of the bars that were read
-    execution: Timeframe  # of the bars that are traded
-    timezone: str
-    columns: tuple[str, ...]  # further columns that every instrument has
-    windows: tuple[WindowChoice, ...]
-    splits: SplitChoice
-    embargo: int
-    scaler: str
-    clip: float | None
-    per_instrument: bool
-    scalers: tuple[Scaler, ...] | None  # given ones, which are applied instead of fitting any
+    features: FeatureChoice = None
+    window_lengths: WindowLengths = 32
+    timeframe: str | None = None
+    splits: SplitChoice | None = None
+    embargo: int = 0
+    scaler: str = "standard"
+    scalers: Sequence[Scaler] | None = None
+    clip: float | None = None
+    per_instrument: bool = False
 
+    def __post_init__(self) -> None:
+        check_kind(self.scaler, self.clip)
+        if isinstance(self.layout, Alone):
+            session_gap(self.layout.session)
+        if not self.bars.symbols or any(len(series) == 0 for series in self.bars.series.values()):
+            where = self.bars.source or "no source"
+            raise DataError(f"there are no bars to build a market of ({where}); read some first.")
 
-def make_choices(
-    bars: Bars,
-    layout: Alone | OnGrid,
-    features: FeatureChoice = None,
-    windows: WindowLengths = 32,
-    timeframe: str | None = None,
-    splits: SplitChoice | None = None,
-    embargo: int = 0,
-    scaler: str = "standard",
-    scalers: Sequence[Scaler] | None = None,
-    clip: float | None = None,
-    per_instrument: bool = False,
-) -> Choices:
-    """Check the options against the bars and parse them; `build_market` explains each."""
-    check_kind(scaler, clip)
-    if isinstance(layout, Alone):
-        session_gap(layout.session)
-    if not bars.symbols or any(len(bars[symbol]) == 0 for symbol in bars):
-        raise DataError(f"there are no bars to build a market of ({bars.source or 'no source'}); read some first.")
-    source = parse_timeframe(bars.timeframe)
-    execution = _usable(parse_timeframe(timeframe or bars.timeframe), source, "execution")
-    shared = set.intersection(*(set(bars[symbol].extra) for symbol in bars))
-    columns = tuple(name for name in bars[bars.symbols[0]].extra if name in shared)
-    return Choices(
-        layout=layout,
-        source=source,
-        execution=execution,
-        timezone=bars.timezone,
-        columns=columns,
-        windows=_windows(features, _lengths(windows, source, execution), columns, isinstance(layout, OnGrid)),
-        splits=DEFAULT_SPLITS if splits is None else splits,
-        embargo=embargo,
-        scaler=scaler,
-        clip=clip,
-        per_instrument=per_instrument,
-        scalers=None if scalers is None else tuple(scalers),
-    )
+    @property
+    def on_grid(self) -> bool:
+        """Whether the instruments share a grid."""
+        return isinstance(self.layout, OnGrid)
+
+    @cached_property
+    def source(self) -> Timeframe:
+        """The size of the bars that were read."""
+        return parse_timeframe(self.bars.timeframe)
+
+    @cached_property
+    def execution(self) -> Timeframe:
+        """The size of the bars that are traded."""
+        return _usable(parse_timeframe(self.timeframe or self.bars.timeframe), self.source, "execution")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Further columns that every instrument has."""
+        first, *others = self.bars.series.values()
+        return tuple(name for name in first.extra if all(name in series.extra for series in others))
+
+    @cached_property
+    def windows(self) -> tuple[WindowChoice, ...]:
+        """The windows with their features parsed; comparisons between instruments need a grid."""
+        lengths = _lengths(self.window_lengths, self.source, self.execution)
+        features = DEFAULT_FEATURES if self.features is None else self.features
+        chosen = features_by_timeframe(features, [size.text for size in lengths])
+        windows = []
+        for size, length in lengths.items():
+            specs = chosen[size.text]
+            own, comparisons = split_features(specs) if self.on_grid else (specs, ())
+            # Together they make up the list. What goes beyond it was added for the comparisons.
+            helpers = len(own) + len(comparisons) - len(specs)
+            windows.append(WindowChoice(size, length, parse_features(own, self.columns), comparisons, helpers))
+        return tuple(windows)
 
 
 def _usable(timeframe: Timeframe, source: Timeframe, role: str) -> Timeframe:
@@ -135,19 +140,3 @@ def _lengths(windows: WindowLengths, source: Timeframe, execution: Timeframe) ->
             raise ConfigError(f"windows has a timeframe twice: {', '.join(windows)} are {', '.join(texts)}.")
         lengths[size] = int(length)
     return lengths
-
-
-def _windows(
-    features: FeatureChoice, lengths: Mapping[Timeframe, int], columns: Sequence[str], compare: bool
-) -> tuple[WindowChoice, ...]:
-    """Parse the features of each window; `compare` allows comparisons between instruments among them."""
-    texts = [size.text for size in lengths]
-    chosen = features_by_timeframe(DEFAULT_FEATURES if features is None else features, texts)
-    windows = []
-    for size, length in lengths.items():
-        specs = chosen[size.text]
-        own, comparisons = split_features(specs) if compare else (specs, ())
-        # Together they make up the list. What goes beyond it was added for the comparisons.
-        helpers = len(own) + len(comparisons) - len(specs)
-        windows.append(WindowChoice(size, length, parse_features(own, columns), comparisons, helpers))
-    return tuple(windows)

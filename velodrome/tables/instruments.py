@@ -52,11 +52,11 @@ def source_close_time(time: NDArray[np.int64], timeframe: Timeframe, timezone: s
 
 def make_timeline(source: Series, choices: Choices, timeframe: Timeframe, until: int) -> Timeline:
     """Return the bars of a timeframe, without one whose bin had not ended at the moment `until`: it could change."""
-    closed = source_close_time(source.time, choices.source, choices.timezone)
+    closed = source_close_time(source.time, choices.source, choices.bars.timezone)
     known = np.maximum.accumulate(closed)
     if timeframe == choices.source:
         return Timeline(source, closed, np.arange(len(source)), known)
-    series, close_time = resample(source, timeframe, choices.timezone)
+    series, close_time = resample(source, timeframe, choices.bars.timezone)
     complete = int(np.searchsorted(close_time, until, side="right"))
     close_time = close_time[:complete]
     last_source = np.searchsorted(source.time, close_time) - 1
@@ -73,7 +73,7 @@ def make_instrument(source: Series, choices: Choices, symbol: str, until: int) -
     tables = []
     for window in choices.windows:
         line, where = lines[window.timeframe], f"{symbol} {window.timeframe}"
-        tables.append(WindowTable(line, *compute_features(line.series, window.features, choices.timezone, where)))
+        tables.append(WindowTable(line, *compute_features(line.series, window.features, choices.bars.timezone, where)))
     return Instrument(lines[choices.execution], tuple(tables))
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.timeframe import describe_time
 from velodrome.errors import LeakError
-from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths, make_choices
+from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths
 from velodrome.tables.features.features import Feature, column_names, compute_feature
 from velodrome.tables.instruments import source_close_time
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
@@ -95,7 +95,7 @@ def check_leaks(
     **options: Any,
 ) -> LeakReport:
     """Check the market that `build_market` would make with these options, and report instead of raising."""
-    return find_leaks(prepare(bars, make_choices(bars, Alone(), features, windows, timeframe, **options)))
+    return find_leaks(prepare(Choices(bars, Alone(), features, windows, timeframe, **options)))
 
 
 class Check:
@@ -155,7 +155,7 @@ def find_leaks(prepared: Prepared) -> LeakReport:
             for place, feature in check.functions:
                 series = instrument.windows[place].timeline.series
                 check_function(check, feature, series, symbol, choices.windows[place].timeframe.text)
-        source = Source({symbol: prepared.bars[symbol] for symbol in stretch.symbols}, choices)
+        source = Source({symbol: choices.bars[symbol] for symbol in stretch.symbols}, choices)
         for cut in source_cuts(source, stretch):
             again = check.made_of_less(source.until(cut.moment), cut.moment)
             if again is not None:
@@ -181,7 +181,7 @@ class Source:
     def __init__(self, series: Mapping[str, Series], choices: Choices) -> None:
         self.series = series
         self.closed = {
-            symbol: np.maximum.accumulate(source_close_time(source.time, choices.source, choices.timezone))
+            symbol: np.maximum.accumulate(source_close_time(source.time, choices.source, choices.bars.timezone))
             for symbol, source in series.items()
         }
         self.moments = distinct_times(list(self.closed.values()))
@@ -310,7 +310,7 @@ def _check_training(check: Check, prepared: Prepared) -> None:
     choices = prepared.choices
     altered = []
     for stretch, span, (_, end) in zip(prepared.stretches, prepared.spans, prepared.splits[TRAIN], strict=True):
-        source = Source({symbol: prepared.bars[symbol] for symbol in stretch.symbols}, choices)
+        source = Source({symbol: choices.bars[symbol] for symbol in stretch.symbols}, choices)
         moment = int(stretch.decided_at[end - 1 - span.first])
         changed = {symbol: altered_after(bars, source.count(symbol, moment)) for symbol, bars in source.series.items()}
         again = make_stretch(changed, choices, last_moment(changed, choices))
@@ -351,7 +351,7 @@ def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]
 
 def check_function(check: Check, feature: Feature, series: Series, symbol: str, timeframe: str) -> None:
     """Cut short runs of bars after every bar: a function must be causal on any bars, wherever they begin."""
-    timezone, where = check.choices.timezone, f"{symbol} {timeframe}"
+    timezone, where = check.choices.bars.timezone, f"{symbol} {timeframe}"
     whole, repeated = (compute_feature(series, feature, timezone, where) for _ in range(2))
     if different(whole, repeated).any():
         detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.frame import Bars
 from velodrome.errors import ConfigError
 from velodrome.tables.choices import Choices, OnGrid
 from velodrome.tables.instruments import first_known_row
 from velodrome.tables.scaling import TRAIN, Scaler, check_given, check_training_split
-from velodrome.tables.splits import FEWEST_ROWS, Rows, Span, make_splits
+from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, Rows, Span, make_splits
 from velodrome.tables.stretches import Stretch, check_that_rows_follow, make_stretches
 
 
@@ -24,7 +23,6 @@ from velodrome.tables.stretches import Stretch, check_that_rows_follow, make_str
 class Prepared:
     """Unscaled tables of all instruments, with the splits and scalers that go with them."""
 
-    bars: Bars
     choices: Choices
     stretches: tuple[Stretch, ...]
     spans: tuple[Span, ...]  # of each stretch: its rows, counted through all stretches
@@ -32,18 +30,19 @@ class Prepared:
     scalers: tuple[Scaler, ...]
 
 
-def prepare(bars: Bars, choices: Choices) -> Prepared:
-    """Compute what the choices ask for."""
-    stretches = make_stretches(bars.series, choices)
+def prepare(choices: Choices) -> Prepared:
+    """Compute what was chosen."""
+    stretches = make_stretches(choices)
     check_same_columns(stretches)
     spans: list[Span] = []
     for stretch in stretches:
         first = spans[-1].end if spans else 0
-        name = "the grid" if isinstance(choices.layout, OnGrid) else stretch.symbols[0]
+        name = "the grid" if choices.on_grid else stretch.symbols[0]
         spans.append(Span(name, stretch.time, first, first + first_decision(stretch, choices)))
-    splits = make_splits(choices.splits, spans, choices.timezone, choices.embargo)
+    wanted = DEFAULT_SPLITS if choices.splits is None else choices.splits
+    splits = make_splits(wanted, spans, choices.bars.timezone, choices.embargo)
     scalers = fit_scalers(choices, stretches, spans, splits)
-    return Prepared(bars, choices, stretches, tuple(spans), splits, scalers)
+    return Prepared(choices, stretches, tuple(spans), splits, scalers)
 
 
 def check_same_columns(stretches: Sequence[Stretch]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Series
 from velodrome.bars.timeframe import describe_time
 from velodrome.errors import ConfigError, DataError
-from velodrome.tables.choices import Choices, OnGrid, WindowChoice
+from velodrome.tables.choices import Choices, WindowChoice
 from velodrome.tables.instruments import Instrument, Timeline, WindowTable, make_instrument, source_close_time
 from velodrome.tables.splits import distinct_times
 
@@ -46,10 +46,10 @@ class Stretch(NamedTuple):
     windows: tuple[WindowRows, ...]
 
 
-def make_stretches(series: Mapping[str, Series], choices: Choices) -> tuple[Stretch, ...]:
+def make_stretches(choices: Choices) -> tuple[Stretch, ...]:
     """Return one stretch with all instruments if they share a grid, else one for each."""
-    together = isinstance(choices.layout, OnGrid)
-    groups = [series] if together else [{symbol: source} for symbol, source in series.items()]
+    series = choices.bars.series
+    groups = [series] if choices.on_grid else [{symbol: source} for symbol, source in series.items()]
     return tuple(make_stretch(group, choices, last_moment(group, choices)) for group in groups)
 
 
@@ -58,14 +58,14 @@ def make_stretch(series: Mapping[str, Series], choices: Choices, until: int) -> 
     instruments = tuple(
         make_instrument(source, choices, symbol, until) if len(source) else None for symbol, source in series.items()
     )
-    lay = on_grid if isinstance(choices.layout, OnGrid) else alone
+    lay = on_grid if choices.on_grid else alone
     return lay(tuple(series), instruments, choices)
 
 
 def last_moment(series: Mapping[str, Series], choices: Choices) -> int:
     """Return when the last bar of any instrument closed."""
     last = [source.time[-1:] for source in series.values()]
-    return max(int(source_close_time(time, choices.source, choices.timezone)[0]) for time in last)
+    return max(int(source_close_time(time, choices.source, choices.bars.timezone)[0]) for time in last)
 
 
 # One instrument alone
