@@ -11,9 +11,10 @@ Three ways of taking the future away, each at places chosen to be awkward:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from velodrome.tables.instruments import source_close_time
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
 from velodrome.tables.splits import distinct_times
-from velodrome.tables.stretches import Stretch, last_moment, make_stretch
+from velodrome.tables.stretches import Stretch, make_stretch
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,83 +144,71 @@ class Check:
 
 def find_leaks(prepared: Prepared) -> LeakReport:
     """Take the future away in all three ways."""
-    choices = prepared.choices
-    check = Check(choices)
-    functions_checked = 0
-    for stretch in prepared.stretches:
+    check = Check(prepared.choices)
+    sources = [Source(prepared.choices, stretch.symbols) for stretch in prepared.stretches]
+    _check_functions(check, prepared.stretches)
+    for stretch, source in zip(prepared.stretches, sources, strict=True):
         _check_closed(check, stretch)
-        for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True):
-            functions_checked += 1
-            if functions_checked > DENSE_INSTRUMENTS or instrument is None:
-                continue
-            for place, feature in check.functions:
-                series = instrument.windows[place].timeline.series
-                check_function(check, feature, series, symbol, choices.windows[place].timeframe.text)
-        source = Source({symbol: choices.bars[symbol] for symbol in stretch.symbols}, choices)
-        for cut in source_cuts(source, stretch):
-            again = check.made_of_less(source.until(cut.moment), cut.moment)
+        for moment in source.cuts(stretch):
+            again = check.made_of_less(source.until(moment), moment)
             if again is not None:
-                _compare(check, stretch, again, cut)
+                _compare(check, stretch, again, source, moment)
     if TRAIN in prepared.splits:
-        _check_training(check, prepared)
+        _check_training(check, prepared, sources)
     return check.report()
 
 
-# What had closed by some moment
-
-
-class Cut(NamedTuple):
-    """Where the data is cut."""
-
-    bars: int  # source bars that are left, those of several instruments at one time counted once
-    moment: int  # when the last of them closed
-
-
 class Source:
-    """The source bars of a stretch, and when each closed."""
+    """The source bars of a stretch, and when they closed."""
 
-    def __init__(self, series: Mapping[str, Series], choices: Choices) -> None:
-        self.series = series
+    def __init__(self, choices: Choices, symbols: Sequence[str]) -> None:
+        self.series = {symbol: choices.bars[symbol] for symbol in symbols}
         self.closed = {
-            symbol: np.maximum.accumulate(source_close_time(source.time, choices.source, choices.bars.timezone))
-            for symbol, source in series.items()
+            symbol: np.maximum.accumulate(source_close_time(series.time, choices.source, choices.bars.timezone))
+            for symbol, series in self.series.items()
         }
         self.moments = distinct_times(list(self.closed.values()))
 
     def count(self, symbol: str, moment: int) -> int:
-        """Return how many source bars of an instrument had closed by a moment."""
+        """Return how many bars of an instrument had closed by a moment."""
         return int(np.searchsorted(self.closed[symbol], moment, side="right"))
 
     def until(self, moment: int) -> dict[str, Series]:
         """Return the bars that had closed by a moment."""
         return {symbol: series.slice(0, self.count(symbol, moment)) for symbol, series in self.series.items()}
 
+    def altered_after(self, moment: int) -> dict[str, Series]:
+        """Return the bars, everything that had not closed by a moment changed."""
+        return {symbol: altered_after(series, self.count(symbol, moment)) for symbol, series in self.series.items()}
 
-def source_cuts(source: Source, stretch: Stretch) -> list[Cut]:
-    """Return where to cut: awkward places first, then random ones, until the cost is reached."""
-    moments = source.moments
-    bars = len(moments)
-    generator = np.random.default_rng(SEED + bars)
-    gap = int(np.argmax(np.diff(moments))) if bars > 1 else 0
-    wanted = [bars - 1, gap + 1, gap + 2]
-    for known_at in (stretch.decided_at, *(window.known_at for window in stretch.windows)):
-        if 1 < len(known_at) < bars:
-            # Squared, so that most cuts are early and cheap.
-            row = 1 + int(generator.random() ** 2 * (len(known_at) - 1))
-            before, here = np.searchsorted(moments, known_at[row - 1 : row + 1], side="right").tolist()
-            wanted += [(before + here) // 2, here - 1, here]
-    absent = np.flatnonzero(stretch.tradable.min(axis=1) == 0)
-    if len(absent):
-        latest = int(np.argmax(stretch.tradable, axis=0).max())  # the first bar of what was listed last
-        rows = [latest, latest - 1, int(absent[-1]), int(absent[len(absent) // 2])]
-        wanted += np.searchsorted(moments, stretch.decided_at[rows], side="right").tolist()
-    wanted += [int(share**2 * bars) for share in generator.random(RANDOM_CUTS)]
-    budget = max(PREFIX_COST * bars, FEWEST_PREFIX_BARS / len(stretch.symbols))
-    cuts: list[int] = []
-    for cut in wanted:
-        if 0 < cut < bars and cut not in cuts and sum(cuts) + cut <= budget:
-            cuts.append(cut)
-    return [Cut(cut, int(moments[cut - 1])) for cut in cuts]
+    def bars_left(self, moments: Any) -> NDArray[np.int64]:
+        """Return how many bars had closed by some moments, those of several instruments at one time counted once."""
+        return np.searchsorted(self.moments, moments, side="right")
+
+    def cuts(self, stretch: Stretch) -> list[int]:
+        """Return moments at which to cut: awkward ones first, then random ones, until the cost is reached."""
+        bars = len(self.moments)
+        generator = np.random.default_rng(SEED + bars)
+        gap = int(np.argmax(np.diff(self.moments))) if bars > 1 else 0
+        wanted = [bars - 1, gap + 1, gap + 2]
+        for known_at in (stretch.decided_at, *(window.known_at for window in stretch.windows)):
+            if 1 < len(known_at) < bars:
+                # Squared, so that most cuts are early and cheap.
+                row = 1 + int(generator.random() ** 2 * (len(known_at) - 1))
+                before, here = self.bars_left(known_at[row - 1 : row + 1]).tolist()
+                wanted += [(before + here) // 2, here - 1, here]
+        absent = np.flatnonzero(stretch.tradable.min(axis=1) == 0)
+        if len(absent):
+            latest = int(np.argmax(stretch.tradable, axis=0).max())  # the first bar of what was listed last
+            rows = [latest, latest - 1, int(absent[-1]), int(absent[len(absent) // 2])]
+            wanted += self.bars_left(stretch.decided_at[rows]).tolist()
+        wanted += [int(share**2 * bars) for share in generator.random(RANDOM_CUTS)]
+        budget = max(PREFIX_COST * bars, FEWEST_PREFIX_BARS / len(stretch.symbols))
+        cuts: list[int] = []
+        for cut in wanted:
+            if 0 < cut < bars and cut not in cuts and sum(cuts) + cut <= budget:
+                cuts.append(cut)
+        return [int(self.moments[cut - 1]) for cut in cuts]
 
 
 def altered_after(source: Series, keep: int) -> Series:
@@ -233,13 +222,6 @@ def altered_after(source: Series, keep: int) -> Series:
     return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
 
 
-# The comparisons
-
-
-def _whose(stretch: Stretch) -> str:
-    return stretch.symbols[0] if len(stretch.symbols) == 1 else "all"
-
-
 def _check_closed(check: Check, stretch: Stretch) -> None:
     """Require of every window at every row that its last bar had closed when the decision was taken."""
     for choice, window in zip(check.choices.windows, stretch.windows, strict=True):
@@ -248,22 +230,22 @@ def _check_closed(check: Check, stretch: Stretch) -> None:
         early = window.known_at[window.last_row[shown]] > stretch.decided_at[shown]
         if early.any():
             row = int(shown[np.argmax(early)])
-            _add_window_leak(check, stretch, choice.timeframe.text, row, "shows a bar before it closed")
+            check.add(_window_leak(stretch, choice.timeframe.text, row, "shows a bar before it closed"))
 
 
-def _add_window_leak(check: Check, stretch: Stretch, timeframe: str, row: int, detail: str, cut: int = 0) -> None:
+def _window_leak(stretch: Stretch, timeframe: str, row: int, detail: str, cut: int = 0) -> Leak:
     time = describe_time(stretch.time[row])
-    check.add(Leak("window", f"window {timeframe}", timeframe, _whose(stretch), detail, cut, row, time))
+    return Leak("window", f"window {timeframe}", timeframe, stretch.name, detail, cut, row, time)
 
 
-def _compare(check: Check, full: Stretch, again: Stretch, cut: Cut) -> None:
-    """Compare everything that was known at a cut; `again` was made without what came after it."""
-    left = f"when {cut.bars} bars are left"
-    rows = int(np.searchsorted(full.decided_at, cut.moment, side="right"))
+def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment: int) -> None:
+    """Compare everything that was known at a moment; `again` was made without what came after it."""
+    cut = int(source.bars_left(moment))
+    left = f"when {cut} bars are left"
+    rows = int(np.searchsorted(full.decided_at, moment, side="right"))
     for name in ("time", "open", "close", "tradable"):
         if not np.array_equal(getattr(full, name)[:rows], getattr(again, name)[:rows]):
-            timeframe = check.choices.execution.text
-            check.add(Leak("window", f"grid {name}", timeframe, _whose(full), f"differs {left}", cut.bars))
+            check.add(Leak("window", name, check.choices.execution.text, full.name, f"differs {left}", cut))
             return
     for choice, mine, theirs in zip(check.choices.windows, full.windows, again.windows, strict=True):
         check.comparisons += 1
@@ -272,17 +254,17 @@ def _compare(check: Check, full: Stretch, again: Stretch, cut: Cut) -> None:
         if len(moved):
             row = int(moved[0])
             detail = f"ends at row {mine.last_row[row]}, and at row {theirs.last_row[row]} {left}"
-            _add_window_leak(check, full, timeframe, row, detail, cut.bars)
+            check.add(_window_leak(full, timeframe, row, detail, cut))
         if mine.names != theirs.names:
             detail = f"are {mine.names}, and {theirs.names} {left}"
-            check.add(Leak("feature", "columns", timeframe, _whose(full), detail, cut.bars))
+            check.add(Leak("feature", "columns", timeframe, full.name, detail, cut))
             continue
-        known = min(int(np.searchsorted(mine.known_at, cut.moment, side="right")), len(theirs.values))
+        known = min(int(np.searchsorted(mine.known_at, moment, side="right")), len(theirs.values))
         differing = different(mine.values[:known], theirs.values[:known])
         for column, feature in zip(*np.nonzero(differing.any(axis=0)), strict=True):
             pair = mine.values[:known, column, feature], theirs.values[:known, column, feature]
             where = (mine.names[feature], timeframe, full.symbols[column])
-            check.add(feature_leak(where, mine.time, *pair, cut.bars))
+            check.add(feature_leak(where, mine.time, *pair, cut))
 
 
 def different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -305,17 +287,14 @@ def feature_leak(
     return Leak("feature", *where, detail, cut, first + row, describe_time(time[first + row]))
 
 
-def _check_training(check: Check, prepared: Prepared) -> None:
+def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
     """Alter all that came after the training split: tables until then, and the scalers' fit, must stay."""
-    choices = prepared.choices
+    choices, ends = prepared.choices, [end for _, end in prepared.splits[TRAIN]]
     altered = []
-    for stretch, span, (_, end) in zip(prepared.stretches, prepared.spans, prepared.splits[TRAIN], strict=True):
-        source = Source({symbol: choices.bars[symbol] for symbol in stretch.symbols}, choices)
+    for stretch, source, span, end in zip(prepared.stretches, sources, prepared.spans, ends, strict=True):
         moment = int(stretch.decided_at[end - 1 - span.first])
-        changed = {symbol: altered_after(bars, source.count(symbol, moment)) for symbol, bars in source.series.items()}
-        again = make_stretch(changed, choices, last_moment(changed, choices))
-        _compare(check, stretch, again, Cut(int(np.searchsorted(source.moments, moment, side="right")), moment))
-        altered.append(again)
+        altered.append(make_stretch(source.altered_after(moment), choices, int(source.moments[-1])))
+        _compare(check, stretch, altered[-1], source, moment)
     if choices.scalers is not None:
         return
     fitted = fit_scalers(choices, altered, prepared.spans, prepared.splits)
@@ -328,7 +307,13 @@ def _check_training(check: Check, prepared: Prepared) -> None:
                 check.add(Leak("scaler", name, mine.timeframe, "all", detail))
 
 
-# A user's functions
+def _check_functions(check: Check, stretches: Sequence[Stretch]) -> None:
+    """Check each of a user's functions by itself, on the bars of the first few instruments."""
+    every = [pair for stretch in stretches for pair in zip(stretch.symbols, stretch.instruments, strict=True)]
+    for (symbol, instrument), (place, feature) in itertools.product(every[:DENSE_INSTRUMENTS], check.functions):
+        if instrument is not None:
+            line = instrument.windows[place].timeline
+            check_function(check, feature, line.series, symbol, check.choices.windows[place].timeframe.text)
 
 
 def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:

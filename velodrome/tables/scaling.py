@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -70,34 +70,19 @@ class Scaler:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, for a run's record; `Scaler.from_dict` reads them back to the bit."""
-        return {
-            "timeframe": self.timeframe,
-            "kind": self.kind,
-            "features": list(self.features),
-            "symbols": list(self.symbols),
-            "centre": self.centre.tolist(),
-            "scale": self.scale.tolist(),
-            "clip": self.clip,
-        }
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain.update({name: list(plain[name]) for name in ("features", "symbols")})
+        return plain | {name: plain[name].tolist() for name in ("centre", "scale")}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Scaler:
-        return cls(
-            timeframe=record["timeframe"],
-            kind=record["kind"],
-            features=tuple(record["features"]),
-            symbols=tuple(record["symbols"]),
-            centre=record["centre"],
-            scale=record["scale"],
-            clip=record["clip"],
-        )
+        return cls(**{**record, "features": tuple(record["features"]), "symbols": tuple(record["symbols"])})
 
 
 def same_column(one: Scaler, other: Scaler, column: int) -> bool:
     """Return whether two scalers treat a feature alike, to the bit."""
-    return np.array_equal(one.centre[:, column], other.centre[:, column]) and np.array_equal(
-        one.scale[:, column], other.scale[:, column]
-    )
+    pairs = ((one.centre, other.centre), (one.scale, other.scale))
+    return all(np.array_equal(mine[:, column], theirs[:, column]) for mine, theirs in pairs)
 
 
 def check_kind(kind: str, clip: float | None) -> None:

@@ -45,6 +45,11 @@ class Stretch(NamedTuple):
     tradable: NDArray[np.uint8]  # [T, K] 1 where there is a bar
     windows: tuple[WindowRows, ...]
 
+    @property
+    def name(self) -> str:
+        """The instrument, or "all"."""
+        return self.symbols[0] if len(self.symbols) == 1 else "all"
+
 
 def make_stretches(choices: Choices) -> tuple[Stretch, ...]:
     """Return one stretch with all instruments if they share a grid, else one for each."""

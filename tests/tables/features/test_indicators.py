@@ -32,7 +32,7 @@ def log_returns(close):
 # name: (ours, TA-Lib's); both take the columns
 PARITY = {
     "return": (lambda c: indicators.return_(c["close"], 3), lambda c: talib.ROCP(c["close"], 3)),
-    "momentum": (lambda c: indicators.momentum(c["close"], 10), lambda c: talib.MOM(c["close"], 10)),
+    "momentum": (lambda c: FAMILIES["momentum"].function(c["close"], 10), lambda c: talib.MOM(c["close"], 10)),
     "sma": (lambda c: indicators.sma(c["close"], 20), lambda c: talib.SMA(c["close"], 20)),
     "sma_1": (lambda c: indicators.sma(c["close"], 1), lambda c: c["close"]),
     "ema": (lambda c: indicators.ema(c["close"], 10), lambda c: talib.EMA(c["close"], 10)),
@@ -94,8 +94,8 @@ OTHERS = {
     "sma_distance": lambda c: FAMILIES["sma_distance"].function(c["close"], c["close"], 50),
     "ema_distance": lambda c: FAMILIES["ema_distance"].function(c["close"], c["close"], 50),
     "gap": lambda c: indicators.gap(c["open_"], c["close"]),
-    "range": lambda c: indicators.high_low_range(c["high"], c["low"], c["close"]),
-    "body": lambda c: indicators.body(c["open_"], c["close"]),
+    "range": lambda c: FAMILIES["range"].function(c["high"], c["low"], c["close"]),
+    "body": lambda c: FAMILIES["body"].function(c["open_"], c["close"]),
     "atr_from_first_row": lambda c: indicators.atr_from_first_row(c["high"], c["low"], c["close"]),
 }
 

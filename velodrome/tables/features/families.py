@@ -95,10 +95,16 @@ _LISTED = [
     Family(
         "roc", "close", period(10), "rate of change: return in per cent", lambda c, n: 100 * indicators.return_(c, n)
     ),
-    Family("momentum", "close", period(10), "close minus the close n bars ago, in price units", indicators.momentum),
+    Family(
+        "momentum",
+        "close",
+        period(10),
+        "close minus the close n bars ago, in price units",
+        lambda c, n: c - indicators.previous(c, n),
+    ),
     Family("gap", "open close", (), "log of the open over the previous close", indicators.gap),
-    Family("range", HLC, (), "high minus low, as a fraction of the close", indicators.high_low_range),
-    Family("body", "open close", (), "close over open, minus 1", indicators.body),
+    Family("range", HLC, (), "high minus low, as a fraction of the close", lambda high, low, c: (high - low) / c),
+    Family("body", "open close", (), "close over open, minus 1", lambda o, c: c / o - 1.0),
     Family("sma", "close", period(), "simple mean of closes, in price units", indicators.sma),
     Family("ema", "close", period(), "exponential mean of closes, in price units", indicators.ema),
     Family("sma_distance", "close close", period(), "close over its simple mean, minus 1", distance(indicators.sma)),

@@ -59,15 +59,13 @@ def parse_feature(spec: FeatureSpec, columns: Sequence[str] = ()) -> Feature:
     if isinstance(spec, str):
         return _named(spec, columns)
     if isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str) and spec[0] and callable(spec[1]):
-        return _from_function(spec[0], spec[1])
-    if callable(spec):
-        return _from_function(getattr(spec, "__name__", type(spec).__name__).strip("<>"), spec)
-    raise ConfigError(
-        f"feature {spec!r} is none of: a name such as 'rsi_14', a function of the bars, a pair ('name', function)."
-    )
-
-
-def _from_function(name: str, function: Callable[[Series], Any]) -> Feature:
+        name, function = spec
+    elif callable(spec):
+        name, function = getattr(spec, "__name__", type(spec).__name__).strip("<>"), spec
+    else:
+        raise ConfigError(
+            f"feature {spec!r} is none of: a name such as 'rsi_14', a function of the bars, a pair ('name', function)."
+        )
     return Feature(name, lambda series, timezone: function(series), function)
 
 
@@ -151,12 +149,7 @@ def compute_features(
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ConfigError(f"features give the column {', '.join(twice)} more than once; rename one of the functions.")
-    table = np.empty((len(series), len(names)))
-    column = 0
-    for block in blocks:
-        table[:, column : column + block.shape[1]] = block
-        column += block.shape[1]
-    return table, tuple(names)
+    return np.concatenate(blocks, axis=1), tuple(names)
 
 
 def column_names(feature: Feature, block: NDArray[np.float64]) -> list[str]:

@@ -22,7 +22,7 @@ def _ratio(numerator: Values, denominator: Values, when_zero: float) -> Values:
     return np.where(zero, when_zero, numerator / np.where(zero, 1.0, denominator))
 
 
-def _previous(values: Values, period: int = 1) -> Values:
+def previous(values: Values, period: int = 1) -> Values:
     """The value `period` rows ago; NaN on the first rows."""
     out = np.full(len(values), np.nan)
     out[period:] = values[: max(len(values) - period, 0)]
@@ -36,25 +36,25 @@ def _after(first: int, values: Values) -> Values:
 
 def return_(close: Values, period: int = 1) -> Values:
     """Simple return over `period` rows, as a fraction (TA-Lib ROCP)."""
-    return close / _previous(close, period) - 1.0
+    return close / previous(close, period) - 1.0
 
 
 def log_return(close: Values, period: int = 1) -> Values:
-    return rolling.natural_log(close / _previous(close, period))
-
-
-def momentum(close: Values, period: int) -> Values:
-    """Difference to the close `period` rows ago, in price units."""
-    return close - _previous(close, period)
+    return rolling.natural_log(close / previous(close, period))
 
 
 def sma(values: Values, period: int) -> Values:
     return rolling.rolling_sum(values, period) / period
 
 
-def ema(values: Values, period: int) -> Values:
-    """Exponential mean with weight 2/(period + 1), seeded by the mean of the first `period` rows."""
-    return rolling.exponential(values, period, period - 1)
+def ema(values: Values, period: int, seed_row: int | None = None) -> Values:
+    """Exponential mean with weight 2/(period + 1), seeded by the mean of the first `period` rows or up to a row."""
+    return rolling.recursive_mean(values, period, period - 1 if seed_row is None else seed_row, False)
+
+
+def _wilder(values: Values, period: int) -> Values:
+    """Wilder's mean with weight 1/period, seeded by the mean of `period` rows after the first."""
+    return rolling.recursive_mean(values, period, period, True)
 
 
 def zscore(values: Values, period: int) -> Values:
@@ -73,9 +73,9 @@ def rolling_min(values: Values, period: int) -> Values:
 
 def rsi(close: Values, period: int) -> Values:
     """Wilder's relative strength index, 0 … 100. Without any movement it is 50 (TA-Lib: 0)."""
-    change = close - _previous(close)
-    gain = rolling.wilder(np.maximum(change, 0.0), period, 1)
-    loss = rolling.wilder(np.maximum(-change, 0.0), period, 1)
+    change = close - previous(close)
+    gain = _wilder(np.maximum(change, 0.0), period)
+    loss = _wilder(np.maximum(-change, 0.0), period)
     return _ratio(100.0 * gain, gain + loss, 50.0)
 
 
@@ -85,8 +85,8 @@ def macd(close: Values, fast: int = 12, slow: int = 26, signal: int = 9) -> tupl
     As there, the fast mean is seeded on the same row as the slow one.
     """
     seed_row = slow - 1
-    line = rolling.exponential(close, fast, seed_row) - rolling.exponential(close, slow, seed_row)
-    smooth = _after(min(seed_row, len(close)), rolling.exponential(line[seed_row:], signal, signal - 1))
+    line = ema(close, fast, seed_row) - ema(close, slow, seed_row)
+    smooth = _after(min(seed_row, len(close)), ema(line[seed_row:], signal))
     line = np.where(np.isnan(smooth), np.nan, line)
     return line, smooth, line - smooth
 
@@ -110,14 +110,14 @@ def volatility(close: Values, period: int) -> Values:
 
 def true_range(high: Values, low: Values, close: Values) -> Values:
     """Largest of high − low and the distances of high and low from the previous close; high − low on the first row."""
-    before = _previous(close)
+    before = previous(close)
     spread = high - low
     return np.fmax(spread, np.fmax(np.abs(high - before), np.abs(low - before)))
 
 
 def atr(high: Values, low: Values, close: Values, period: int) -> Values:
     """Wilder's average true range in price units, known from row `period` on (the first row has no previous close)."""
-    return rolling.wilder(true_range(high, low, close), period, 1)
+    return _wilder(true_range(high, low, close), period)
 
 
 def natr(high: Values, low: Values, close: Values, period: int) -> Values:
@@ -129,7 +129,7 @@ def atr_from_first_row(high: Values, low: Values, close: Values, period: int = 1
     """`atr`, with the mean of the true ranges so far while that has no value; never NaN."""
     ranges = true_range(high, low, close)
     so_far = np.cumsum(ranges[:period]) / np.arange(1, min(period, len(ranges)) + 1)
-    out = rolling.wilder(ranges, period, 1)
+    out = _wilder(ranges, period)
     out[:period] = so_far
     return out
 
@@ -183,14 +183,4 @@ def mfi(high: Values, low: Values, close: Values, volume: Values, period: int) -
 
 def gap(open_: Values, close: Values) -> Values:
     """Log of the open over the previous close."""
-    return rolling.natural_log(open_ / _previous(close))
-
-
-def high_low_range(high: Values, low: Values, close: Values) -> Values:
-    """High minus low as a fraction of the close."""
-    return (high - low) / close
-
-
-def body(open_: Values, close: Values) -> Values:
-    """Close over open, minus 1."""
-    return close / open_ - 1.0
+    return rolling.natural_log(open_ / previous(close))
