@@ -57,16 +57,8 @@ class Series:
 
     def slice(self, begin: int, end: int) -> Series:
         """Return the bars begin … end − 1."""
-        extra = {name: column[begin:end] for name, column in self.extra.items()}
-        return Series(
-            self.time[begin:end],
-            self.open[begin:end],
-            self.high[begin:end],
-            self.low[begin:end],
-            self.close[begin:end],
-            self.volume[begin:end],
-            extra,
-        )
+        own = {name: getattr(self, name)[begin:end] for name in ("time", *PRICE_COLUMNS, "volume")}
+        return Series(**own, extra={name: column[begin:end] for name, column in self.extra.items()})
 
 
 @dataclass(frozen=True)

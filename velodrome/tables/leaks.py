@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, Series
-from velodrome.bars.timeframe import describe_time
+from velodrome.bars.timeframe import DAY, describe_time
 from velodrome.errors import LeakError
 from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths
 from velodrome.tables.features.features import Feature, column_names, compute_feature
@@ -325,7 +325,7 @@ def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]
     if bars > 2:
         change = np.abs(np.diff(series.close))
         centres += [int(np.argmax(np.diff(series.time))) + 1, int(np.argmax(change)) + 1, int(np.argmax(series.volume))]
-        days = np.flatnonzero(np.diff(series.time // 86_400_000_000_000)) + 1
+        days = np.flatnonzero(np.diff(series.time // DAY)) + 1
         centres += [int(days[len(days) // 2])] if len(days) else []
     centres += [int(centre) for centre in generator.integers(0, bars, 3)]
     begins = {max(0, min(bars - length, centre - warm_up - DENSE_CUTS // 2)) for centre in centres}
