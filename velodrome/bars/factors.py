@@ -52,7 +52,7 @@ def portfolio_optimum(instruments: int, volatility: float, drift: float, phi: fl
     second order in r that is w·(m + diag(S)/2) − w·S·w/2 with S the covariance of the noise, which is maximised
     exactly; the expansion is exact for one instrument alone. m has the stationary distribution N(drift, phi²/(1 − phi²)
     S), over which the mean is taken by draws of a fixed seed in pairs around the drift. At a volatility of 0.01 the
-    result is good to about 0.5 %, and the draws cause most of that error. Above 0.1 the expansion no longer holds: None.
+    result is good to about 0.5 %; the draws cause most of that error. Above 0.1 the expansion no longer holds: None.
     """
     if volatility > LARGEST_VOLATILITY:
         return None

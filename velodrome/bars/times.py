@@ -1,10 +1,10 @@
 """Times as files write them, to nanoseconds UTC.
 
-Numbers are epochs, whose unit follows from their magnitude, or dates such as 20200131. Text is year first (2020-01-31, 2020.01.31,
-20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of day and a zone. A time without a
-zone is read in the caller's time zone. One that occurs twice when clocks go back is taken as the first of the two; one
-that clocks skip does not exist and is refused, except midnight in a column of dates, which means the day's first
-moment.
+Numbers are epochs, whose unit follows from their magnitude, or dates such as 20200131. Text is year first (2020-01-31,
+2020.01.31, 20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of day and a zone. A
+time without a zone is read in the caller's time zone. One that occurs twice when clocks go back is taken as the first
+of the two; one that clocks skip does not exist and is refused, except midnight in a column of dates, which means the
+day's first moment.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market, WindowedRows
-    from velodrome.tables.splits import Rows
+    from velodrome.tables.splits import RowRanges
 
 SPLIT = "walk_forward"  # of the joined tests
 Dates = tuple[str, str | None]  # from, to (not part of it); None: the data's end
@@ -181,7 +181,7 @@ def _validation_share(config: RunConfig, market: WindowedRows) -> float:
     return kept / (kept + train)
 
 
-def _dates(market: WindowedRows, splits: Mapping[str, Rows], share: float) -> dict[str, Dates]:
+def _dates(market: WindowedRows, splits: Mapping[str, RowRanges], share: float) -> dict[str, Dates]:
     """Return a fold's splits by date, the end of its training part as validation."""
     seen = np.unique(np.concatenate([market.time[low:high] for low, high in splits["train"]]))
     middle = _first_after(market, splits["train"])
@@ -193,7 +193,7 @@ def _dates(market: WindowedRows, splits: Mapping[str, Rows], share: float) -> di
     return {**dates, "test": (middle, _first_after(market, splits["test"]))}
 
 
-def _first_after(market: WindowedRows, rows: Rows) -> str | None:
+def _first_after(market: WindowedRows, rows: RowRanges) -> str | None:
     """Return the time of the first bar after some rows, None if they reach the data's end."""
     following = [market.time[high] for (_, high), end in zip(rows, market.end, strict=True) if high < end]
     return _text(min(following)) if following else None
@@ -243,7 +243,7 @@ class FoldsPolicy:
     """
 
     def __init__(
-        self, policies: Sequence[TrainedPolicy], tests: Sequence[Rows], rows: int, left_at: int | None
+        self, policies: Sequence[TrainedPolicy], tests: Sequence[RowRanges], rows: int, left_at: int | None
     ) -> None:
         """Make a policy for a market of a number of rows, with the rows of each fold's test.
 
@@ -297,7 +297,11 @@ def _with_windows(run: Run, market: WindowedRows) -> TrainedPolicy:
 
 
 def _evaluate_joined(
-    config: RunConfig, market: Market | Basket, tests: Sequence[Rows], policies: Sequence[TrainedPolicy], embargo: int
+    config: RunConfig,
+    market: Market | Basket,
+    tests: Sequence[RowRanges],
+    policies: Sequence[TrainedPolicy],
+    embargo: int,
 ) -> Evaluation:
     """Play all tests one after the other on one account, each bar by the agent of its fold."""
     from velodrome.evaluation.evaluate import evaluate_policy

@@ -12,7 +12,7 @@ from velodrome.errors import ConfigError
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.market import NOTHING, OWN, AnyMarket, WindowedRows
 from velodrome.tables.scaling import TRAIN, Scaler, check_kind
-from velodrome.tables.splits import FEWEST_ROWS, Rows, Span, distinct_times, rows_between
+from velodrome.tables.splits import FEWEST_ROWS, RowRanges, Span, distinct_times, rows_between
 from velodrome.tables.windows import WindowTables
 
 Place: TypeAlias = tuple[slice, int]  # rows of a table, and the column of an instrument
@@ -41,14 +41,14 @@ def walk_forward(
     ]
 
 
-def with_splits(market: AnyMarket, splits: Mapping[str, Rows], clip: float | None = None) -> AnyMarket:
+def with_splits(market: AnyMarket, splits: Mapping[str, RowRanges], clip: float | None = None) -> AnyMarket:
     """Return the market with other splits, its scalers fitted again on the new training split."""
     windows, scalers = refit(market, splits[TRAIN], clip)
     record = {"of": market.content_hash, "splits": splits, "scalers": [scaler.to_dict() for scaler in scalers]}
     return replace(market, windows=windows, scalers=scalers, splits=splits, content_hash=content_hash(record))
 
 
-def refit(market: WindowedRows, train: Rows, clip: float | None = None) -> tuple[WindowTables, tuple[Scaler, ...]]:
+def refit(market: WindowedRows, train: RowRanges, clip: float | None = None) -> tuple[WindowTables, tuple[Scaler, ...]]:
     """Undo the scaling of a market's windows and fit it again on what another training split shows.
 
     The tables are float32, so that the undone values are good to about seven digits. Rows that no decision shows
@@ -106,7 +106,7 @@ def fold_splits(
     test: int | float | None = None,
     embargo: int = 0,
     anchored: bool = False,
-) -> list[dict[str, Rows]]:
+) -> list[dict[str, RowRanges]]:
     """Return the splits "train" and "test" of each fold of `walk_forward`."""
     spans = spans_of(market)
     times = distinct_times([span.time for span in spans])

@@ -15,7 +15,7 @@ from velodrome.errors import ConfigError
 from velodrome.tables.choices import Choices, OnGrid
 from velodrome.tables.instruments import first_known_row
 from velodrome.tables.scaling import TRAIN, Scaler, check_given, check_training_split
-from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, Rows, Span, make_splits
+from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, RowRanges, Span, make_splits
 from velodrome.tables.stretches import Stretch, check_that_rows_follow, make_stretches
 
 
@@ -26,7 +26,7 @@ class Prepared:
     choices: Choices
     stretches: tuple[Stretch, ...]
     spans: tuple[Span, ...]  # of each stretch: its rows, counted through all stretches
-    splits: dict[str, Rows]
+    splits: dict[str, RowRanges]
     scalers: tuple[Scaler, ...]
 
 
@@ -65,10 +65,10 @@ def check_same_columns(stretches: Sequence[Stretch]) -> None:
 def first_decision(stretch: Stretch, choices: Choices) -> int:
     """Return the first row on which enough instruments have complete windows; refuse too little data."""
     count, rows = len(stretch.symbols), len(stretch.time)
-    needed, also = 1, ""
+    needed, remedy = 1, "more data or shorter windows"
     if isinstance(choices.layout, OnGrid):
         check_that_rows_follow(stretch, choices)
-        needed, also = choices.layout.min_instruments, " or a smaller min_instruments"
+        needed, remedy = choices.layout.min_instruments, "other data, shorter windows or a smaller min_instruments"
         if isinstance(needed, bool) or not isinstance(needed, int) or not 1 <= needed <= count:
             raise ConfigError(f"min_instruments is {needed!r}; legal: 1 … {count}, the number of instruments.")
     begins = np.array([_complete_from(stretch, choices, column) for column in range(count)])
@@ -77,14 +77,14 @@ def first_decision(stretch: Stretch, choices: Choices) -> int:
     if count > 1 and not enough:
         raise ConfigError(
             f"there is no row on which {needed} of {count} instruments have complete windows: some end before others "
-            "begin. Give other data, shorter windows or a smaller min_instruments."
+            f"begin. Give {remedy}."
         )
     begin = int(enough[0]) if enough else rows
     if begin + FEWEST_ROWS > rows:
         whose = f"{needed} of {count} instruments" if count > 1 else stretch.symbols[0]
         raise ConfigError(
-            f"of {whose}, windows are complete on the last {rows - begin} only of {rows} bars of {choices.execution}; "
-            f"at least {FEWEST_ROWS} are needed. Give more data, shorter windows{also}."
+            f"{whose}: windows are complete on the last {rows - begin} only of {rows} bars of {choices.execution}; at "
+            f"least {FEWEST_ROWS} are needed. Give {remedy}."
         )
     return begin
 
@@ -110,7 +110,7 @@ def _complete_from(stretch: Stretch, choices: Choices, column: int) -> int:
 
 
 def fit_scalers(
-    choices: Choices, stretches: Sequence[Stretch], spans: Sequence[Span], splits: Mapping[str, Rows]
+    choices: Choices, stretches: Sequence[Stretch], spans: Sequence[Span], splits: Mapping[str, RowRanges]
 ) -> tuple[Scaler, ...]:
     """Return a scaler for each window: the one that was given, or one fitted on what the training split can show."""
     symbols = tuple(symbol for stretch in stretches for symbol in stretch.symbols)
@@ -131,7 +131,7 @@ def fit_scalers(
 
 
 def training_rows(
-    stretches: Sequence[Stretch], spans: Sequence[Span], train: Rows, index: int, length: int
+    stretches: Sequence[Stretch], spans: Sequence[Span], train: RowRanges, index: int, length: int
 ) -> dict[str, NDArray[np.float64]]:
     """Return by instrument the rows of a window that training can show; a bar that is carried forward counts once."""
     found = {}

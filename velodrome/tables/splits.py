@@ -15,7 +15,7 @@ from velodrome.tables.features.clock import time_zone
 
 Moment: TypeAlias = "str | datetime.date | datetime.datetime | np.datetime64 | None"
 SplitChoice: TypeAlias = "Mapping[str, float] | Mapping[str, tuple[Moment, Moment]]"
-Rows: TypeAlias = tuple[tuple[int, int], ...]  # begin, end in each stretch
+RowRanges: TypeAlias = tuple[tuple[int, int], ...]  # begin, end in each stretch
 
 DEFAULT_SPLITS: Mapping[str, float] = {"train": 0.7, "validation": 0.15, "test": 0.15}
 FEWEST_ROWS = 2  # a decision needs a bar to be taken on and one to play out
@@ -35,7 +35,7 @@ class Span(NamedTuple):
         return self.first + len(self.time)
 
 
-def make_splits(choice: SplitChoice, spans: Sequence[Span], timezone: str, embargo: int) -> dict[str, Rows]:
+def make_splits(choice: SplitChoice, spans: Sequence[Span], timezone: str, embargo: int) -> dict[str, RowRanges]:
     """Return begin and end row of each split in each span.
 
     Fractions are of the distinct times of all bars, so that splits do not move when windows get longer.
@@ -56,10 +56,10 @@ def make_splits(choice: SplitChoice, spans: Sequence[Span], timezone: str, embar
     return rows_between(moments, spans, embargo)
 
 
-def rows_between(moments: Mapping[str, tuple[int, int]], spans: Sequence[Span], embargo: int) -> dict[str, Rows]:
+def rows_between(moments: Mapping[str, tuple[int, int]], spans: Sequence[Span], embargo: int) -> dict[str, RowRanges]:
     """Return the tradable rows whose bar opens in [from, to) of each split, less the embargo after the earliest."""
     earliest = min(since for since, _ in moments.values())
-    splits: dict[str, Rows] = {}
+    splits: dict[str, RowRanges] = {}
     for name, (since, until) in moments.items():
         rows = []
         for span in spans:
