@@ -154,9 +154,13 @@ def check_given(
     """Return given scalers if they fit the windows, each (timeframe, features), one for one."""
     received = [(scaler.timeframe, scaler.features) for scaler in scalers]
     if received != list(windows):
+        had, wanted = (
+            "; ".join(f"{timeframe}: {', '.join(features)}" for timeframe, features in pairs) or "none"
+            for pairs in (received, windows)
+        )
         raise ConfigError(
-            f"scalers are for {_listed(received)} and the windows are {_listed(windows)}; "
-            "build with the same windows and features as the market that the scalers come from."
+            f"scalers are for {had} and the windows are {wanted}; build with the same windows and features as the "
+            "market that the scalers come from."
         )
     for scaler in scalers:
         missing = [symbol for symbol in symbols if scaler.symbols and symbol not in scaler.symbols]
@@ -166,7 +170,3 @@ def check_given(
                 "fit them with per_instrument=False to use them on other instruments."
             )
     return tuple(scalers)
-
-
-def _listed(windows: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    return "; ".join(f"{timeframe}: {', '.join(features)}" for timeframe, features in windows) or "none"

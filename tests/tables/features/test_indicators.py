@@ -32,7 +32,7 @@ def log_returns(close):
 # name: (ours, TA-Lib's); both take the columns
 PARITY = {
     "return": (lambda c: indicators.return_(c["close"], 3), lambda c: talib.ROCP(c["close"], 3)),
-    "momentum": (lambda c: FAMILIES["momentum"].function(c["close"], 10), lambda c: talib.MOM(c["close"], 10)),
+    "momentum": (lambda c: indicators.momentum(c["close"], 10), lambda c: talib.MOM(c["close"], 10)),
     "sma": (lambda c: indicators.sma(c["close"], 20), lambda c: talib.SMA(c["close"], 20)),
     "sma_1": (lambda c: indicators.sma(c["close"], 1), lambda c: c["close"]),
     "ema": (lambda c: indicators.ema(c["close"], 10), lambda c: talib.EMA(c["close"], 10)),
@@ -53,8 +53,8 @@ PARITY = {
         lambda c: indicators.natr(c["high"], c["low"], c["close"], 14),
         lambda c: talib.NATR(c["high"], c["low"], c["close"], 14),
     ),
-    "max": (lambda c: indicators.rolling_max(c["high"], 9), lambda c: talib.MAX(c["high"], 9)),
-    "min": (lambda c: indicators.rolling_min(c["low"], 9), lambda c: talib.MIN(c["low"], 9)),
+    "max": (lambda c: indicators.highest(c["high"], 9), lambda c: talib.MAX(c["high"], 9)),
+    "min": (lambda c: indicators.lowest(c["low"], 9), lambda c: talib.MIN(c["low"], 9)),
     "stochastic_d": (
         lambda c: indicators.stochastic(c["high"], c["low"], c["close"], 14)[1],
         lambda c: talib.STOCHF(c["high"], c["low"], c["close"], 14, 3)[1],

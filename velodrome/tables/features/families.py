@@ -71,7 +71,7 @@ def bollinger_width(close: NDArray[np.float64], *numbers: float) -> NDArray[np.f
     return (upper - lower) / middle
 
 
-HIGHEST, LOWEST = indicators.rolling_max, indicators.rolling_min
+SMA, EMA, HIGHEST, LOWEST = indicators.sma, indicators.ema, indicators.highest, indicators.lowest
 BOLLINGER = [part(indicators.bollinger, index) for index in range(4)]  # place, lower, middle and upper band
 STOCHASTIC = [part(indicators.stochastic, index) for index in range(2)]  # %K, %D
 
@@ -92,25 +92,15 @@ def _cycles(name: str, length: int, position: Callable[..., NDArray[np.int64]], 
 _LISTED = [
     Family("log_return", "close", period(1), "log of close over the close n bars ago", indicators.log_return),
     Family("return", "close", period(1), "close over the close n bars ago, minus 1", indicators.return_),
-    Family(
-        "roc", "close", period(10), "rate of change: return in per cent", lambda c, n: 100 * indicators.return_(c, n)
-    ),
-    Family(
-        "momentum",
-        "close",
-        period(10),
-        "close minus the close n bars ago, in price units",
-        lambda c, n: c - indicators.previous(c, n),
-    ),
+    Family("roc", "close", period(10), "rate of change: return in per cent", indicators.rate_of_change),
+    Family("momentum", "close", period(10), "close minus the close n bars ago, in price units", indicators.momentum),
     Family("gap", "open close", (), "log of the open over the previous close", indicators.gap),
     Family("range", HLC, (), "high minus low, as a fraction of the close", lambda high, low, c: (high - low) / c),
     Family("body", "open close", (), "close over open, minus 1", lambda o, c: c / o - 1.0),
-    Family("sma", "close", period(), "simple mean of closes, in price units", indicators.sma),
-    Family("ema", "close", period(), "exponential mean of closes, in price units", indicators.ema),
-    Family("sma_distance", "close close", period(), "close over its simple mean, minus 1", distance(indicators.sma)),
-    Family(
-        "ema_distance", "close close", period(), "close over its exponential mean, minus 1", distance(indicators.ema)
-    ),
+    Family("sma", "close", period(), "simple mean of closes, in price units", SMA),
+    Family("ema", "close", period(), "exponential mean of closes, in price units", EMA),
+    Family("sma_distance", "close close", period(), "close over its simple mean, minus 1", distance(SMA)),
+    Family("ema_distance", "close close", period(), "close over its exponential mean, minus 1", distance(EMA)),
     Family("highest", "high", period(), "highest high, in price units", HIGHEST),
     Family("lowest", "low", period(), "lowest low, in price units", LOWEST),
     Family("highest_distance", "high close", period(), "close over the highest high, minus 1", distance(HIGHEST)),
@@ -130,9 +120,7 @@ _LISTED = [
     Family("volatility", "close", period(20, 2), "standard deviation of log returns", indicators.volatility),
     Family("close_z", "close", period(50, 2), "close minus its rolling mean, in rolling deviations", indicators.zscore),
     Family("volume_z", "volume", period(50, 2), "volume minus its mean, in rolling deviations", indicators.zscore),
-    Family(
-        "stochastic", HLC, period(14), "fast %K: close between lowest low (0) and highest high (100)", STOCHASTIC[0]
-    ),
+    Family("stochastic", HLC, period(14), "fast %K: close between lowest low, 0, and highest high, 100", STOCHASTIC[0]),
     Family("stochastic_d", HLC, period(14), "fast %D: mean of three %K", STOCHASTIC[1]),
     Family("williams_r", HLC, period(14), "Williams %R, −100 … 0", indicators.williams_r),
     Family("cci", HLC, period(20, 2), "commodity channel index", indicators.cci),
@@ -148,12 +136,6 @@ FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 
 # Eight inputs that keep their distribution while prices wander; benchmarks rely on there being eight.
 DEFAULT_FEATURES = (
-    "log_return",
-    "range",
-    "rsi_14",
-    "macd_hist_relative",
-    "bollinger_20",
-    "volatility_20",
-    "volume_z_50",
-    "sma_distance_50",
+    *("log_return", "range", "rsi_14", "macd_hist_relative"),
+    *("bollinger_20", "volatility_20", "volume_z_50", "sma_distance_50"),
 )

@@ -40,18 +40,29 @@ def describe_features() -> dict[str, str]:
 
 def parse_features(specs: Sequence[FeatureSpec], columns: Sequence[str] = ()) -> tuple[Feature, ...]:
     """Return the features that are asked for; `columns` are the further columns that the data has."""
+    check_list(specs)
+    return tuple(parse_feature(spec, columns) for spec in specs)
+
+
+def check_list(specs: Sequence[FeatureSpec]) -> None:
+    """Refuse what is no list, an empty one, and one that has a name twice."""
     if isinstance(specs, str) or callable(specs):
         raise ConfigError(f"features is {specs!r}; a list is needed, for instance ['log_return', 'rsi_14'].")
-    features = tuple(parse_feature(spec, columns) for spec in specs)
-    if not features:
+    if not specs:
         raise ConfigError("features is empty; give at least one, for instance ['log_return'].")
-    names = [feature.name for feature in features]
+    names = [name_of(spec) for spec in specs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
             f"features has {', '.join(twice)} more than once; give each once, and name functions as ('name', function)."
         )
-    return features
+
+
+def name_of(spec: FeatureSpec) -> str:
+    """Return the name of a feature as it is given: its own, or that of its function."""
+    if isinstance(spec, tuple):
+        return str(spec[0])
+    return spec if isinstance(spec, str) else getattr(spec, "__name__", type(spec).__name__).strip("<>")
 
 
 def parse_feature(spec: FeatureSpec, columns: Sequence[str] = ()) -> Feature:
@@ -59,14 +70,14 @@ def parse_feature(spec: FeatureSpec, columns: Sequence[str] = ()) -> Feature:
     if isinstance(spec, str):
         return _named(spec, columns)
     if isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str) and spec[0] and callable(spec[1]):
-        name, function = spec
+        function = spec[1]
     elif callable(spec):
-        name, function = getattr(spec, "__name__", type(spec).__name__).strip("<>"), spec
+        function = spec
     else:
         raise ConfigError(
             f"feature {spec!r} is none of: a name such as 'rsi_14', a function of the bars, a pair ('name', function)."
         )
-    return Feature(name, lambda series, timezone: function(series), function)
+    return Feature(name_of(spec), lambda series, timezone: function(series), function)
 
 
 def _column(name: str, column: str) -> Feature:

@@ -22,7 +22,7 @@ def _ratio(numerator: Values, denominator: Values, when_zero: float) -> Values:
     return np.where(zero, when_zero, numerator / np.where(zero, 1.0, denominator))
 
 
-def previous(values: Values, period: int = 1) -> Values:
+def _previous(values: Values, period: int = 1) -> Values:
     """The value `period` rows ago; NaN on the first rows."""
     out = np.full(len(values), np.nan)
     out[period:] = values[: max(len(values) - period, 0)]
@@ -36,11 +36,19 @@ def _after(first: int, values: Values) -> Values:
 
 def return_(close: Values, period: int = 1) -> Values:
     """Simple return over `period` rows, as a fraction (TA-Lib ROCP)."""
-    return close / previous(close, period) - 1.0
+    return close / _previous(close, period) - 1.0
+
+
+def rate_of_change(close: Values, period: int) -> Values:
+    return 100.0 * return_(close, period)
+
+
+def momentum(close: Values, period: int) -> Values:
+    return close - _previous(close, period)
 
 
 def log_return(close: Values, period: int = 1) -> Values:
-    return rolling.natural_log(close / previous(close, period))
+    return rolling.natural_log(close / _previous(close, period))
 
 
 def sma(values: Values, period: int) -> Values:
@@ -63,17 +71,17 @@ def zscore(values: Values, period: int) -> Values:
     return _ratio(values - mean, deviation, 0.0)
 
 
-def rolling_max(values: Values, period: int) -> Values:
+def highest(values: Values, period: int) -> Values:
     return rolling.rolling_maximum(values, period)
 
 
-def rolling_min(values: Values, period: int) -> Values:
+def lowest(values: Values, period: int) -> Values:
     return -rolling.rolling_maximum(-values, period)
 
 
 def rsi(close: Values, period: int) -> Values:
     """Wilder's relative strength index, 0 … 100. Without any movement it is 50 (TA-Lib: 0)."""
-    change = close - previous(close)
+    change = close - _previous(close)
     gain = _wilder(np.maximum(change, 0.0), period)
     loss = _wilder(np.maximum(-change, 0.0), period)
     return _ratio(100.0 * gain, gain + loss, 50.0)
@@ -110,7 +118,7 @@ def volatility(close: Values, period: int) -> Values:
 
 def true_range(high: Values, low: Values, close: Values) -> Values:
     """Largest of high − low and the distances of high and low from the previous close; high − low on the first row."""
-    before = previous(close)
+    before = _previous(close)
     spread = high - low
     return np.fmax(spread, np.fmax(np.abs(high - before), np.abs(low - before)))
 
@@ -139,16 +147,16 @@ def stochastic(high: Values, low: Values, close: Values, period: int, smooth: in
 
     50 where the range is 0 (TA-Lib: 0).
     """
-    lowest = rolling_min(low, period)
-    fast = _ratio(100.0 * (close - lowest), rolling_max(high, period) - lowest, 50.0)
+    bottom = lowest(low, period)
+    fast = _ratio(100.0 * (close - bottom), highest(high, period) - bottom, 50.0)
     first = min(period - 1, len(close))
     return fast, _after(first, sma(fast[first:], smooth))
 
 
 def williams_r(high: Values, low: Values, close: Values, period: int) -> Values:
     """Williams %R, −100 … 0; −50 where the range is 0 (TA-Lib: 0)."""
-    highest = rolling_max(high, period)
-    return _ratio(-100.0 * (highest - close), highest - rolling_min(low, period), -50.0)
+    top = highest(high, period)
+    return _ratio(-100.0 * (top - close), top - lowest(low, period), -50.0)
 
 
 def cci(high: Values, low: Values, close: Values, period: int) -> Values:
@@ -183,4 +191,4 @@ def mfi(high: Values, low: Values, close: Values, volume: Values, period: int) -
 
 def gap(open_: Values, close: Values) -> Values:
     """Log of the open over the previous close."""
-    return rolling.natural_log(open_ / previous(close))
+    return rolling.natural_log(open_ / _previous(close))
