@@ -1,4 +1,4 @@
-"""`check_bars`: everything worth knowing about price files before they are trusted, without refusing any."""
+"""`check_bars`: everything worth knowing about price files before you trust them; none is refused."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
 SEPARATORS = (",", ";", "\t")
-PREAMBLE_LINES = 30  # a header further down than this is not looked for
+PREAMBLE_LINES = 30  # no header is looked for further down
 PREAMBLE_BYTES = 1 << 16
 
 

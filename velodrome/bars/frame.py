@@ -70,7 +70,7 @@ class Bars:
     timezone: str = "UTC"  # where days and sessions begin; times themselves are UTC
     source: str = ""  # file, folder or generator that they came from
     optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
-    optimum_of: Literal["instrument", "portfolio"] = "instrument"  # what has it: each by itself, or all in one account
+    optimum_of: Literal["instrument", "portfolio"] = "instrument"  # of each instrument by itself, or of one account
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "series", MappingProxyType(dict(self.series)))

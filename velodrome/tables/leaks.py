@@ -46,7 +46,7 @@ LISTED = 8  # findings that an error shows
 
 @dataclass(frozen=True)
 class Leak:
-    """One difference between what was known at a bar and what the full data made of it."""
+    """One difference between what was known at a bar and what follows from all bars."""
 
     kind: str  # "feature", "window", "scaler"; of a function also "random" (disagrees with itself) and "unchecked"
     feature: str  # or the window's name
@@ -120,7 +120,7 @@ class Check:
         self.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
 
     def made_of_less(self, series: Mapping[str, Series], until: int) -> Stretch | None:
-        """Return a stretch made of fewer bars, or None: a user's function may refuse so few, it has worked on all."""
+        """Return a stretch made of fewer bars, or None: a user's function that works on all bars may refuse a few."""
         names = [feature.name for _, feature in self.functions]
         try:
             made = make_stretch(series, self.choices, until)

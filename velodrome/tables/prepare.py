@@ -1,6 +1,6 @@
 """From choices to tables that are ready to be laid out: features computed, splits cut, scalers fitted, nothing scaled.
 
-The leak check works on what is prepared here, before a market is made of it.
+The leak check looks at what is prepared here; only then is it made into a market.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def cycle(position: NDArray[np.int64], length: int, wave: str) -> NDArray[np.flo
 def session_ends(
     time: NDArray[np.int64], close_time: NDArray[np.int64], session: str, timezone: str
 ) -> NDArray[np.uint8]:
-    """Return 1 on the last bar of each session of one instrument; the last bar of the data always is one.
+    """Return 1 on the last bar of each session of one instrument; the last bar of the data always ends one.
 
     A session is a calendar day in the time zone of the bars ("day"), or ends at a pause of more than a length ("6h").
     """

@@ -1,7 +1,7 @@
 """Features that compare instruments: rank, z-score and mean of another feature across those that have a bar.
 
 They are written as `rank:log_return_5`, `zscore:rsi_14` and `mean:log_return`; `market_return` is `mean:return`. Only
-instruments with a bar at that time, and with a value, take part; the others go on showing what they showed last, but
+instruments with a bar at that time, and with a value, take part. The others keep showing their last value, except that
 a mean belongs to everybody.
 """
 
