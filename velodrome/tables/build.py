@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Bars, read_only
 from velodrome.bars.read import read_bars
 from velodrome.tables.basket import Basket
-from velodrome.tables.choices import Alone, Choices, FeatureChoice, OnGrid, WindowLengths
+from velodrome.tables.choices import Alone, Choices, FeatureChoice, OnGrid, WindowLengths, shows_options
 from velodrome.tables.features import indicators
 from velodrome.tables.features.clock import session_ends
 from velodrome.tables.hashing import content_hash
@@ -21,6 +21,7 @@ from velodrome.tables.prepare import Prepared, prepare
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows
 
 
+@shows_options
 def build_market(
     bars: Bars | str | Path,
     features: FeatureChoice = None,
@@ -81,6 +82,7 @@ def build_market(
     )
 
 
+@shows_options
 def build_basket(
     bars: Bars | str | Path,
     features: FeatureChoice = None,

@@ -6,10 +6,11 @@ market and building a basket differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TypeAlias
+from inspect import Parameter, signature
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from velodrome.tables.splits import SplitChoice
 
 FeatureChoice: TypeAlias = "Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]] | None"
 WindowLengths: TypeAlias = "int | Mapping[str, int]"
+GIVEN_BY_PLACE = ("bars", "layout", "features", "window_lengths", "timeframe")  # not among the further options
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,15 @@ class Choices:
             helpers = len(own) + len(comparisons) - len(specs)
             windows.append(WindowChoice(size, length, parse_features(own, self.columns), comparisons, helpers))
         return tuple(windows)
+
+
+def shows_options(function: AnyFunction) -> AnyFunction:
+    """Let a function's signature, in `help` and editors, list the options that it hands on to `Choices`."""
+    shown = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    for option in (one for one in fields(Choices) if one.name not in GIVEN_BY_PLACE):
+        shown.append(Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type))
+    vars(function)["__signature__"] = signature(function).replace(parameters=shown)
+    return function
 
 
 def _usable(timeframe: Timeframe, source: Timeframe, role: str) -> Timeframe:

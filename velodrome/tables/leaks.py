@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.timeframe import DAY, describe_time
 from velodrome.errors import LeakError
-from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths
+from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths, shows_options
 from velodrome.tables.features.features import Feature, column_names, compute_feature
 from velodrome.tables.instruments import source_close_time
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
@@ -88,6 +88,7 @@ class LeakReport:
         )
 
 
+@shows_options
 def check_leaks(
     bars: Bars,
     features: FeatureChoice = None,
