@@ -15,7 +15,7 @@ from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.infos import add_info
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import flat_leaves, take_rows
-from velodrome.vector.workers.foreign import ForeignVectorEnv
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 # Classes that reset by mask what they are told to and nothing else.
 HONOUR_MASKS = (SyncVectorEnv, AsyncVectorEnv, ForeignVectorEnv, RuleVectorEnv)

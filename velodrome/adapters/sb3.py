@@ -22,7 +22,7 @@ from velodrome.envs.contract import state_columns
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError, VelodromeError, did_you_mean
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
-from velodrome.vector.workers.foreign import ForeignVectorEnv
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

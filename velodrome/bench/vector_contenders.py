@@ -21,7 +21,7 @@ from velodrome.bench.vector_envs import environment_source, straggler_sources
 from velodrome.bench.vector_options import VECTOR_PEERS
 from velodrome.errors import ConfigError
 from velodrome.vector.space_arrays import nested_arrays, take_rows
-from velodrome.vector.workers.makers import EnvMaker, environment_makers
+from velodrome.vector.workers.env_maker import EnvMaker, environment_makers
 
 RING = 64  # batches of actions that are cycled through
 HIDDEN = 64  # width of both hidden layers of the policy

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import ConfigError
-from velodrome.vector.backends import SPELLINGS, TIMEOUT, backend_name
+from velodrome.vector.workers.options import SPELLINGS, TIMEOUT, backend_name
 
 MEBIBYTE = 2**20
 EnvType = Literal["auto", "native", "cuda", "python", "serial", "process", "async"]
@@ -110,7 +110,7 @@ class VectorizedEnvConfig(BaseModel):
     def make(self, env: Any, *, seed: int | None = None, **params: Any) -> Any:
         """Return `num_envs` environments of a kind as this says, monitored if it says so."""
         from velodrome.vector.make import make_vec
-        from velodrome.vector.workers.make import is_foreign
+        from velodrome.vector.workers.make_foreign import is_foreign
 
         foreign = is_foreign(env)
         self.check(env, foreign)

@@ -35,7 +35,7 @@ def unavailable_reason() -> str | None:
     import torch
 
     try:
-        from velodrome.vector.compile import cuda_kernels
+        from velodrome.vector.compile import cuda_loops
     except Exception as error:
         return f"numba's CUDA support does not import ({type(error).__name__}: {error}); pip install 'velodrome[cuda]'"
     if cuda_kernels.SIMULATED:
@@ -74,7 +74,7 @@ class CudaVectorEnv(RuleVectorEnv):
             )
         import torch
 
-        from velodrome.vector.compile import cuda_kernels
+        from velodrome.vector.compile import cuda_loops
 
         self._torch, self._cuda = torch, cuda_kernels
         self.device = torch.device("cpu" if cuda_kernels.SIMULATED else "cuda")

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.vector.backends import TIMEOUT
+from velodrome.vector.workers.options import TIMEOUT
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import ObservationKind
 from velodrome.vector.single import RuleEnv
-from velodrome.vector.workers.make import is_foreign, make_foreign
+from velodrome.vector.workers.make_foreign import is_foreign, make_foreign
 
 Backend = Literal["auto", "native", "cuda", "python"]
 BACKENDS = ("auto", "native", "cuda", "python")

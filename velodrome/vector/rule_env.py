@@ -16,7 +16,7 @@ from velodrome.envs.rng import seed_streams
 from velodrome.errors import ActionError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
 from velodrome.vector.buffers import Buffers
-from velodrome.vector.checks import check_num_envs
+from velodrome.vector.argument_checks import check_num_envs
 
 ObservationKind = Literal["flat", "dict", "cursor"]
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from velodrome.errors import ConfigError
-from velodrome.vector.checks import checked_count
+from velodrome.vector.argument_checks import checked_count
 
 # Deviation of a median from the truth, for normal noise: 1.2533 standard errors of a mean; and a standard deviation is
 # 1.4826 median absolute deviations.

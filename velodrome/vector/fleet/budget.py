@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.checks import checked_count
+from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.fleet.specification import Specification
 
 LOOK_AGAIN = 0.2  # seconds after which one who waits looks whether a lease was abandoned

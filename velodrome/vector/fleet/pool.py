@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.checks import checked_count
+from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.fleet.autoscale import bytes_in_use
 from velodrome.vector.fleet.budget import Budget, Holding, PoolBusyError, PoolStatus, Ticket
 from velodrome.vector.fleet.specification import Specification, specification_of

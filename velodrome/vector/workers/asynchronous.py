@@ -15,10 +15,10 @@ from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.infos import RowInfo, add_info, numbers_of
 from velodrome.vector.space_arrays import take_rows
 from velodrome.vector.workers.faults import Fault
-from velodrome.vector.workers.handle import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
+from velodrome.vector.workers.worker.parent_side import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
 from velodrome.vector.workers.process import ProcessVectorEnv
-from velodrome.vector.workers.protocol import DOORBELL, MAILED, WRAP, Command, Line, control_words
-from velodrome.vector.workers.wakeups import Word, order_memory
+from velodrome.vector.workers.worker.protocol import DOORBELL, MAILED, WRAP, Command, Line, control_words
+from velodrome.vector.workers.worker.wakeups import Word, order_memory
 
 HEALTH_SECONDS = 0.5  # between looks at all workers while results keep coming
 

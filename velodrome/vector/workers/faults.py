@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
-from velodrome.vector.backends import TIMEOUT
+from velodrome.vector.workers.options import TIMEOUT
 
 Policy = Literal["raise", "restart", "drop"]
 POLICIES = ("raise", "restart", "drop")

@@ -19,10 +19,10 @@ from velodrome.vector.infos import RowInfo, Schema, add_info, add_numbers, numbe
 from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import flat_leaves, nested_arrays
 from velodrome.vector.workers.faults import EnvironmentFaultError, Fault, FaultSettings
-from velodrome.vector.workers.foreign import ForeignVectorEnv
-from velodrome.vector.workers.handle import LEAVE_SECONDS, StartMethod, WorkerHandle, WorkerLostError
-from velodrome.vector.workers.makers import EnvMaker
-from velodrome.vector.workers.protocol import (
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
+from velodrome.vector.workers.worker.parent_side import LEAVE_SECONDS, StartMethod, WorkerHandle, WorkerLostError
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.worker.protocol import (
     MAILED,
     MOST_WORKERS,
     WORDS,
@@ -32,8 +32,8 @@ from velodrome.vector.workers.protocol import (
     WorkerSettings,
 )
 from velodrome.vector.workers.serial import copy_rows
-from velodrome.vector.workers.shared_memory import SharedBlock, size_of
-from velodrome.vector.workers.wakeups import spin_seconds
+from velodrome.vector.workers.worker.shared_memory import SharedBlock, size_of
+from velodrome.vector.workers.worker.wakeups import spin_seconds
 
 MEMORY_LOOKS = 1.0  # seconds between looks at the memory of workers, where it has a limit
 
@@ -359,7 +359,7 @@ class ProcessVectorEnv(ForeignVectorEnv):
         self.restarts[list(restarts)] = list(restarts.values())
         self._replace_worker(worker, restarts)
         replacement = self.workers[worker.index]
-        # Rows that were being reset begin with a seed of their own; the others' episodes are cut off.
+        # BatchArrays that were being reset begin with a seed of their own; the others' episodes are cut off.
         resetting = [row for row in restarts if reset is not None and row in reset.rows]
         bystanders = [row for row in restarts if row not in resetting]
         seeds = [spread_seed(self._spare_seed, row, restarts[row]) for row in resetting]

@@ -19,12 +19,12 @@ from velodrome.vector.infos import RowInfo
 from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import WrongValueError, map_nested, writer
 from velodrome.vector.workers.faults import Fault, FaultSettings, Kind
-from velodrome.vector.workers.makers import EnvMaker
+from velodrome.vector.workers.env_maker import EnvMaker
 
 NANOSECONDS = 1e-9
 
 
-class Rows(NamedTuple):
+class BatchArrays(NamedTuple):
     """The arrays of a batch, one row per environment; observations are nested as their space is."""
 
     observations: Any
@@ -39,7 +39,7 @@ class Interruption(Exception):
     """Raised inside an environment that takes too long."""
 
 
-class Slots:
+class EnvHost:
     """Environments by row, and what happens to them."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Slots:
         self.dropped: set[int] = set()
         self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
 
-    def attach(self, rows: Rows, observation_space: gymnasium.Space) -> None:
+    def attach(self, rows: BatchArrays, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
         self.rows = rows
         # Looked up once instead of in every step.

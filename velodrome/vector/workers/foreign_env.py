@@ -14,14 +14,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from velodrome.errors import ActionError, BackendError, ConfigError
-from velodrome.vector.checks import check_num_envs
+from velodrome.vector.argument_checks import check_num_envs
 from velodrome.vector.infos import add_info
 from velodrome.vector.rule_env import check_seed
 from velodrome.vector.seeding import spread_seeds
 from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, take_one
 from velodrome.vector.workers.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault, FaultSettings
-from velodrome.vector.workers.makers import EnvMaker
-from velodrome.vector.workers.places import Rows
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.env_host import BatchArrays
 
 AUTORESET = {True: AutoresetMode.SAME_STEP, False: AutoresetMode.DISABLED}
 
@@ -45,7 +45,7 @@ class ForeignVectorEnv(VectorEnv):
     """
 
     backend: str
-    rows: Rows
+    rows: BatchArrays
 
     def __init__(
         self, makers: list[EnvMaker], num_envs: int, *, seed: int | None, copy: bool, autoreset: Any,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
-from velodrome.vector.backends import FOREIGN_BACKENDS, TIMEOUT, backend_name
+from velodrome.vector.workers.options import FOREIGN_BACKENDS, TIMEOUT, backend_name
 from velodrome.vector.compile.assemble import tell
 from velodrome.vector.workers.faults import FaultSettings
-from velodrome.vector.workers.foreign import ForeignVectorEnv
-from velodrome.vector.workers.makers import EnvMaker, UnpicklableError, environment_makers
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
+from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers
 
 
 def make_foreign(
@@ -29,7 +29,7 @@ def make_foreign(
     makers = environment_makers(env, params or {})
     faults = FaultSettings(on_fault, max_restarts, timeout, memory_limit)
     if backend == "auto":
-        from velodrome.vector.fleet.autotune import recommend_backend
+        from velodrome.vector.workers.autotune import recommend_backend
 
         advice = recommend_backend(makers, num_envs)
         backend = advice.backend

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.workers.protocol import (
+from velodrome.vector.workers.worker.protocol import (
     WRAP,
     Command,
     Line,
@@ -28,9 +28,9 @@ from velodrome.vector.workers.protocol import (
     first_word,
     pack,
 )
-from velodrome.vector.workers.shared_memory import SharedBlock
-from velodrome.vector.workers.wakeups import Word
-from velodrome.vector.workers.worker import run_worker
+from velodrome.vector.workers.worker.shared_memory import SharedBlock
+from velodrome.vector.workers.worker.wakeups import Word
+from velodrome.vector.workers.worker.worker_side import run_worker
 
 StartMethod = Literal["forkserver", "spawn"]
 START_METHODS = ("forkserver", "spawn")
@@ -255,7 +255,7 @@ def process_context(method: StartMethod) -> Any:
         )
     context = multiprocessing.get_context(method)
     if method == "forkserver" and nothing_preloaded():
-        context.set_forkserver_preload(["velodrome.vector.workers.worker"])
+        context.set_forkserver_preload(["velodrome.vector.workers.worker.worker_side"])
     return context
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from velodrome.vector.infos import RowInfo, Schema, schema_of
 from velodrome.vector.space_arrays import check_spaces, reader
-from velodrome.vector.workers.places import Interruption, Slots, fault_of
-from velodrome.vector.workers.protocol import (
+from velodrome.vector.workers.env_host import Interruption, EnvHost, fault_of
+from velodrome.vector.workers.worker.protocol import (
     DOORBELL,
     MAILED,
     WRAP,
@@ -26,8 +26,8 @@ from velodrome.vector.workers.protocol import (
     first_word,
     pack,
 )
-from velodrome.vector.workers.shared_memory import SharedBlock
-from velodrome.vector.workers.wakeups import Word, order_memory
+from velodrome.vector.workers.worker.shared_memory import SharedBlock
+from velodrome.vector.workers.worker.wakeups import Word, order_memory
 
 LOOK_SECONDS = 1.0  # between looks whether the parent lives
 F_SETSIG = 10  # Linux: which signal a descriptor sends
@@ -65,7 +65,7 @@ class Worker:
     """Environments, the words by which the parent asks for them, and the pipe for everything that is rare."""
 
     settings: WorkerSettings
-    slots: Slots
+    host: EnvHost
 
     def __init__(self, index: int, spin: float, control: SharedBlock, connection: Any, life: Any) -> None:
         self.index, self.spin, self.connection, self.life = index, spin, connection, life
@@ -134,24 +134,24 @@ class Worker:
 
     def step_all(self) -> Any:
         """Step every environment of this worker; return what does not fit into arrays, None if there is nothing."""
-        slots, read = self.slots, self.read_action
-        for row in slots.envs:
+        host, read = self.host, self.read_action
+        for row in host.envs:
             try:
-                slots.step(row, read(row))
+                host.step(row, read(row))
             except Interruption as error:  # it came between two environments
-                slots.faults.append(fault_of(row, self.index, error, "step"))
-        news = bool(slots.ended or slots.infos or slots.faults)
+                host.faults.append(fault_of(row, self.index, error, "step"))
+        news = bool(host.ended or host.infos or host.faults)
         self.words[self.first + Line.NEWS] = news
         if not news:
             return None
-        slots.ended.clear()
+        host.ended.clear()
         return self.write_infos()
 
     def write_infos(self) -> Any:
         """Write infos that are numbers into their arrays; return the rest for the pipe, None if there is none."""
-        slots, kinds, values = self.slots, self.shared.info_kind, self.shared.info_values
+        host, kinds, values = self.host, self.shared.info_kind, self.shared.info_values
         mailed: list[RowInfo] = []
-        for entry in slots.infos:
+        for entry in host.infos:
             row, info, final_info = entry
             if not info and not final_info:
                 continue
@@ -166,25 +166,25 @@ class Worker:
                 self.new_schemas.append(schema)
             values[row, : len(schema)] = list(info.values())
             kinds[row] = number
-        slots.infos.clear()
-        slots.ended.clear()
-        faults, schemas = slots.faults, self.new_schemas
+        host.infos.clear()
+        host.ended.clear()
+        faults, schemas = host.faults, self.new_schemas
         if not (mailed or faults or schemas):
             return None
-        slots.faults, self.new_schemas = [], []
+        host.faults, self.new_schemas = [], []
         return mailed, faults, schemas, self.restarts_of(faults)
 
     def restarts_of(self, faults: list[Any]) -> dict[int, tuple[int, bool]]:
         """Return of each row in some faults how often it was restarted, and whether it still has an environment."""
-        slots = self.slots
+        host = self.host
         return {
-            fault.environment: (slots.restarts.get(fault.environment, 0), slots.envs.get(fault.environment) is not None)
+            fault.environment: (host.restarts.get(fault.environment, 0), host.envs.get(fault.environment) is not None)
             for fault in faults
         }
 
     def step_requested(self) -> None:
         """Step environments one by one in the order in which they were asked for."""
-        words, first, slots = self.words, self.first, self.slots
+        words, first, host = self.words, self.first, self.host
         requests, completions = self.shared.requests[self.index], self.shared.completions[self.index]
         size = len(requests)
         taken = words[first + Line.TAKEN]
@@ -194,11 +194,11 @@ class Worker:
             taken = (taken + 1) & WRAP
             words[first + Line.TAKEN] = taken
             try:
-                slots.step(row, self.read_action(row))
+                host.step(row, self.read_action(row))
             except Interruption as error:
-                slots.faults.append(fault_of(row, self.index, error, "step"))
-            mail = self.write_infos() if slots.infos or slots.faults else None
-            slots.ended.clear()
+                host.faults.append(fault_of(row, self.index, error, "step"))
+            mail = self.write_infos() if host.infos or host.faults else None
+            host.ended.clear()
             if mail is not None:
                 words[first + Line.MAIL] += 1
             completed = words[first + Line.COMPLETIONS]
@@ -224,13 +224,13 @@ class Worker:
     def on_begin(self, settings: WorkerSettings) -> None:
         """Learn what to make environments from; a maker that cannot be loaded here is told as any error is."""
         self.settings = settings
-        self.slots = Slots(settings.makers, settings.mode, settings.faults, settings.seed, self.index)
-        self.slots.current = self.current
+        self.host = EnvHost(settings.makers, settings.mode, settings.faults, settings.seed, self.index)
+        self.host.current = self.current
 
     def on_describe(self, row: int) -> tuple:
         """Make a first environment and return what a batch of them needs to know."""
-        self.slots.make(row)
-        env = self.slots.envs[row]
+        self.host.make(row)
+        env = self.host.envs[row]
         assert env is not None
         return env.observation_space, env.action_space, dict(env.metadata), env.render_mode
 
@@ -239,16 +239,16 @@ class Worker:
         faults = []
         for row, restarts in rows:
             try:
-                if self.slots.envs.get(row) is None:
-                    self.slots.make(row, restarts)
-                env = self.slots.envs[row]
+                if self.host.envs.get(row) is None:
+                    self.host.make(row, restarts)
+                env = self.host.envs[row]
                 check_spaces(row, env, shared.observation_space, shared.action_space)
             except (Exception, SystemExit) as error:
                 self.current[0] = 0
-                self.slots.envs[row] = None
-                self.slots.restarts.setdefault(row, restarts)
+                self.host.envs[row] = None
+                self.host.restarts.setdefault(row, restarts)
                 faults.append(fault_of(row, self.index, error, "make"))
-        self.slots.envs = dict(sorted(self.slots.envs.items()))
+        self.host.envs = dict(sorted(self.host.envs.items()))
         return faults
 
     def on_attach(self, shared: SharedRows) -> None:
@@ -257,7 +257,7 @@ class Worker:
         self.block = block
         self.shared = shared.view(block)
         block.close()
-        self.slots.attach(self.shared.rows, shared.observation_space)
+        self.host.attach(self.shared.rows, shared.observation_space)
         self.read_action = reader(shared.action_space, self.shared.actions)
         for word in (Line.TAKEN, Line.COMPLETIONS):
             self.words[self.first + word] = 0
@@ -265,41 +265,41 @@ class Worker:
     def on_reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> Any:
         """Start episodes; return infos and faults as a step does."""
         for row, seed in zip(rows, seeds, strict=True):
-            self.slots.reset(row, seed, None if options is None else dict(options))
+            self.host.reset(row, seed, None if options is None else dict(options))
         return self.write_infos()
 
     def on_replaced(self, rows: list[int]) -> Any:
         """Go on with environments that replace lost ones: their episodes were cut off."""
-        slots = self.slots
+        host = self.host
         for row in rows:
-            slots.replaced(row)
+            host.replaced(row)
         return self.write_infos()
 
     def on_drop(self, rows: list[int]) -> None:
         """Leave some rows as they are: their environments were dropped with the worker before this one."""
         for row in rows:
-            self.slots.envs[row], self.slots.restarts[row] = None, 0
-            self.slots.dropped.add(row)
-        self.slots.envs = dict(sorted(self.slots.envs.items()))
+            self.host.envs[row], self.host.restarts[row] = None, 0
+            self.host.dropped.add(row)
+        self.host.envs = dict(sorted(self.host.envs.items()))
 
     def on_remove(self, rows: list[int]) -> None:
         """Close the environments of some rows."""
         for row in rows:
-            if row in self.slots.envs:
-                self.slots.remove(row)
+            if row in self.host.envs:
+                self.host.remove(row)
 
     def on_call(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
         """Return what a method or an attribute gives in each of some rows."""
-        return [self.slots.call(row, name, arguments, keywords) for row in rows]
+        return [self.host.call(row, name, arguments, keywords) for row in rows]
 
     def on_set_attribute(self, rows: list[int], name: str, values: list[Any]) -> None:
         """Set an attribute in each of some rows."""
         for row, value in zip(rows, values, strict=True):
-            self.slots.set_attribute(row, name, value)
+            self.host.set_attribute(row, name, value)
 
     def on_leave(self) -> None:
         """Close everything and end."""
-        self.slots.close()
+        self.host.close()
         self.leaving = True
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from velodrome.vector.infos import MOST_NUMBERS
 from velodrome.vector.space_arrays import leaves, nest
 from velodrome.vector.workers.faults import FaultSettings
-from velodrome.vector.workers.makers import EnvMaker
-from velodrome.vector.workers.places import Rows
-from velodrome.vector.workers.shared_memory import Field, SharedBlock
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.env_host import BatchArrays
+from velodrome.vector.workers.worker.shared_memory import Field, SharedBlock
 
 WORDS = 96  # int32 of each worker: six cache lines
 DOORBELL = 0  # word that every worker of an asynchronous batch rings; those of the workers follow
@@ -103,7 +103,7 @@ class SharedRows:
         def nested(space: Space, prefix: str, parts: list[Any]) -> Any:
             return nest(space, [arrays[f"{prefix}{index}"] for index in range(len(parts))])
 
-        rows = Rows(
+        rows = BatchArrays(
             observations=nested(self.observation_space, "observation", self.observation_leaves),
             final_observations=nested(self.observation_space, "final", self.observation_leaves),
             rewards=arrays["rewards"], terminated=arrays["terminated"], truncated=arrays["truncated"],
@@ -119,7 +119,7 @@ class SharedRows:
 class SharedView:
     """Arrays in a block of shared memory, one row per environment unless said otherwise."""
 
-    rows: Rows
+    rows: BatchArrays
     actions: Any  # nested as the action space is
     info_kind: NDArray[np.int32]  # 0: no info; k: numbers of the worker's schema k - 1; MAILED: in the pipe
     info_values: NDArray[np.float64]  # [n, numbers]

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from velodrome.bench.vector_contenders import travel_by_value
 from velodrome.bench.vector_envs import TimedEnv
 from velodrome.errors import ConfigError
-from velodrome.vector.fleet import autotune
-from velodrome.vector.fleet.autotune import (
+from velodrome.vector.workers import autotune
+from velodrome.vector.workers.autotune import (
     Clocks,
     Recommendation,
     RowCost,
@@ -38,7 +38,7 @@ from velodrome.vector.fleet.autotune import (
 )
 from velodrome.vector.make import make_vec
 from velodrome.vector.workers.faults import EnvironmentFaultError
-from velodrome.vector.workers.makers import environment_makers
+from velodrome.vector.workers.env_maker import environment_makers
 from velodrome.vector.workers.process import ProcessVectorEnv
 from velodrome.vector.workers.serial import SerialVectorEnv
 

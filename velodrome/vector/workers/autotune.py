@@ -24,16 +24,16 @@ from typing import Any, Literal, NamedTuple
 
 import psutil
 
-from velodrome.vector.backends import TIMEOUT
-from velodrome.vector.checks import check_num_envs
+from velodrome.vector.workers.options import TIMEOUT
+from velodrome.vector.argument_checks import check_num_envs
 from velodrome.vector.cores import available_cores
 from velodrome.vector.fleet.step_times import seconds_text
 from velodrome.vector.workers.faults import EnvironmentFaultError, FaultSettings
-from velodrome.vector.workers.foreign import ForeignVectorEnv
-from velodrome.vector.workers.make import is_foreign
-from velodrome.vector.workers.makers import EnvMaker, UnpicklableError, environment_makers
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
+from velodrome.vector.workers.make_foreign import is_foreign
+from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers
 from velodrome.vector.workers.process import ProcessVectorEnv
-from velodrome.vector.workers.protocol import MOST_WORKERS
+from velodrome.vector.workers.worker.protocol import MOST_WORKERS
 from velodrome.vector.workers.serial import SerialVectorEnv
 
 AUTO_SECONDS = 1.0  # of measuring in backend="auto"
