@@ -83,10 +83,10 @@ if TYPE_CHECKING:
         walk_forward,
     )
     from velodrome.vector.config import VectorizedEnvConfig
-    from velodrome.vector.workers.autotune import recommend
     from velodrome.vector.fleet.monitor import VecMonitor
     from velodrome.vector.fleet.pool import EnvPool
     from velodrome.vector.make import make, make_vec
+    from velodrome.vector.workers.autotune import recommend
 
 
 def __getattr__(name: str) -> Any:

@@ -22,8 +22,9 @@ from tests.vector import resizing
 from velodrome.envs import _template
 from velodrome.envs.contract import Int64
 from velodrome.errors import ConfigError
+from velodrome.vector.compile.cpu_loops import compiled_functions
 from velodrome.vector.cuda import unavailable_reason
-from velodrome.vector.native import SMALLEST_PARALLEL_BATCH, compiled_functions
+from velodrome.vector.native import SMALLEST_PARALLEL_BATCH
 
 NO_DEVICE = unavailable_reason()
 

@@ -124,6 +124,7 @@ def _unchecked(maker: EnvMaker) -> Callable[[], gymnasium.Env]:
 
 def _open_own(contender: Contender, makers: list[EnvMaker]) -> Batch:
     from velodrome.vector.workers.asynchronous import AsyncVectorEnv
+    from velodrome.vector.workers.options import WorkerOptions
     from velodrome.vector.workers.process import ProcessVectorEnv
     from velodrome.vector.workers.serial import SerialVectorEnv
 
@@ -131,7 +132,7 @@ def _open_own(contender: Contender, makers: list[EnvMaker]) -> Batch:
     if contender.kind == "serial":
         return _gymnasium_batch(SerialVectorEnv(makers, contender.num_envs))
     kind = AsyncVectorEnv if contender.kind == "async" else ProcessVectorEnv
-    return _gymnasium_batch(kind(makers, contender.num_envs, workers=contender.workers))
+    return _gymnasium_batch(kind(makers, contender.num_envs, options=WorkerOptions(workers=contender.workers)))
 
 
 def _gymnasium_batch(envs: Any) -> Batch:

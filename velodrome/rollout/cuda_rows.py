@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from velodrome.rollout.advantages import advantages_of, discounted_of
 from velodrome.rollout.launch import Kernel
-from velodrome.vector.compile.cuda_loops import cuda
+from velodrome.vector.compile.numba_cuda import cuda
 
 _advantages = cuda.jit(advantages_of, device=True)
 _discounted = cuda.jit(discounted_of, device=True)

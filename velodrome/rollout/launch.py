@@ -15,7 +15,7 @@ THREADS = 128  # per block
 
 def as_array(tensor: torch.Tensor) -> Any:
     """Return a tensor's memory as kernels take it, without a copy."""
-    from velodrome.vector.compile.cuda_loops import SIMULATED, cuda
+    from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
     tensor = tensor.detach()
     if SIMULATED:
@@ -52,13 +52,13 @@ class Kernel:
     @functools.cached_property
     def compiled(self) -> Any:
         """The kernel for this machine."""
-        from velodrome.vector.compile.cuda_loops import SIMULATED, cuda
+        from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
         return cuda.jit(self.function) if SIMULATED else cuda.jit(self.function, fastmath=True)
 
     def __call__(self, threads: int, *arguments: Any) -> None:
         """Launch so many threads; tensors are passed in place."""
-        from velodrome.vector.compile.cuda_loops import SIMULATED, cuda
+        from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
         stream: Any = 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
         passed = [as_array(value) if isinstance(value, torch.Tensor) else value for value in arguments]

@@ -1,6 +1,6 @@
-"""Spaces as arrays: where an observation or an action of each kind of space lies, how it is written and read.
+"""Spaces as arrays: where a value of each kind of space is stored, and how it is written and read.
 
-A Dict or Tuple space is the list of its leaves, in the order of the space; each leaf is one array over all
+A Dict or Tuple space is the list of its leaves, in the order of the space. Each leaf is one array over all
 environments, so that a batch needs no concatenation and fits into shared memory.
 """
 
@@ -63,7 +63,7 @@ def _nest(space: Space, remaining: Any) -> Any:
 
 
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested structure with a function applied to each array of it."""
+    """Return a nested structure with a function applied to each of its arrays."""
     if isinstance(value, dict):
         return {key: map_nested(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -90,7 +90,7 @@ def flat_leaves(space: Space, value: Any) -> list[Any]:
 
 
 def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
-    """Return what writes one environment's value into the arrays of all; it refuses what does not fit."""
+    """Return a function that writes one environment's value into the arrays of all, or refuses what does not fit."""
     if isinstance(space, Dict):
         parts = {key: writer(part, batched[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
 
@@ -141,7 +141,7 @@ def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np
 
 
 def reader(space: Space, batched: Any) -> Read:
-    """Return what reads one environment's value: a copy, since an environment may keep it."""
+    """Return a function that reads one environment's value: a copy, since the environment may keep it."""
     if isinstance(space, Dict):
         parts = {key: reader(part, batched[key]) for key, part in space.spaces.items()}
         return lambda row: {key: read(row) for key, read in parts.items()}
@@ -149,13 +149,13 @@ def reader(space: Space, batched: Any) -> Read:
         reads = [reader(part, batched[index]) for index, part in enumerate(space.spaces)]
         return lambda row: tuple(read(row) for read in reads)
     if not space.shape:
-        # Indexing makes a scalar, which is a copy already.
+        # Indexing gives a scalar, which is a copy already.
         return batched.__getitem__
     return lambda row: batched[row].copy()
 
 
 def take_one(space: Space, batched: Any, row: int) -> Any:
-    """Return a copy of one environment's observation, of the type that its space says."""
+    """Return a copy of one environment's observation, of the type that its space has."""
     if isinstance(space, Dict):
         return {key: take_one(part, batched[key], row) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -168,11 +168,18 @@ def take_rows(batched: Any, rows: Any) -> Any:
     return map_nested(lambda array: array[rows], batched)
 
 
+def resized(array: NDArray, count: int, fill: Any = 0) -> NDArray:
+    """Return a copy with this many rows: the first as they were, new ones filled."""
+    new = np.full((count, *array.shape[1:]), fill, array.dtype)
+    kept = min(count, len(array))
+    new[:kept] = array[:kept]
+    return new
+
+
 def check_spaces(row: int, env: Any, observation_space: Space, action_space: Space) -> None:
     """Refuse an environment whose spaces are not those of the batch."""
-    for name, mine, others in (
-        ("observation", env.observation_space, observation_space), ("action", env.action_space, action_space),
-    ):  # fmt: skip
+    pairs = {"observation": (env.observation_space, observation_space), "action": (env.action_space, action_space)}
+    for name, (mine, others) in pairs.items():
         if mine != others:
             raise BackendError(
                 f"the {name} space of environment {row} is {mine} and that of environment 0 is {others}; a batch needs "

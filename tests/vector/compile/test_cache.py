@@ -104,7 +104,7 @@ def test_two_rewards_side_by_side_keep_apart(first, cache):
         "import json, sys\n"
         "sys.argv = ['', '2.0']\n"
         "from tests.vector.small_rule import rewards_of\n"
-        "from tests.vector.changed_rewards import times\n"
+        "from tests.vector.compile.changed_rewards import times\n"
         "two, three = times(2.0), times(3.0)\n"
         "print(json.dumps([rewards_of(reward) for reward in (two, three, two, three)]))\n"
     )

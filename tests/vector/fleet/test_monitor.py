@@ -164,7 +164,7 @@ def test_rewards_that_a_wrapper_changes_are_what_is_summed():
 CUDA_SCRIPT = """
 import json, sys
 import torch, velodrome as vd
-from velodrome.vector.monitor import VecMonitor
+from velodrome.vector.fleet.monitor import VecMonitor
 found = {}
 for backend in ("native", "cuda"):
     envs = VecMonitor(vd.make_vec("template", 3, backend=backend, seed=5, length=7, check_actions=False), sys.argv[1])

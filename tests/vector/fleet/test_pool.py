@@ -434,7 +434,7 @@ def test_a_failure_to_close_does_not_hit_those_who_need_the_room():
 def test_the_shared_pool_is_one_for_the_process():
     script = """
 from velodrome.errors import ConfigError
-from velodrome.vector.pool import shared_pool
+from velodrome.vector.fleet.pool import shared_pool
 try:
     shared_pool()
 except ConfigError as error:

@@ -85,7 +85,7 @@ def test_what_turns_out_to_be_too_heavy_for_all_of_it_is_refused(weighed):
 MEASURING = """
 import numpy as np
 from tests.vector.foreign_envs import Counting
-from velodrome.vector.pool import EnvPool
+from velodrome.vector.fleet.pool import EnvPool
 
 class Heavy(Counting):
     def __init__(self):

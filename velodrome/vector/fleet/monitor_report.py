@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.vector.fleet.step_times import quantile, seconds_text
+from velodrome.vector.fleet.step_times import quantile
+from velodrome.vector.messages import seconds_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,52 +1,57 @@
-"""Some rows of a batch, each holding one environment: stepped, started anew when an episode ends, replaced on faults.
+"""Hosts environments of other libraries: steps them, starts their next episodes, replaces those that fail.
 
-The serial backend has one such object over all rows; each worker of the others has one over its own.
+The serial backend has one host for all rows of the batch; each worker of the other backends has one for its own rows.
 """
 
 from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from velodrome.vector.infos import RowInfo
 from velodrome.vector.seeding import spread_seed
-from velodrome.vector.space_arrays import WrongValueError, map_nested, writer
-from velodrome.vector.workers.faults import Fault, FaultSettings, Kind
+from velodrome.vector.space_arrays import WrongValueError, writer
+from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.faults import Fault, Kind
+from velodrome.vector.workers.options import WorkerOptions
 
 NANOSECONDS = 1e-9
 
 
-class BatchArrays(NamedTuple):
-    """The arrays of a batch, one row per environment; observations are nested as their space is."""
+class EnvDescription(NamedTuple):
+    """What a batch must know about its environments."""
 
-    observations: Any
-    final_observations: Any  # of the episode that ended in this step; else old
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    step_seconds: NDArray[np.float64]  # of the last call of each environment
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    metadata: dict[str, Any]
+    render_mode: str | None
 
 
 class Interruption(Exception):
     """Raised inside an environment that takes too long."""
 
 
+class HostSettings(NamedTuple):
+    """What a host must know before it makes an environment."""
+
+    makers: list[EnvMaker]
+    mode: AutoresetMode
+    options: WorkerOptions
+    seed: int  # of environments that replace others
+
+
 class EnvHost:
     """Environments by row, and what happens to them."""
 
-    def __init__(
-        self, makers: Sequence[EnvMaker], mode: AutoresetMode, faults: FaultSettings, seed: int, worker: int | None
-    ) -> None:
-        self.makers, self.mode, self.settings, self.seed, self.worker = makers, mode, faults, seed, worker
-        self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, made anew at its reset
+    def __init__(self, settings: HostSettings, worker: int | None) -> None:
+        self.makers, self.mode, self.options, self.seed = settings
+        self.worker = worker
+        self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
         self.restarts: dict[int, int] = {}
         self.faults: list[Fault] = []  # since they were last taken
         self.infos: list[RowInfo] = []  # of this step, where there are any
@@ -56,19 +61,24 @@ class EnvHost:
         self.dropped: set[int] = set()
         self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
 
-    def attach(self, rows: BatchArrays, observation_space: gymnasium.Space) -> None:
+    def attach(self, arrays: BatchArrays, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
-        self.rows = rows
+        self.arrays = arrays
         # Looked up once instead of in every step.
-        self.rewards, self.terminated, self.truncated = rows.rewards, rows.terminated, rows.truncated
-        self.step_seconds = rows.step_seconds
-        self.write = writer(observation_space, rows.observations)
-        self.write_final = writer(observation_space, rows.final_observations, "the last observation")
+        self.rewards, self.terminated, self.truncated = arrays.rewards, arrays.terminated, arrays.truncated
+        self.step_seconds = arrays.step_seconds
+        self.write = writer(observation_space, arrays.observations)
+        self.write_final = writer(observation_space, arrays.final_observations, "the last observation")
+
+    def describe(self, row: int) -> EnvDescription:
+        """Return the description of the environment of a row."""
+        env = self._living(row)
+        return EnvDescription(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
 
     # Make
 
     def make(self, row: int, restarts: int = 0) -> None:
-        """Make the environment of a row; the constructor's exception is the caller's to handle."""
+        """Make the environment of a row; the caller handles exceptions of the constructor."""
         self.current[0] = row + 1
         try:
             maker = self.makers[row % len(self.makers)]
@@ -92,7 +102,7 @@ class EnvHost:
             self.current[0] = row + 1
             try:
                 env.close()
-            except Exception:  # it is being thrown away because it fails
+            except Exception:  # it is discarded because it fails
                 pass
             finally:
                 self.current[0] = 0
@@ -129,7 +139,7 @@ class EnvHost:
         self.step_seconds[row] = (time.perf_counter_ns() - started) * NANOSECONDS
 
     def _end(self, row: int, env: gymnasium.Env, observation: Any, info: dict[str, Any]) -> None:
-        """Keep what an episode ended with, and begin the next one if that is done in the same step."""
+        """Keep the end of an episode, and begin the next one if that happens in the same step."""
         self.ended.append(row)
         if self.mode is AutoresetMode.SAME_STEP:
             self.write_final(row, observation)
@@ -144,7 +154,7 @@ class EnvHost:
             self.infos.append(RowInfo(row, info))
 
     def _pass_over(self, row: int, env: gymnasium.Env | None) -> None:
-        """Begin an episode in place of a step, or leave a dropped row as it is: it earns nothing and never ends."""
+        """Begin an episode in place of a step; a dropped row stays as it is, earns nothing and never ends."""
         if env is not None:
             observation, info = self._reset(row, env, None)
             self.write(row, observation)
@@ -163,7 +173,7 @@ class EnvHost:
     # Reset
 
     def reset(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Start an episode, in a new environment where the old one is broken."""
+        """Start an episode, in a new environment if the old one is broken."""
         if row in self.dropped:
             return
         self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
@@ -190,12 +200,12 @@ class EnvHost:
         while True:
             self.faults.append(fault_of(row, self.worker, error, moment))
             self._discard(row)
-            policy = self.settings.policy
+            policy = self.options.on_fault
             if policy == "raise":
                 return
             if policy == "drop":
                 self.dropped.add(row)
-            elif self.restarts[row] >= self.settings.max_restarts:
+            elif self.restarts[row] >= self.options.max_restarts:
                 return
             try:
                 self._replace(row, moment, options)
@@ -204,7 +214,7 @@ class EnvHost:
                 error = next_error
 
     def _replace(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
-        """Put a new environment into a row, or nothing if it is dropped, and end the episode that broke."""
+        """Put a new environment into a row, or nothing if it is dropped, and end the broken episode."""
         if row in self.dropped:
             self.cut_off(row, moment == "step")
             return
@@ -212,7 +222,7 @@ class EnvHost:
         self._begin_again(row, moment, options)
 
     def replaced(self, row: int) -> None:
-        """Begin with an environment that was made in place of one that was lost with its worker."""
+        """Begin an episode of an environment that replaces one lost with its worker."""
         try:
             self._begin_again(row, "step", None)
         except (Exception, SystemExit) as error:
@@ -236,22 +246,17 @@ class EnvHost:
             self.infos.append(RowInfo(row, first[1], {} if cut else None))
 
     def cut_off(self, row: int, cut: bool = True) -> None:
-        """End the episode of a row that broke: no reward, and its last good observation is its final one."""
-        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, cut
-        if not cut:
-            return
-        if row not in self.ended:
+        """End the episode of a row that broke, unless it was only being reset (not `cut`)."""
+        cut_off(self.arrays, row, cut)
+        if cut and row not in self.ended:
             self.ended.append(row)
-        if self.mode is AutoresetMode.SAME_STEP:
-            last = map_nested(lambda array: array[row].copy(), self.rows.observations)
-            self.write_final(row, last)
-        elif self.mode is AutoresetMode.NEXT_STEP and row not in self.dropped:
+        if cut and self.mode is AutoresetMode.NEXT_STEP and row not in self.dropped:
             self.waiting.add(row)
 
     # For people
 
     def call(self, row: int, name: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        """Return what a method, or an attribute, of an environment gives."""
+        """Return the result of a method, or the value of an attribute, of an environment."""
         self.current[0] = row + 1
         try:
             env = self._living(row)
@@ -273,11 +278,11 @@ class EnvHost:
     def _living(self, row: int) -> gymnasium.Env:
         env = self.envs[row]
         if env is None:
-            raise WrongValueError(f"environment {row} is broken; reset() makes it anew")
+            raise WrongValueError(f"environment {row} is broken; reset() replaces it")
         return env
 
     def close(self) -> None:
-        """Close all environments; one that fails to close does not keep the others from it."""
+        """Close all environments, also after one that fails to close."""
         for row in list(self.envs):
             self._discard(row)
 
