@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.vector.space_arrays import map_nested
+from velodrome.vector.space_arrays import map_nested, on_host
 
 # Keys of infos that tell of the episode that ended in this step.
 FINAL_KEYS = ("final_obs", "final_info")
@@ -32,11 +32,6 @@ def take_apart(infos: dict[str, Any], rows: NDArray[np.int64]) -> dict[int, dict
         for row in chosen.tolist():
             found[row][key] = parts[row]
     return found
-
-
-def on_host(value: Any) -> NDArray:
-    """Return an array, or a tensor of any device, as a NumPy array; that of a tensor is a copy."""
-    return value.detach().to("cpu", copy=True).numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
 def last_observations(infos: dict[str, Any], rows: NDArray[np.int64]) -> list[Any]:

@@ -16,12 +16,12 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, on_host, take_apart
+from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, take_apart
 from velodrome.adapters.gymnasium import from_gymnasium
 from velodrome.envs.contract import state_columns
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError, VelodromeError, did_you_mean
 from velodrome.vector.rule_env import RuleVectorEnv
-from velodrome.vector.space_arrays import map_nested
+from velodrome.vector.space_arrays import map_nested, on_host
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 if TYPE_CHECKING:

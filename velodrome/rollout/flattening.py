@@ -1,4 +1,4 @@
-"""Observations of any space as rows of float32, all environments at once, laid out as gymnasium.spaces.flatten does."""
+"""Observations of any space as rows of float32, for all environments at once, in the order of gymnasium's flatten."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ WriteRows = Callable[[Any, NDArray[np.float32]], None]
 
 
 def flat_size(space: Space) -> int:
-    """Return the floats of a flattened observation, or say that there is no such number."""
+    """Return the floats of a flattened observation, or say that their number is not fixed."""
     try:
         return flatdim(space)
     except (NotImplementedError, ValueError) as error:
         raise BackendError(
-            f"observations of {space} have no fixed size, so that no network of ours can read them; wrap the "
+            f"observations of {space} have no fixed size, so none of our networks can read them; wrap the "
             f"environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
         ) from error
 
 
 def row_writer(space: Space) -> WriteRows:
-    """Return what writes a batch of observations as rows; where a space has parts, they follow each other."""
+    """Return a function that writes a batch of observations as rows; the parts of a space follow each other."""
     if isinstance(space, Box | MultiBinary):
         return lambda batch, rows: np.copyto(rows, np.reshape(batch, rows.shape), casting="unsafe")
     if isinstance(space, Discrete):

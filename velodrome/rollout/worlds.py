@@ -1,4 +1,4 @@
-"""Environments as a learner sees them: tensors in, tensors out, on one device, whatever the backend.
+"""Environments as a learner sees them: tensors in and out, on one device, whatever the backend.
 
 After `step`, the attributes `observation`, `reward`, `terminated` and `truncated` are new; `final` holds the last
 observation of the episodes that ended. They are views that the next step overwrites.
@@ -24,12 +24,12 @@ from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.seeding import spread_seeds
 
-# Names of a rule's statistics whose plain name would be mistaken for another metric.
+# Statistics of a rule whose own name would be mistaken for another metric.
 METRIC_NAMES = {"reward": "return", "return": "equity_return"}
 
 
 class Worlds(ABC):
-    """What every kind shares: sizes, the action space and what became of the episodes that ended."""
+    """What all kinds share: sizes, the action space and the statistics of ended episodes."""
 
     observation: Observation
     final: Observation
@@ -52,14 +52,14 @@ class Worlds(ABC):
         self.high = None if box is None else torch.from_numpy(box.high.astype(np.float32)).to(device)
 
     def legal(self, actions: Tensor) -> Tensor:
-        """Return actions as the environments take them: continuous ones cut at the ends of their range."""
+        """Return actions as the environments take them: continuous ones are clipped to their range."""
         if self.low is None or self.high is None:
             return actions
         return torch.minimum(torch.maximum(actions, self.low), self.high)
 
     @abstractmethod
     def reset(self, seed: int) -> None:
-        """Start all episodes; what environment i draws depends on (seed, i) only."""
+        """Start all episodes; what environment i draws depends only on (seed, i)."""
 
     @abstractmethod
     def step(self, actions: Tensor) -> None:
@@ -67,13 +67,13 @@ class Worlds(ABC):
 
     @abstractmethod
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments: the first keep their episodes, new ones begin theirs.
+        """Go on with this many environments: the first keep their episodes, new ones begin theirs.
 
-        The tensors are new ones afterwards. Statistics of episodes that ended before stay until they are taken.
+        The tensors are replaced. Statistics of episodes that have ended stay until they are taken.
         """
 
     def take_episodes(self) -> dict[str, float]:
-        """Return the mean of every statistic over the episodes that ended since the last call, and their count."""
+        """Return the count of episodes that ended since the last call, and the mean of each of their statistics."""
         sums = self.sums.tolist()
         self.sums.zero_()
         count = sums[0]
@@ -84,7 +84,7 @@ class Worlds(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Return what a bit-identical continuation needs; empty if the environments cannot tell."""
+        """Return what a bit-identical continuation needs; empty if the environments cannot be saved."""
 
     @abstractmethod
     def load_state(self, tensors: dict[str, Tensor]) -> None:
@@ -124,7 +124,7 @@ class RuleWorlds(Worlds):
             self.sums[1:] += torch.from_numpy(statistics[ended].sum(axis=0))
 
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments."""
+        """Go on with this many environments."""
         self.envs.resize(num_envs)  # type: ignore[attr-defined]
         self._attach()
 
@@ -154,7 +154,7 @@ class RuleWorlds(Worlds):
 
 
 class CudaWorlds(Worlds):
-    """Rule environments on a GPU; a step is kernel launches and nothing else, so that a CUDA graph can hold it."""
+    """Rule environments on a GPU; a step is nothing but kernel launches, so that a CUDA graph can hold it."""
 
     def __init__(self, envs: Any, dtype: torch.dtype = torch.float32) -> None:
         world = envs.world
@@ -186,12 +186,12 @@ class CudaWorlds(Worlds):
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
 
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments; graphs that were captured are of the old ones."""
+        """Go on with this many environments; graphs captured before belong to the old ones."""
         self.envs.resize(num_envs)  # type: ignore[attr-defined]
         self._attach()
 
     def seconds_of_steps(self, actions: Tensor) -> float:
-        """Return how long these steps, [steps, n], take on the device as a graph; everything is then put back."""
+        """Return how long these steps, [steps, n], take on the device as a graph; the state is restored afterwards."""
         saved, sums = self.state(), self.sums.clone()
         graph = torch.cuda.CUDAGraph()
         with capture(graph):
@@ -231,7 +231,7 @@ class CudaWorlds(Worlds):
 class ForeignWorlds(Worlds):
     """Any gymnasium VectorEnv that starts the next episode in the step that ends one; observations are flattened.
 
-    Such environments cannot be saved: a run that resumes starts new episodes.
+    Such environments cannot be saved, so a resumed run starts new episodes.
     """
 
     def __init__(self, envs: VectorEnv, device: torch.device | str = "cpu") -> None:
@@ -252,10 +252,8 @@ class ForeignWorlds(Worlds):
     def _attach(self) -> None:
         n = self.num_envs = self.envs.num_envs
         # Written on the host; a GPU gets copies. The order is that of the tensors below.
-        host = [
-            *(torch.zeros((n, self.shape.values)) for _ in range(2)),
-            torch.zeros(n), *(torch.zeros(n, dtype=torch.bool) for _ in range(2)),
-        ]  # fmt: skip
+        rows = [torch.zeros((n, self.shape.values)) for _ in range(2)]
+        host = [*rows, torch.zeros(n), torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)]
         self._rows, self._final_rows, *self._results = (tensor.numpy() for tensor in host)
         self._ended = np.zeros(n, bool)
         placed = [tensor.to(self.device) for tensor in host]  # the same tensors on the CPU
@@ -264,13 +262,13 @@ class ForeignWorlds(Worlds):
         self.reward, self.terminated, self.truncated = placed[2:]
 
     def _send(self) -> None:
-        """Copy what was written to the device, if that is another."""
+        """Copy what was written on the host to the device, if that is another."""
         for target, source in self._copies:
             target.copy_(source)
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i has the seed `spread_seed(seed, i)`."""
-        seeds: Any = spread_seeds(seed, self.num_envs)  # Gymnasium's annotation has forgotten that lists are legal
+        seeds: Any = spread_seeds(seed, self.num_envs)  # lists are legal, though Gymnasium's annotation omits them
         self.write_rows(self.envs.reset(seed=seeds)[0], self._rows)
         self.returns[:], self.lengths[:] = 0.0, 0
         self._send()
@@ -289,7 +287,7 @@ class ForeignWorlds(Worlds):
         self._send()
 
     def _finish(self, rows: NDArray[np.int64], final: Any) -> None:
-        """Keep the last observations of the episodes that ended in some rows, and count them."""
+        """Keep the last observations of the episodes that ended in these rows, and count them."""
         if isinstance(final, np.ndarray) and final.dtype == object:  # Gymnasium keeps them one by one
             last = np.empty((len(rows), self.shape.values), np.float32)
             self.write_rows(stacked(self.space, list(final[rows])), last)
@@ -300,12 +298,12 @@ class ForeignWorlds(Worlds):
         self.returns[rows], self.lengths[rows] = 0.0, 0
 
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments."""
-        # Not getattr(envs, …): Gymnasium's wrappers would pass it on and keep arrays of the old size themselves.
+        """Go on with this many environments."""
+        # Not getattr(envs, …): Gymnasium's wrappers pass it on but keep arrays of the old size themselves.
         if not hasattr(type(self.envs), "resize"):
             raise BackendError(
                 f"{type(self.envs).__name__} cannot change its number of environments from {self.num_envs} to "
-                f"{num_envs}; make them with vd.make_vec(…, backend='serial', 'process' or 'async'), whose can."
+                f"{num_envs}; make them with vd.make_vec(…, backend='serial', 'process' or 'async')."
             )
         before, results = self._final_rows, self._results
         observations = self.envs.resize(num_envs)  # type: ignore[attr-defined]
@@ -320,16 +318,16 @@ class ForeignWorlds(Worlds):
         self._send()
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing: what is inside these environments is not known."""
+        """Return nothing: the state of these environments is not known."""
         return {}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Refuse: `state` has nothing to continue from."""
-        raise BackendError("environments of other libraries cannot be saved, and so not be continued; reset them")
+        raise BackendError("environments of other libraries cannot be saved or continued; reset them")
 
 
 def rule_shape(envs: RuleVectorEnv) -> ObservationShape:
-    """Return the size of a rule environment's observations; they must be asked for by cursor."""
+    """Return the size of a rule environment's observations, which must be of the kind "cursor"."""
     if envs.observation != "cursor":
         raise BackendError(f"observation = {envs.observation!r}: a learner reads windows by cursor; use 'cursor'.")
     return ObservationShape(len(envs.world.observed), envs.world.window_shapes, envs.world.instruments)

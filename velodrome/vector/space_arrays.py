@@ -168,6 +168,11 @@ def take_rows(batched: Any, rows: Any) -> Any:
     return map_nested(lambda array: array[rows], batched)
 
 
+def on_host(value: Any) -> NDArray:
+    """Return an array, or a tensor on any device, as a NumPy array; that of a tensor is a copy."""
+    return value.detach().to("cpu", copy=True).numpy() if hasattr(value, "detach") else np.asarray(value)
+
+
 def resized(array: NDArray, count: int, fill: Any = 0) -> NDArray:
     """Return a copy with this many rows: the first as they were, new ones filled."""
     new = np.full((count, *array.shape[1:]), fill, array.dtype)

@@ -37,6 +37,7 @@ from velodrome.vector.workers.autotune import (
 from velodrome.vector.workers.env_maker import environment_makers
 from velodrome.vector.workers.faults import EnvironmentFaultError
 from velodrome.vector.workers.measuring import RING, Clocks, RowCost, seconds_of
+from velodrome.vector.workers.options import WorkerOptions
 from velodrome.vector.workers.process import ProcessVectorEnv
 from velodrome.vector.workers.serial import SerialVectorEnv
 
@@ -305,9 +306,8 @@ def interleaved_rates(env: Any, num_envs: int, seconds: float, rounds: int) -> d
     makers = environment_makers(env, {})
     with ExitStack() as stack:
         batches: dict[str, Any] = {"serial": SerialVectorEnv(makers, num_envs)}
-        batches |= {
-            candidate_name(w): ProcessVectorEnv(makers, num_envs, workers=w) for w in (1, *worker_counts(num_envs))
-        }
+        for count in (1, *worker_counts(num_envs)):
+            batches[candidate_name(count)] = ProcessVectorEnv(makers, num_envs, options=WorkerOptions(workers=count))
         for envs in batches.values():
             stack.callback(envs.close)
             envs.reset(seed=0)
