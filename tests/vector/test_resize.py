@@ -109,7 +109,7 @@ def test_a_batch_says_its_backend(backend):
     assert vd.make_vec("template", 2, backend=backend).backend == backend
 
 
-def test_nothing_is_compiled_anew():
+def test_nothing_is_compiled_again():
     envs = vd.make_vec("trading", 4, market=small_market(), episode_length=5, threads=1)
     envs.reset(seed=0)
     envs.step(np.zeros(4, np.int64))

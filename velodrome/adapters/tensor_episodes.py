@@ -1,4 +1,4 @@
-"""Vector environments in terms of torch tensors: on the host, and on a device from which nothing is read back."""
+"""Vector environments as torch tensors: on the host, or on a device from which nothing is read back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUTSIDE = "an action lies outside its space; clip or mask the policy's output (c
 
 
 class Stepped(NamedTuple):
-    """What a step gave, one row per environment; `observations` are the last ones where an episode ended."""
+    """What a step returned, one row per environment; where an episode ended, `observations` has its last one."""
 
     observations: Any
     rewards: Tensor  # [n] float32
@@ -28,7 +28,7 @@ class Stepped(NamedTuple):
 
 
 class Episodes(Protocol):
-    """Vector environments in terms of tensors; what is returned is the caller's to keep."""
+    """Vector environments as tensors; the caller may keep what is returned."""
 
     def begin(self, seed: int | None) -> None:
         """Begin new episodes of all environments."""
@@ -37,14 +37,14 @@ class Episodes(Protocol):
         """Step all environments."""
 
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where that just happened because the last one ended."""
+        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
 
     def observations(self) -> Any:
         """Return the observations that the next step starts from."""
 
 
 class HostEpisodes:
-    """Environments that take and give NumPy arrays: all but those of the cuda backend."""
+    """Environments that take and return NumPy arrays: all but those of the cuda backend."""
 
     def __init__(self, envs: VectorEnv) -> None:
         self.envs = envs
@@ -79,7 +79,7 @@ class HostEpisodes:
         )
 
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where that just happened because the last one ended."""
+        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
         chosen = rows.detach().cpu().numpy()
         still = chosen & ~self._begun
         if still.any():
@@ -94,7 +94,7 @@ class HostEpisodes:
 
 
 class DeviceEpisodes:
-    """Environments of the cuda backend. Nothing here asks the device for a value, which would wait for it."""
+    """Environments of the cuda backend. Nothing here reads a value back, which would wait for the device."""
 
     def __init__(self, envs: VectorEnv, rule: Any) -> None:
         import torch
@@ -136,13 +136,13 @@ class DeviceEpisodes:
         return Stepped(observations, rewards.clone(), terminated.clone(), truncated.clone())
 
     def settle(self) -> None:
-        """Take the episodes that began in the last step for asked for: what `restart` of exactly these does."""
+        """Accept the episodes that began in the last step, as `restart` of exactly these rows would."""
         import torch
 
         self._begun = torch.zeros_like(self._begun)
 
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where that just happened because the last one ended."""
+        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
         rows = rows.to(self.device)
         still = rows & ~self._begun
         self._begun = self._begun & ~rows
@@ -150,7 +150,7 @@ class DeviceEpisodes:
             begin_on_device(self.rule, still)
             self._seen = self.rule._observations()
         elif bool(still.any()):
-            # A wrapper may change observations: only its own reset() knows the first ones, and it takes no empty mask.
+            # A wrapper may change observations, so its own reset() must give the first ones; it takes no empty mask.
             self._seen, _ = self.envs.reset(options={"reset_mask": still})
 
     def observations(self) -> Any:
@@ -159,7 +159,7 @@ class DeviceEpisodes:
 
 
 def begin_on_device(rule: Any, rows: Tensor) -> None:
-    """Begin episodes in rows, [n] bool on the device, maybe in none; reset() would read its mask on the host."""
+    """Begin episodes in rows, [n] bool on the device, perhaps in none; reset() would read the mask on the host."""
     arguments = (rule._array(rows), rule._memory, rule._tables, rule._params, rule._out)
     rule._launch(rule._kernels.reset, rule._grid, *arguments)
     rule._gather(after_step=False)

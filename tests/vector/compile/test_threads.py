@@ -73,7 +73,7 @@ def ended(length: int, threads: int) -> tuple[list[int], NativeVectorEnv]:
 
 @needs_cores
 def test_a_loop_that_has_the_name_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
-    """Numba names loops by a count of its own, which begins anew in every process that compiles one."""
+    """Numba names loops by a count of its own, which starts again in every process that compiles one."""
     lengths = (6, 7)
     program = "import sys; from tests.vector.compile.test_threads import ended; ended(int(sys.argv[1]), 1)"
     for length in lengths:
