@@ -457,7 +457,7 @@ def test_a_killed_process_leaves_its_episodes(tmp_path):
     script = textwrap.dedent(
         """
         import os, signal, sys
-        from tests.vector.test_monitor import VecMonitor, counting, play
+        from tests.vector.fleet.test_monitor import VecMonitor, counting, play
         envs = VecMonitor(counting((2, 2)), sys.argv[1])
         envs.reset()
         play(envs, 20)

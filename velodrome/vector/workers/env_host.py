@@ -5,8 +5,10 @@ The serial backend has one host for all rows of the batch; each worker of the ot
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -79,12 +81,9 @@ class EnvHost:
 
     def make(self, row: int, restarts: int = 0) -> None:
         """Make the environment of a row; the caller handles exceptions of the constructor."""
-        self.current[0] = row + 1
-        try:
+        with self._calling(row):
             maker = self.makers[row % len(self.makers)]
             self.envs[row] = maker(checked=row == 0 and restarts == 0)
-        finally:
-            self.current[0] = 0
         self.restarts[row] = max(restarts, self.restarts.get(row, 0))
 
     def remove(self, row: int) -> None:
@@ -98,14 +97,19 @@ class EnvHost:
 
     def _discard(self, row: int) -> None:
         env, self.envs[row] = self.envs[row], None
+        # It may be discarded because it fails, so an error in closing it says nothing new.
         if env is not None:
-            self.current[0] = row + 1
-            try:
+            with contextlib.suppress(Exception), self._calling(row):
                 env.close()
-            except Exception:  # it is discarded because it fails
-                pass
-            finally:
-                self.current[0] = 0
+
+    @contextlib.contextmanager
+    def _calling(self, row: int) -> Iterator[None]:
+        """Say that the environment of a row is being called, so that the call can be timed and interrupted."""
+        self.current[0] = row + 1
+        try:
+            yield
+        finally:
+            self.current[0] = 0
 
     # Step
 
@@ -181,17 +185,13 @@ class EnvHost:
         try:
             if self.envs[row] is None:
                 self.make(row, self.restarts[row])
-            self.current[0] = row + 1
-            env = self.envs[row]
-            assert env is not None
-            observation, info = self._reset(row, env, seed, options=options)
+            with self._calling(row):
+                observation, info = self._reset(row, self._living(row), seed, options=options)
             self.write(row, observation)
             if info:
                 self.infos.append(RowInfo(row, info))
         except (Exception, SystemExit) as error:
             self._failed(row, error, "reset", options)
-        finally:
-            self.current[0] = 0
 
     # Faults
 
@@ -233,13 +233,8 @@ class EnvHost:
         self.fresh_seeds[row] = spread_seed(self.seed, row, self.restarts[row])
         first: tuple[Any, dict[str, Any]] | None = None
         if moment == "reset" or self.mode is AutoresetMode.SAME_STEP:
-            self.current[0] = row + 1
-            try:
-                env = self.envs[row]
-                assert env is not None
-                first = self._reset(row, env, None, options=options)
-            finally:
-                self.current[0] = 0
+            with self._calling(row):
+                first = self._reset(row, self._living(row), None, options=options)
         self.cut_off(row, cut)
         if first is not None:
             self.write(row, first[0])
@@ -257,23 +252,17 @@ class EnvHost:
 
     def call(self, row: int, name: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
         """Return the result of a method, or the value of an attribute, of an environment."""
-        self.current[0] = row + 1
-        try:
+        with self._calling(row):
             env = self._living(row)
             if name == "render":
                 return env.render()
             value = env.get_wrapper_attr(name)
             return value(*arguments, **keywords) if callable(value) else value
-        finally:
-            self.current[0] = 0
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """Set an attribute of an environment."""
-        self.current[0] = row + 1
-        try:
+        with self._calling(row):
             self._living(row).set_wrapper_attr(name, value)
-        finally:
-            self.current[0] = 0
 
     def _living(self, row: int) -> gymnasium.Env:
         env = self.envs[row]

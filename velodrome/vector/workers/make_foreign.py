@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,12 @@ from velodrome.vector.messages import tell
 from velodrome.vector.workers.env_maker import UnpicklableError, environment_makers
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 from velodrome.vector.workers.options import FOREIGN_BACKENDS, PROCESS_OPTIONS, WorkerOptions, backend_name
+
+CLASSES = {
+    "serial": ("serial", "SerialVectorEnv"),
+    "process": ("process", "ProcessVectorEnv"),
+    "async": ("asynchronous", "AsyncVectorEnv"),
+}
 
 
 def make_foreign(
@@ -45,7 +52,7 @@ def make_foreign(
     shared["options"] = options
     if backend != "serial":
         try:
-            return _in_processes(backend)(makers, num_envs, **shared)
+            return _backend_class(backend)(makers, num_envs, **shared)
         except UnpicklableError as error:
             if backend == "async":
                 raise BackendError(
@@ -54,16 +61,10 @@ def make_foreign(
             tell(f"backend 'process' cannot serve: {error}. The environments run in this process instead ('serial').")
     for name, value in idle.items():
         tell(f"{name} = {value!r} has no effect: the environments run in this process, without workers")
-    from velodrome.vector.workers.serial import SerialVectorEnv
-
-    return SerialVectorEnv(makers, num_envs, **shared)
+    return _backend_class("serial")(makers, num_envs, **shared)
 
 
-def _in_processes(backend: str) -> Any:
-    if backend == "async":
-        from velodrome.vector.workers.asynchronous import AsyncVectorEnv
-
-        return AsyncVectorEnv
-    from velodrome.vector.workers.process import ProcessVectorEnv
-
-    return ProcessVectorEnv
+def _backend_class(backend: str) -> Any:
+    """Import a backend when it is needed."""
+    module, name = CLASSES[backend]
+    return getattr(importlib.import_module(f"velodrome.vector.workers.{module}"), name)

@@ -17,7 +17,7 @@ from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import Fault
 from velodrome.vector.workers.worker.parent_side import WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import MAILED, Command
-from velodrome.vector.workers.worker_env import WorkerVectorEnv
+from velodrome.vector.workers.worker_env import Lost, WorkerVectorEnv
 
 MEMORY_LOOKS = 1.0  # seconds between looks at the memory of workers, if it has a limit
 
@@ -53,26 +53,14 @@ class ProcessVectorEnv(WorkerVectorEnv):
         self._finish_step()
         self._revive(rows)
         seed_of = dict(zip(rows, seeds, strict=True))
-        asked: list[WorkerHandle] = []
-        lost: list[tuple[WorkerHandle, WorkerLostError]] = []
-        for worker in self.workers:
-            own = [row for row in worker.rows if row in seed_of]
-            if own:
-                try:
-                    worker.ask("reset", own, [seed_of[row] for row in own], options)
-                    asked.append(worker)
-                except WorkerLostError as error:
-                    lost.append((worker, error))
-        mails = []
-        for worker in asked:
-            try:
-                mail = worker.answer()
-                if mail is not None:
-                    mails.append((worker, mail))
-            except WorkerLostError as error:
-                error.moment = "reset"
-                lost.append((worker, error))
+        own = self._rows_by_worker(rows)
+        answers, lost = self._ask_workers(
+            {index: ("reset", mine, [seed_of[row] for row in mine], options) for index, mine in own.items()}
+        )
+        for _, error in lost:
+            error.moment = "reset"
         self._broken -= set(rows)
+        mails = [(worker, mail) for worker, mail in answers if mail is not None]
         return self._gather(mails, lost, Resetting(frozenset(rows), options))
 
     def _revive(self, rows: list[int]) -> None:
@@ -141,10 +129,7 @@ class ProcessVectorEnv(WorkerVectorEnv):
     # Infos and faults
 
     def _gather(
-        self,
-        mails: list[tuple[WorkerHandle, Any]],
-        lost: list[tuple[WorkerHandle, WorkerLostError]],
-        reset: Resetting | None = None,
+        self, mails: list[tuple[WorkerHandle, Any]], lost: list[Lost], reset: Resetting | None = None
     ) -> dict[str, Any]:
         """Return the infos of a step, or of a reset, after replacing what was lost."""
         news = News({}, [], [])

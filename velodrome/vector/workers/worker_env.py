@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from velodrome.errors import BackendError
@@ -26,7 +26,7 @@ from velodrome.vector.workers.worker.protocol import SharedLayout, SharedView, c
 from velodrome.vector.workers.worker.shared_memory import SharedBlock, size_of
 from velodrome.vector.workers.worker.wakeups import spin_seconds
 
-Question = Callable[[WorkerHandle, list[int]], None]
+Lost = tuple[WorkerHandle, WorkerLostError]
 
 
 class WorkerVectorEnv(ForeignVectorEnv):
@@ -120,20 +120,10 @@ class WorkerVectorEnv(ForeignVectorEnv):
 
     def _make_rows(self, rows: dict[int, list[tuple[int, int]]]) -> None:
         """Let workers make environments, (row, restarts) each, all at the same time; raise if one cannot be made."""
-        faults: list[Fault] = []
-        asked = []
-        for worker in self.workers:
-            try:
-                if rows.get(worker.index):
-                    worker.ask("make", rows[worker.index], self.layout)
-                    asked.append(worker)
-            except WorkerLostError as lost:
-                faults.append(start_fault(worker, lost))
-        for worker in asked:
-            try:
-                faults += worker.answer()
-            except WorkerLostError as lost:
-                faults.append(start_fault(worker, lost))
+        questions = {index: ("make", own, self.layout) for index, own in rows.items() if own}
+        answers, lost = self._ask_workers(questions)
+        faults = [fault for _, failed in answers for fault in failed]
+        faults += [start_fault(worker, error) for worker, error in lost]
         if faults:
             self.faults += faults
             self._broken |= {fault.environment for fault in faults}
@@ -163,37 +153,54 @@ class WorkerVectorEnv(ForeignVectorEnv):
         """Wait for the end of a step that was begun, if there is one."""
         raise NotImplementedError
 
-    def _ask_rows(self, rows: list[int], question: Question) -> dict[int, Any]:
+    def _ask_workers(self, questions: dict[int, tuple]) -> tuple[list[tuple[WorkerHandle, Any]], list[Lost]]:
+        """Ask workers, by index, all at the same time; return their answers, and the workers that were lost."""
+        asked: list[WorkerHandle] = []
+        answers: list[tuple[WorkerHandle, Any]] = []
+        lost: list[Lost] = []
+        refused: list[BackendError] = []
+        for worker in (worker for worker in self.workers if worker.index in questions):
+            try:
+                worker.ask(*questions[worker.index])
+                asked.append(worker)
+            except WorkerLostError as error:
+                lost.append((worker, error))
+        for worker in asked:
+            try:
+                answers.append((worker, worker.answer()))
+            except WorkerLostError as error:
+                lost.append((worker, error))
+            except BackendError as error:  # the others' answers are on their way and must be taken
+                refused.append(error)
+        if refused:
+            raise refused[0]
+        return answers, lost
+
+    def _ask_rows(self, rows: list[int], question: Callable[[list[int]], tuple]) -> dict[int, Any]:
         """Ask each worker about those of the rows that it has; return the answers by row."""
         self._finish_step()
-        wanted = set(rows)
-        asked = []
-        problems: list[BackendError] = []
-        for worker in self.workers:
-            own = [row for row in worker.rows if row in wanted]
-            if own:
-                try:
-                    self._set_up(worker, lambda worker, own=own: question(worker, own))  # type: ignore[misc]
-                    asked.append((worker, own))
-                except BackendError as error:  # the others' answers are on their way and must be taken
-                    problems.append(error)
+        own = self._rows_by_worker(rows)
+        answers, lost = self._ask_workers({index: question(mine) for index, mine in own.items()})
+        for worker, error in lost:
+            raise EnvironmentFaultError([start_fault(worker, error)], "The worker could not be set up.") from error
         found: dict[int, Any] = {}
-        for worker, own in asked:
-            try:
-                found |= dict(zip(own, self._set_up(worker, WorkerHandle.answer) or [None] * len(own), strict=True))
-            except BackendError as error:
-                problems.append(error)
-        if problems:
-            raise problems[0]
+        for worker, answer in answers:
+            mine = own[worker.index]
+            found |= dict(zip(mine, answer or [None] * len(mine), strict=True))
         return found
 
+    def _rows_by_worker(self, rows: Iterable[int]) -> dict[int, list[int]]:
+        wanted = set(rows)
+        own = {worker.index: [row for row in worker.rows if row in wanted] for worker in self.workers}
+        return {index: mine for index, mine in own.items() if mine}
+
     def _call_rows(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        found = self._ask_rows(rows, lambda worker, own: worker.ask("call", own, name, arguments, keywords))
+        found = self._ask_rows(rows, lambda own: ("call", own, name, arguments, keywords))
         return [found[row] for row in rows]
 
     def _set_rows(self, rows: list[int], name: str, values: list[Any]) -> None:
         value_of = dict(zip(rows, values, strict=True))
-        self._ask_rows(rows, lambda worker, own: worker.ask("set_attribute", own, name, [value_of[row] for row in own]))
+        self._ask_rows(rows, lambda own: ("set_attribute", own, name, [value_of[row] for row in own]))
 
     # Size
 
