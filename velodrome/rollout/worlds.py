@@ -92,23 +92,27 @@ class Worlds(ABC):
 
 
 class RuleWorlds(Worlds):
-    """Rule environments on the CPU, read in place."""
+    """Rule environments, read in place: here on the CPU, in `CudaWorlds` on a GPU."""
 
-    def __init__(self, envs: NativeVectorEnv) -> None:
-        world = envs.world
-        super().__init__(envs, torch.device("cpu"), rule_shape(envs), world.statistics)
+    envs: Any
+
+    def __init__(self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32) -> None:
+        world, device = envs.world, getattr(envs, "device", torch.device("cpu"))
+        super().__init__(envs, device, rule_shape(envs), world.statistics)
         if world.window_shapes:
-            self.bank = WindowBank(world.windows, world.cursors)
+            self.bank = WindowBank(world.windows, world.cursors, device, dtype)
         self._attach()
 
     def _attach(self) -> None:
         self.num_envs = self.envs.num_envs
-        out = self.envs.buffers.out  # type: ignore[attr-defined]
+        blocks, out = self.envs.buffers.blocks, self.envs.buffers.out
         self.observation = rule_observation(self, out.observations, out.cursors)
         self.final = rule_observation(self, out.final_observations, out.final_cursors)
-        self.reward, self.terminated, self.truncated = map(
-            torch.from_numpy, (out.rewards, out.terminated, out.truncated)
-        )
+        results = (out.rewards, out.terminated, out.truncated, out.statistics)
+        self.reward, self.terminated, self.truncated, self.statistics = map(as_tensor, results)
+        # As bytes; what is on a device is bytes already.
+        self._blocks = as_tensor(blocks if isinstance(blocks, Tensor) else blocks.view(np.ndarray).view(np.uint8))
+        self._saved = {"observations": as_tensor(out.observations), "cursors": as_tensor(out.cursors)}
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i draws from the stream (seed, i)."""
@@ -120,75 +124,44 @@ class RuleWorlds(Worlds):
         if infos:
             ended = infos["_statistics"]
             self.sums[0] += int(ended.sum())
-            statistics = self.envs.buffers.out.statistics  # type: ignore[attr-defined]
-            self.sums[1:] += torch.from_numpy(statistics[ended].sum(axis=0))
+            self.sums[1:] += torch.from_numpy(self.envs.buffers.out.statistics[ended].sum(axis=0))
 
     def resize(self, num_envs: int) -> None:
-        """Go on with this many environments."""
-        self.envs.resize(num_envs)  # type: ignore[attr-defined]
+        """Go on with this many environments; graphs captured before belong to the old ones."""
+        self.envs.resize(num_envs)
         self._attach()
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of all environments and the last observations."""
-        buffers = self.envs.buffers  # type: ignore[attr-defined]
-        out = buffers.out
-        return {
-            "blocks": torch.from_numpy(buffers.blocks.view(np.ndarray).view(np.uint8).copy()),
-            "observations": torch.from_numpy(out.observations.copy()),
-            "cursors": torch.from_numpy(out.cursors.copy()),
-        }
+        saved = {"blocks": self._blocks, **self._saved}
+        return {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in saved.items()}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        buffers = self.envs.buffers  # type: ignore[attr-defined]
-        blocks = buffers.blocks.view(np.ndarray).view(np.uint8)
-        if tensors["blocks"].shape != blocks.shape:
+        if tensors["blocks"].shape != self._blocks.shape:
             raise ConfigError(
                 f"The saved state of the environments has {tensors['blocks'].numel()} bytes and these have "
-                f"{blocks.size}: another environment, other parameters or another num_envs made it."
+                f"{self._blocks.numel()}: another environment, other parameters or another num_envs made it."
             )
-        blocks[:] = tensors["blocks"].numpy()
-        buffers.out.observations[:] = tensors["observations"].numpy()
-        buffers.out.cursors[:] = tensors["cursors"].numpy()
-        self.envs.mark_begun()  # type: ignore[attr-defined]
+        for name, tensor in {"blocks": self._blocks, **self._saved}.items():
+            tensor.copy_(tensors[name])
+        self.envs.mark_begun()
 
 
-class CudaWorlds(Worlds):
+class CudaWorlds(RuleWorlds):
     """Rule environments on a GPU; a step is nothing but kernel launches, so that a CUDA graph can hold it."""
 
-    def __init__(self, envs: Any, dtype: torch.dtype = torch.float32) -> None:
-        world = envs.world
-        super().__init__(envs, envs.device, rule_shape(envs), world.statistics)
-        if world.window_shapes:
-            self.bank = WindowBank(world.windows, world.cursors, envs.device, dtype)
+    def __init__(self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(envs, dtype)
         from velodrome.rollout.cuda_rows import count_ended
 
         self.count_ended = count_ended
-        self._attach()
-
-    def _attach(self) -> None:
-        envs: Any = self.envs
-        self.num_envs = envs.num_envs
-        out = envs.buffers.out
-        self.observation = rule_observation(self, out.observations, out.cursors)
-        self.final = rule_observation(self, out.final_observations, out.final_cursors)
-        self.reward, self.terminated, self.truncated = out.rewards, out.terminated, out.truncated
-        self.statistics = out.statistics
-        self.actions_taken = envs._shape_of_actions()  # [n], or [n, size]
-
-    def reset(self, seed: int) -> None:
-        """Start all episodes; environment i draws from the stream (seed, i)."""
-        self.envs.reset(seed=seed)
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        self.envs.step_kernels(self.legal(actions).reshape(self.actions_taken))  # type: ignore[attr-defined]
+        shape = self.envs._shape_of_actions()  # [n], or [n, size]
+        self.envs.step_kernels(self.legal(actions).reshape(shape))
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
-
-    def resize(self, num_envs: int) -> None:
-        """Go on with this many environments; graphs captured before belong to the old ones."""
-        self.envs.resize(num_envs)  # type: ignore[attr-defined]
-        self._attach()
 
     def seconds_of_steps(self, actions: Tensor) -> float:
         """Return how long these steps, [steps, n], take on the device as a graph; the state is restored afterwards."""
@@ -206,26 +179,6 @@ class CudaWorlds(Worlds):
         self.load_state(saved)
         self.sums.copy_(sums)
         return begin.elapsed_time(end) / 1e3
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the state of all environments and the last observations."""
-        out = self.envs.buffers.out  # type: ignore[attr-defined]
-        blocks = self.envs.buffers.blocks  # type: ignore[attr-defined]
-        return {
-            "blocks": blocks.cpu().clone(),
-            "observations": out.observations.cpu().clone(memory_format=torch.contiguous_format),
-            "cursors": out.cursors.cpu().clone(),
-        }
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Continue from what `state` returned."""
-        buffers = self.envs.buffers  # type: ignore[attr-defined]
-        if tensors["blocks"].shape != buffers.blocks.shape:
-            raise ConfigError("The saved state is of another environment, other parameters or another num_envs.")
-        buffers.blocks.copy_(tensors["blocks"])
-        buffers.out.observations.copy_(tensors["observations"])
-        buffers.out.cursors.copy_(tensors["cursors"])
-        self.envs.mark_begun()  # type: ignore[attr-defined]
 
 
 class ForeignWorlds(Worlds):
@@ -335,8 +288,12 @@ def rule_shape(envs: RuleVectorEnv) -> ObservationShape:
 
 def rule_observation(worlds: Worlds, observations: Any, cursors: Any) -> Observation:
     """Return a rule environment's buffers as an observation, without a copy."""
-    values, bars = (part if isinstance(part, Tensor) else torch.from_numpy(part) for part in (observations, cursors))
-    return Observation(values, bars if worlds.bank is not None else None)
+    return Observation(as_tensor(observations), as_tensor(cursors) if worlds.bank is not None else None)
+
+
+def as_tensor(buffer: Any) -> Tensor:
+    """Return a buffer as a tensor, without a copy."""
+    return buffer if isinstance(buffer, Tensor) else torch.from_numpy(buffer)
 
 
 def make_worlds(envs: VectorEnv, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Worlds:
