@@ -1,6 +1,6 @@
 """Plain Python and compiled code agree to the bit on trading worlds, markets and actions that Hypothesis draws.
 
-Numbers and modes are values at run time: nothing is compiled anew for an example.
+Numbers and modes are values at run time: nothing is compiled again for an example.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def make_few_environments(config: RunConfig, num_envs: int) -> Any:
     options = environment_options(config, None, num_envs, "cpu")
     if config.vector.env_type == "auto" and not is_rule(config.env):
         # A few episodes are not worth a measurement; faults are treated as in training.
-        fault_options = {name: options[name] for name in ("on_fault", "max_restarts")}
+        fault_options = {name: value for name, value in options.items() if name in ("on_fault", "max_restarts")}
         options = {"backend": "serial", "seed": config.seed, **fault_options, **config.params}
     return make_vec(config.env, num_envs, **options)
 

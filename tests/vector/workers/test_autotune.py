@@ -21,24 +21,23 @@ from hypothesis import strategies as st
 from velodrome.bench.vector_contenders import travel_by_value
 from velodrome.bench.vector_envs import TimedEnv
 from velodrome.errors import ConfigError
-from velodrome.vector.fleet import autotune
-from velodrome.vector.fleet.autotune import (
-    Clocks,
+from velodrome.vector.make import make_vec
+from velodrome.vector.messages import seconds_text
+from velodrome.vector.workers import autotune
+from velodrome.vector.workers.autotune import (
     Recommendation,
-    RowCost,
     candidate_name,
     chosen,
     predict,
     recommend,
     recommend_backend,
-    seconds_of,
-    seconds_text,
     worker_counts,
     worth_a_trial,
 )
-from velodrome.vector.make import make_vec
+from velodrome.vector.workers.env_maker import environment_makers
 from velodrome.vector.workers.faults import EnvironmentFaultError
-from velodrome.vector.workers.makers import environment_makers
+from velodrome.vector.workers.measuring import RING, Clocks, RowCost, seconds_of
+from velodrome.vector.workers.options import WorkerOptions
 from velodrome.vector.workers.process import ProcessVectorEnv
 from velodrome.vector.workers.serial import SerialVectorEnv
 
@@ -307,13 +306,12 @@ def interleaved_rates(env: Any, num_envs: int, seconds: float, rounds: int) -> d
     makers = environment_makers(env, {})
     with ExitStack() as stack:
         batches: dict[str, Any] = {"serial": SerialVectorEnv(makers, num_envs)}
-        batches |= {
-            candidate_name(w): ProcessVectorEnv(makers, num_envs, workers=w) for w in (1, *worker_counts(num_envs))
-        }
+        for count in (1, *worker_counts(num_envs)):
+            batches[candidate_name(count)] = ProcessVectorEnv(makers, num_envs, options=WorkerOptions(workers=count))
         for envs in batches.values():
             stack.callback(envs.close)
             envs.reset(seed=0)
-        actions = [np.zeros(num_envs, np.int64)] * autotune.RING
+        actions = [np.zeros(num_envs, np.int64)] * RING
         calls = {}
         for name, envs in batches.items():
             shortest = min(seconds_of(envs, actions, 1) for _ in range(3))

@@ -1,7 +1,7 @@
 """Memory that several processes see: anonymous, so that nothing is left behind however they end.
 
-A named segment survives the `kill -9` of whoever made it; a file descriptor does not. Descriptors travel to workers
-when they start, and later over their sockets.
+A named segment survives the `kill -9` of the process that made it; a file descriptor does not. Workers receive
+descriptors when they start, and later over their sockets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _aligned(offset: int) -> int:
 
 
 class SharedBlock:
-    """A zeroed piece of shared memory; the one that made it and those it is sent to see the same bytes."""
+    """A zeroed piece of shared memory; the process that made it and those that receive it see the same bytes."""
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.size = max(size, mmap.PAGESIZE)
@@ -51,7 +51,7 @@ class SharedBlock:
         return _rebuild, (multiprocessing.reduction.DupFd(self.descriptor), self.size)
 
     def send(self, connection: Any, process: int) -> None:
-        """Send it to a process that runs already, over a connection whose other end calls `receive`."""
+        """Send it to a running process, over a connection whose other end calls `receive`."""
         connection.send(self.size)
         multiprocessing.reduction.send_handle(connection, self.descriptor, process)
 
@@ -62,7 +62,7 @@ class SharedBlock:
         return cls(size, multiprocessing.reduction.recv_handle(connection))
 
     def arrays(self, fields: Sequence[Field]) -> dict[str, NDArray]:
-        """Return the arrays of these fields, which lie one behind the other, each at the start of a cache line."""
+        """Return the arrays of these fields, one after the other, each at the start of a cache line."""
         found, offset = {}, 0
         for field in fields:
             raw = np.frombuffer(self.memory, np.uint8, field.size, offset)
@@ -71,14 +71,14 @@ class SharedBlock:
         return found
 
     def close(self) -> None:
-        """Close the descriptor; the memory itself goes with the last array that looks at it."""
+        """Close the descriptor; the memory itself is freed with the last array that refers to it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
 
 def size_of(fields: Sequence[Field]) -> int:
-    """Return the bytes that these fields take one behind the other."""
+    """Return the bytes that these fields take, one after the other."""
     return sum(_aligned(field.size) for field in fields)
 
 

@@ -1,8 +1,8 @@
-"""Waiting for a word of shared memory to change, and waking who waits: microseconds instead of a pipe's tens.
+"""Waiting for a word of shared memory to change, and waking the waiter: in microseconds, where a pipe takes tens.
 
-A waiter looks at the word for a while (`spin`) and then sleeps in the kernel until it is woken (Linux's futex).
-Spinning is worth it where there are as many cores as processes that have work; elsewhere it takes the core from who
-would change the word. Systems without futex are looked at in short sleeps.
+A waiter polls the word for a while (`spin`) and then sleeps in the kernel until it is woken (Linux's futex). Spinning
+pays off if there are as many cores as busy processes; otherwise it takes the core from the process that would change
+the word. Systems without futex poll with short sleeps.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from velodrome.vector.cores import available_cores
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
 SYSTEM_CALLS = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 EVERYBODY = 2**31 - 1
-POLLING_SECONDS = 50e-6  # between looks where there is no futex
-# How long to look before sleeping, in seconds, if cores are free.
-SPIN_SECONDS = 100e-6
+POLLING_SECONDS = 50e-6  # of sleep between two looks, without futex
+SPIN_SECONDS = 100e-6  # before sleeping, if cores are free
 
 _barrier = threading.Lock()
 
@@ -44,27 +43,27 @@ _number = SYSTEM_CALLS.get(platform.machine(), 0)
 
 
 def order_memory() -> None:
-    """Let no later read or write overtake an earlier one: taking a lock is a full barrier."""
+    """Keep later reads and writes from overtaking earlier ones: taking a lock is a full barrier."""
     with _barrier:
         pass
 
 
 def spin_seconds(processes: int) -> float:
-    """Return how long to spin when so many processes, the caller's included, want a core."""
+    """Return how long to spin when this many processes, the caller included, want a core."""
     return SPIN_SECONDS if processes <= available_cores() else 0.0
 
 
 class Word:
-    """One 32-bit word of shared memory, and whether somebody sleeps on it."""
+    """One 32-bit word of shared memory, with a flag that says whether its waiter sleeps."""
 
     def __init__(self, words: Any, index: int, sleeping: int) -> None:
-        """Take the word `index` of an int32 array, and the word `sleeping` that tells whether its waiter sleeps."""
+        """Use the word `index` of an int32 array, and the word `sleeping` as its flag."""
         self.words = memoryview(words).cast("B").cast("i")
         self.index, self.sleeping = index, sleeping
         self.address = ctypes.c_void_p(words.ctypes.data + 4 * index)
 
     def set(self, value: int) -> None:
-        """Change the word and wake who sleeps on it."""
+        """Change the word and wake the waiter if it sleeps."""
         order_memory()
         words = self.words
         words[self.index] = value
@@ -73,12 +72,12 @@ class Word:
             self.wake()
 
     def wake(self) -> None:
-        """Wake who sleeps on the word."""
+        """Wake the waiter."""
         if _call is not None:
             _call(_number, self.address, FUTEX_WAKE, EVERYBODY, None, None, 0)
 
     def wait_while(self, value: int, seconds: float, spin: float = 0.0) -> bool:
-        """Wait until the word is no longer `value`; return whether that came true within so many seconds."""
+        """Wait until the word is no longer `value`; return whether that happened in time."""
         words, index = self.words, self.index
         if words[index] != value:
             order_memory()

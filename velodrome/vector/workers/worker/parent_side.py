@@ -1,49 +1,32 @@
-"""The parent's side of one worker: starting it, ringing its bell, waiting for it, and seeing that it lives."""
+"""The parent's side of one worker: starting it, ringing its bell, waiting for it, checking that it lives."""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import pickle
 import signal
-import sys
-import threading
 import time
-import types
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import psutil
 
-from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.workers.protocol import (
-    WRAP,
-    Command,
-    Line,
-    SharedRows,
-    WorkerSettings,
-    control_words,
-    first_word,
-    pack,
-)
-from velodrome.vector.workers.shared_memory import SharedBlock
-from velodrome.vector.workers.wakeups import Word
-from velodrome.vector.workers.worker import run_worker
+from velodrome.errors import BackendError
+from velodrome.vector.workers.env_host import HostSettings
+from velodrome.vector.workers.worker.protocol import WRAP, Command, Line, SharedLayout, control_words, first_word, pack
+from velodrome.vector.workers.worker.shared_memory import SharedBlock
+from velodrome.vector.workers.worker.starting import process_context, without_main_module
+from velodrome.vector.workers.worker.wakeups import Word
+from velodrome.vector.workers.worker.worker_side import run_worker
 
-StartMethod = Literal["forkserver", "spawn"]
-START_METHODS = ("forkserver", "spawn")
-
-LOOK_SECONDS = 0.05  # between looks whether a worker that is waited for still lives
+LOOK_SECONDS = 0.05  # between checks that a worker still lives, while waiting for it
 GRACE_SECONDS = 1.0  # for an environment that was asked to end its call, before its worker is killed
 LEAVE_SECONDS = 5.0  # for environments to close
 
-_starting = threading.Lock()
-
 
 class WorkerLostError(Exception):
-    """A worker that died, or had to be killed. `row` is the environment that it was busy with, if any."""
+    """A worker died, or had to be killed. `row` is the environment that it was busy with, if any."""
 
     def __init__(self, kind: Literal["died", "hung", "memory"], row: int | None, message: str, moment: str) -> None:
         super().__init__(message)
@@ -51,17 +34,18 @@ class WorkerLostError(Exception):
 
 
 class WorkerHandle:
-    """One worker process and the rows whose environments it has."""
+    """One worker process and the rows whose environments it has.
 
-    def __init__(
-        self, settings: WorkerSettings, control: SharedBlock, method: StartMethod, timeout: float | None
-    ) -> None:
-        self.index, self.timeout, self.spin = settings.index, timeout, settings.spin
+    spin: seconds to poll before sleeping, on both sides.
+    """
+
+    def __init__(self, index: int, settings: HostSettings, control: SharedBlock, spin: float) -> None:
+        self.index, self.spin, self.timeout = index, spin, settings.options.timeout
         self.rows: list[int] = []
         self.lost = False
         self.too_large = ""  # why it was killed for its memory
         self.moment = "start"
-        begin = pack(("begin", settings))  # what cannot be sent is told before there is a process
+        begin = pack(("begin", settings))  # raises before there is a process if something cannot be sent
         words = control_words(control)
         first = first_word(self.index)
         self.first = first
@@ -71,9 +55,9 @@ class WorkerHandle:
         self.words = self.bell.words
         self.rung = 0
         self.mail_read = 0
-        context = process_context(method)
+        context = process_context(settings.options.start_method)
         self.connection, other = context.Pipe()
-        # Nobody writes to this pipe: that its other end is open tells the worker that this process lives.
+        # Nobody writes to this pipe: as long as its other end is open, the worker knows that this process lives.
         life, self.life = context.Pipe(duplex=False)
         self.process: Any = context.Process(
             target=run_worker,
@@ -81,7 +65,7 @@ class WorkerHandle:
             name=f"velodrome-worker-{self.index}",
             daemon=True,
         )
-        with _starting, main_module_hidden():
+        with without_main_module():
             self.process.start()
         other.close()
         life.close()
@@ -96,11 +80,11 @@ class WorkerHandle:
         self.bell.set(self.rung)
 
     def ask(self, name: str, *arguments: Any, block: SharedBlock | None = None) -> None:
-        """Send a message; `answer` returns what comes back."""
+        """Send a message; `answer` returns the reply."""
         self.send(name, pack((name, *arguments)), block)
 
     def send(self, name: str, message: bytes, block: SharedBlock | None = None) -> None:
-        """Send a message that is packed already."""
+        """Send a packed message."""
         self.moment = name
         self.ring(Command.MESSAGE)
         with self._connection_errors():
@@ -109,7 +93,7 @@ class WorkerHandle:
                 block.send(self.connection, self.process.pid)
 
     def answer(self) -> Any:
-        """Wait for the answer to a message; an exception in the worker is raised here."""
+        """Wait for the reply to a message; an exception in the worker is raised here."""
         self.wait()
         fine, *result = self.take_mail()
         if not fine:
@@ -127,7 +111,7 @@ class WorkerHandle:
             last = self.words[self.first + Line.DONE]
 
     def take_mail(self) -> Any:
-        """Return the next message of the worker; it has been announced, so it is on its way."""
+        """Return the worker's next message, which it has announced."""
         with self._connection_errors():
             while not self.connection.poll(LOOK_SECONDS):
                 if not self.process.is_alive() and not self.connection.poll(0):
@@ -137,16 +121,16 @@ class WorkerHandle:
 
     @property
     def has_news(self) -> bool:
-        """Whether the last step had more to tell than numbers: an end, an info, a fault."""
+        """Whether the last step brought more than numbers: the end of an episode, an info, a fault."""
         return bool(self.words[self.first + Line.NEWS])
 
     @property
     def has_mail(self) -> bool:
-        """Whether a message was announced that has not been taken."""
+        """Whether a message was announced and not yet taken."""
         return self.words[self.first + Line.MAIL] != self.mail_read
 
-    def attach(self, shared: SharedRows, block: SharedBlock) -> None:
-        """Have the worker use these arrays from now on."""
+    def attach(self, shared: SharedLayout, block: SharedBlock) -> None:
+        """Let the worker use these arrays from now on."""
         self.ask("attach", shared, block=block)
         self.answer()
 
@@ -159,7 +143,7 @@ class WorkerHandle:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """What changes whenever an environment's call ends."""
+        """Words of which at least one changes whenever the call of an environment ends."""
         return tuple(self.words[self.first + word] for word in (Line.CURRENT, Line.TAKEN, Line.DONE))  # type: ignore[return-value]
 
     def check_alive(self) -> None:
@@ -171,7 +155,7 @@ class WorkerHandle:
         raise WorkerLostError("died", self.current_row, f"its process ended with {how}", "step")
 
     def interrupt(self) -> None:
-        """Ask the environment that is running to end its call; kill the worker if it does not."""
+        """Interrupt the environment that is running; kill the worker if that does not help."""
         row, before = self.current_row, self.progress
         message = f"no answer within {self.timeout:g} s"
         with contextlib.suppress(ProcessLookupError):
@@ -192,7 +176,7 @@ class WorkerHandle:
         self.process.join(LEAVE_SECONDS)
 
     def memory(self) -> int:
-        """Return the bytes of memory that the process has of its own, what it shares with others not counted."""
+        """Return the bytes of memory that the process has for itself, without what it shares with others."""
         try:
             used = psutil.Process(self.process.pid).memory_info()
             return used.rss - getattr(used, "shared", 0)
@@ -206,11 +190,11 @@ class WorkerHandle:
                 self.ask("leave")
 
     def close(self, seconds: float = LEAVE_SECONDS) -> None:
-        """Wait for the worker to end, then see to it."""
+        """Wait for the worker to end; kill it if it does not."""
         self.process.join(seconds)
         if self.process.is_alive():
             self.kill()
-        # Closing this end has the kernel kill the worker, should it still be there.
+        # When this end closes, the kernel kills the worker, should it still be there.
         self.life.close()
         self.connection.close()
         with contextlib.suppress(ValueError):
@@ -227,7 +211,7 @@ class WorkerHandle:
 
 
 class Watch:
-    """Looks after a worker while somebody waits for it."""
+    """Checks on a worker while somebody waits for it."""
 
     def __init__(self, worker: WorkerHandle) -> None:
         self.worker = worker
@@ -244,37 +228,3 @@ class Watch:
         elif worker.timeout is not None and now - self.since > worker.timeout:
             worker.interrupt()
             self.progress, self.since = worker.progress, time.monotonic()
-
-
-def process_context(method: StartMethod) -> Any:
-    """Return what starts processes; a fork server loads what every worker needs once, for all of them."""
-    if method not in START_METHODS:
-        raise ConfigError(
-            f"start_method = {method!r}; legal: {', '.join(START_METHODS)}. Forking the running process is not "
-            f"offered: it copies locks that its threads hold."
-        )
-    context = multiprocessing.get_context(method)
-    if method == "forkserver" and nothing_preloaded():
-        context.set_forkserver_preload(["velodrome.vector.workers.worker"])
-    return context
-
-
-def nothing_preloaded() -> bool:
-    """Return whether nobody has said what the process's one fork server is to load; what somebody said is kept."""
-    server = getattr(multiprocessing.forkserver, "_forkserver", None)
-    return getattr(server, "_preload_modules", ["__main__"]) == ["__main__"]
-
-
-@contextlib.contextmanager
-def main_module_hidden() -> Iterator[None]:
-    """Keep a starting process from running the user's script again.
-
-    Environments travel by value, so a worker has no use for the script, and a script without the usual
-    `if __name__ == "__main__"` would start workers of its own.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

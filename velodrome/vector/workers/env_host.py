@@ -1,52 +1,59 @@
-"""Some rows of a batch, each holding one environment: stepped, started anew when an episode ends, replaced on faults.
+"""Hosts environments of other libraries: steps them, starts their next episodes, replaces those that fail.
 
-The serial backend has one such object over all rows; each worker of the others has one over its own.
+The serial backend has one host for all rows of the batch; each worker of the other backends has one for its own rows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from velodrome.vector.infos import RowInfo
 from velodrome.vector.seeding import spread_seed
-from velodrome.vector.space_arrays import WrongValueError, map_nested, writer
-from velodrome.vector.workers.faults import Fault, FaultSettings, Kind
-from velodrome.vector.workers.makers import EnvMaker
+from velodrome.vector.space_arrays import WrongValueError, writer
+from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.faults import Fault, Kind
+from velodrome.vector.workers.options import WorkerOptions
 
 NANOSECONDS = 1e-9
 
 
-class Rows(NamedTuple):
-    """The arrays of a batch, one row per environment; observations are nested as their space is."""
+class EnvDescription(NamedTuple):
+    """What a batch must know about its environments."""
 
-    observations: Any
-    final_observations: Any  # of the episode that ended in this step; else old
-    rewards: NDArray[np.float64]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    step_seconds: NDArray[np.float64]  # of the last call of each environment
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    metadata: dict[str, Any]
+    render_mode: str | None
 
 
 class Interruption(Exception):
     """Raised inside an environment that takes too long."""
 
 
-class Slots:
+class HostSettings(NamedTuple):
+    """What a host must know before it makes an environment."""
+
+    makers: list[EnvMaker]
+    mode: AutoresetMode
+    options: WorkerOptions
+    seed: int  # of environments that replace others
+
+
+class EnvHost:
     """Environments by row, and what happens to them."""
 
-    def __init__(
-        self, makers: Sequence[EnvMaker], mode: AutoresetMode, faults: FaultSettings, seed: int, worker: int | None
-    ) -> None:
-        self.makers, self.mode, self.settings, self.seed, self.worker = makers, mode, faults, seed, worker
-        self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, made anew at its reset
+    def __init__(self, settings: HostSettings, worker: int | None) -> None:
+        self.makers, self.mode, self.options, self.seed = settings
+        self.worker = worker
+        self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
         self.restarts: dict[int, int] = {}
         self.faults: list[Fault] = []  # since they were last taken
         self.infos: list[RowInfo] = []  # of this step, where there are any
@@ -56,25 +63,27 @@ class Slots:
         self.dropped: set[int] = set()
         self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
 
-    def attach(self, rows: Rows, observation_space: gymnasium.Space) -> None:
+    def attach(self, arrays: BatchArrays, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
-        self.rows = rows
+        self.arrays = arrays
         # Looked up once instead of in every step.
-        self.rewards, self.terminated, self.truncated = rows.rewards, rows.terminated, rows.truncated
-        self.step_seconds = rows.step_seconds
-        self.write = writer(observation_space, rows.observations)
-        self.write_final = writer(observation_space, rows.final_observations, "the last observation")
+        self.rewards, self.terminated, self.truncated = arrays.rewards, arrays.terminated, arrays.truncated
+        self.step_seconds = arrays.step_seconds
+        self.write = writer(observation_space, arrays.observations)
+        self.write_final = writer(observation_space, arrays.final_observations, "the last observation")
+
+    def describe(self, row: int) -> EnvDescription:
+        """Return the description of the environment of a row."""
+        env = self._living(row)
+        return EnvDescription(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
 
     # Make
 
     def make(self, row: int, restarts: int = 0) -> None:
-        """Make the environment of a row; the constructor's exception is the caller's to handle."""
-        self.current[0] = row + 1
-        try:
+        """Make the environment of a row; the caller handles exceptions of the constructor."""
+        with self._calling(row):
             maker = self.makers[row % len(self.makers)]
             self.envs[row] = maker(checked=row == 0 and restarts == 0)
-        finally:
-            self.current[0] = 0
         self.restarts[row] = max(restarts, self.restarts.get(row, 0))
 
     def remove(self, row: int) -> None:
@@ -88,14 +97,19 @@ class Slots:
 
     def _discard(self, row: int) -> None:
         env, self.envs[row] = self.envs[row], None
+        # It may be discarded because it fails, so an error in closing it says nothing new.
         if env is not None:
-            self.current[0] = row + 1
-            try:
+            with contextlib.suppress(Exception), self._calling(row):
                 env.close()
-            except Exception:  # it is being thrown away because it fails
-                pass
-            finally:
-                self.current[0] = 0
+
+    @contextlib.contextmanager
+    def _calling(self, row: int) -> Iterator[None]:
+        """Say that the environment of a row is being called, so that the call can be timed and interrupted."""
+        self.current[0] = row + 1
+        try:
+            yield
+        finally:
+            self.current[0] = 0
 
     # Step
 
@@ -129,7 +143,7 @@ class Slots:
         self.step_seconds[row] = (time.perf_counter_ns() - started) * NANOSECONDS
 
     def _end(self, row: int, env: gymnasium.Env, observation: Any, info: dict[str, Any]) -> None:
-        """Keep what an episode ended with, and begin the next one if that is done in the same step."""
+        """Keep the end of an episode, and begin the next one if that happens in the same step."""
         self.ended.append(row)
         if self.mode is AutoresetMode.SAME_STEP:
             self.write_final(row, observation)
@@ -144,7 +158,7 @@ class Slots:
             self.infos.append(RowInfo(row, info))
 
     def _pass_over(self, row: int, env: gymnasium.Env | None) -> None:
-        """Begin an episode in place of a step, or leave a dropped row as it is: it earns nothing and never ends."""
+        """Begin an episode in place of a step; a dropped row stays as it is, earns nothing and never ends."""
         if env is not None:
             observation, info = self._reset(row, env, None)
             self.write(row, observation)
@@ -163,7 +177,7 @@ class Slots:
     # Reset
 
     def reset(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Start an episode, in a new environment where the old one is broken."""
+        """Start an episode, in a new environment if the old one is broken."""
         if row in self.dropped:
             return
         self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
@@ -171,17 +185,13 @@ class Slots:
         try:
             if self.envs[row] is None:
                 self.make(row, self.restarts[row])
-            self.current[0] = row + 1
-            env = self.envs[row]
-            assert env is not None
-            observation, info = self._reset(row, env, seed, options=options)
+            with self._calling(row):
+                observation, info = self._reset(row, self._living(row), seed, options=options)
             self.write(row, observation)
             if info:
                 self.infos.append(RowInfo(row, info))
         except (Exception, SystemExit) as error:
             self._failed(row, error, "reset", options)
-        finally:
-            self.current[0] = 0
 
     # Faults
 
@@ -190,12 +200,12 @@ class Slots:
         while True:
             self.faults.append(fault_of(row, self.worker, error, moment))
             self._discard(row)
-            policy = self.settings.policy
+            policy = self.options.on_fault
             if policy == "raise":
                 return
             if policy == "drop":
                 self.dropped.add(row)
-            elif self.restarts[row] >= self.settings.max_restarts:
+            elif self.restarts[row] >= self.options.max_restarts:
                 return
             try:
                 self._replace(row, moment, options)
@@ -204,7 +214,7 @@ class Slots:
                 error = next_error
 
     def _replace(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
-        """Put a new environment into a row, or nothing if it is dropped, and end the episode that broke."""
+        """Put a new environment into a row, or nothing if it is dropped, and end the broken episode."""
         if row in self.dropped:
             self.cut_off(row, moment == "step")
             return
@@ -212,7 +222,7 @@ class Slots:
         self._begin_again(row, moment, options)
 
     def replaced(self, row: int) -> None:
-        """Begin with an environment that was made in place of one that was lost with its worker."""
+        """Begin an episode of an environment that replaces one lost with its worker."""
         try:
             self._begin_again(row, "step", None)
         except (Exception, SystemExit) as error:
@@ -223,61 +233,45 @@ class Slots:
         self.fresh_seeds[row] = spread_seed(self.seed, row, self.restarts[row])
         first: tuple[Any, dict[str, Any]] | None = None
         if moment == "reset" or self.mode is AutoresetMode.SAME_STEP:
-            self.current[0] = row + 1
-            try:
-                env = self.envs[row]
-                assert env is not None
-                first = self._reset(row, env, None, options=options)
-            finally:
-                self.current[0] = 0
+            with self._calling(row):
+                first = self._reset(row, self._living(row), None, options=options)
         self.cut_off(row, cut)
         if first is not None:
             self.write(row, first[0])
             self.infos.append(RowInfo(row, first[1], {} if cut else None))
 
     def cut_off(self, row: int, cut: bool = True) -> None:
-        """End the episode of a row that broke: no reward, and its last good observation is its final one."""
-        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, cut
-        if not cut:
-            return
-        if row not in self.ended:
+        """End the episode of a row that broke, unless it was only being reset (not `cut`)."""
+        cut_off(self.arrays, row, cut)
+        if cut and row not in self.ended:
             self.ended.append(row)
-        if self.mode is AutoresetMode.SAME_STEP:
-            last = map_nested(lambda array: array[row].copy(), self.rows.observations)
-            self.write_final(row, last)
-        elif self.mode is AutoresetMode.NEXT_STEP and row not in self.dropped:
+        if cut and self.mode is AutoresetMode.NEXT_STEP and row not in self.dropped:
             self.waiting.add(row)
 
     # For people
 
     def call(self, row: int, name: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        """Return what a method, or an attribute, of an environment gives."""
-        self.current[0] = row + 1
-        try:
+        """Return the result of a method, or the value of an attribute, of an environment."""
+        with self._calling(row):
             env = self._living(row)
             if name == "render":
                 return env.render()
             value = env.get_wrapper_attr(name)
             return value(*arguments, **keywords) if callable(value) else value
-        finally:
-            self.current[0] = 0
 
     def set_attribute(self, row: int, name: str, value: Any) -> None:
         """Set an attribute of an environment."""
-        self.current[0] = row + 1
-        try:
+        with self._calling(row):
             self._living(row).set_wrapper_attr(name, value)
-        finally:
-            self.current[0] = 0
 
     def _living(self, row: int) -> gymnasium.Env:
         env = self.envs[row]
         if env is None:
-            raise WrongValueError(f"environment {row} is broken; reset() makes it anew")
+            raise WrongValueError(f"environment {row} is broken; reset() replaces it")
         return env
 
     def close(self) -> None:
-        """Close all environments; one that fails to close does not keep the others from it."""
+        """Close all environments, also after one that fails to close."""
         for row in list(self.envs):
             self._discard(row)
 

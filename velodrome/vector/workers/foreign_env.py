@@ -1,4 +1,4 @@
-"""What the backends for any Gymnasium environment share: spaces, seeds, infos, faults."""
+"""What all backends for environments of other libraries share: spaces, seeds, infos, faults."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from velodrome.errors import ActionError, BackendError, ConfigError
-from velodrome.vector.checks import check_num_envs
-from velodrome.vector.infos import add_info
-from velodrome.vector.rule_env import check_seed
+from velodrome.vector.argument_checks import check_num_envs, check_seed, seed_of_each
+from velodrome.vector.infos import RowInfo, add_info
 from velodrome.vector.seeding import spread_seeds
-from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, take_one
-from velodrome.vector.workers.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault, FaultSettings
-from velodrome.vector.workers.makers import EnvMaker
-from velodrome.vector.workers.places import Rows
+from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, resized, take_one
+from velodrome.vector.workers.batch_arrays import BatchArrays
+from velodrome.vector.workers.env_host import EnvDescription
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.faults import LIMIT_ADVICE, RAISE_ADVICE, EnvironmentFaultError, Fault
+from velodrome.vector.workers.options import WorkerOptions
 
 AUTORESET = {True: AutoresetMode.SAME_STEP, False: AutoresetMode.DISABLED}
 
 
 def autoreset_mode(autoreset: bool | str | AutoresetMode) -> AutoresetMode:
-    """Return Gymnasium's name of an autoreset mode: True is in the same step, False is never."""
+    """Return Gymnasium's name of an autoreset mode: True means in the same step, False never."""
     if isinstance(autoreset, bool):
         return AUTORESET[autoreset]
     names = {mode.name.lower(): mode for mode in AutoresetMode} | {mode.value.lower(): mode for mode in AutoresetMode}
@@ -40,46 +41,50 @@ def autoreset_mode(autoreset: bool | str | AutoresetMode) -> AutoresetMode:
 class ForeignVectorEnv(VectorEnv):
     """Many environments of any kind. Returned arrays are views that the next step overwrites, unless `copy` is set.
 
-    Infos are Gymnasium's. A row whose environment failed and was replaced has `infos["fault"]`, no reward, and its
+    Infos are Gymnasium's. A row whose environment failed and was replaced has `infos["fault"]` and no reward, and its
     episode is cut off (truncated) at its last good observation.
     """
 
     backend: str
-    rows: Rows
+    arrays: BatchArrays
 
     def __init__(
-        self, makers: list[EnvMaker], num_envs: int, *, seed: int | None, copy: bool, autoreset: Any,
-        faults: FaultSettings,
-    ) -> None:  # fmt: skip
+        self,
+        makers: list[EnvMaker],
+        num_envs: int,
+        *,
+        seed: int | None = None,
+        copy: bool = False,
+        autoreset: Any = True,
+        options: WorkerOptions | None = None,
+    ) -> None:
         self.num_envs = check_num_envs(num_envs)
         if len(makers) > 1 and len(makers) != num_envs:
             raise ConfigError(f"env is a list of {len(makers)} for num_envs = {num_envs}: give one for each")
         self.makers, self.copy = makers, copy
         self.mode = autoreset_mode(autoreset)
-        self.settings = faults
+        self.options = options or WorkerOptions()
         self._seed = None if seed is None else check_seed(seed)
-        # Environments that replace others are seeded from this.
+        # Seeds of environments that replace others come from this.
         self._spare_seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self._seeded = np.zeros(self.num_envs, bool)
-        self._counted_from: int | None = None  # the integer that reset was last given
+        self._counted_from: int | None = None  # the integer that reset() was last given
         self._started = np.zeros(self.num_envs, bool)
         self._ready = False  # every environment has an episode
-        self._needs_reset = np.zeros(self.num_envs, bool)  # ended, in the mode in which the caller resets
+        self._needs_reset = np.zeros(self.num_envs, bool)  # ended, and the caller has to reset it
         self._broken: set[int] = set()  # rows that wait for reset()
         self.faults: list[Fault] = []
         self.restarts = np.zeros(self.num_envs, np.int64)
         self.alive = np.ones(self.num_envs, bool)
         self.worker_restarts = 0
 
-    def _describe(
-        self, observation_space: gymnasium.Space, action_space: gymnasium.Space, metadata: dict[str, Any],
-        render_mode: str | None, *, spec: Any,
-    ) -> None:  # fmt: skip
-        self.single_observation_space, self.single_action_space = observation_space, action_space
-        self.metadata = {**metadata, "autoreset_mode": self.mode}
-        self.render_mode, self.spec = render_mode, spec
+    def _describe(self, env: EnvDescription, spec: Any) -> None:
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.metadata = {**env.metadata, "autoreset_mode": self.mode}
+        self.render_mode, self.spec = env.render_mode, spec
+        action_space = env.action_space
         self.action_leaves = leaves(action_space, "action")
-        # isinstance of Dict, a Mapping, takes half a microsecond: asked once instead of several times a step.
+        # isinstance of Dict, a Mapping, takes half a microsecond: done once instead of several times a step.
         self._plain_actions = not isinstance(action_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
         self._batch_spaces()
 
@@ -87,7 +92,7 @@ class ForeignVectorEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
-    # What a backend supplies.
+    # What a backend supplies
 
     @abstractmethod
     def _reset_rows(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> dict[str, Any]:
@@ -109,7 +114,7 @@ class ForeignVectorEnv(VectorEnv):
     def _resize_rows(self, num_envs: int) -> None:
         """Make or close environments and move to arrays of the new size."""
 
-    # What they share.
+    # What they share
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -117,7 +122,7 @@ class ForeignVectorEnv(VectorEnv):
         """Start episodes of all environments, or of those in options["reset_mask"].
 
         An integer seeds environment i with seed + i, as Gymnasium does; a list gives each its own. Without a seed, the
-        first reset takes seeds that are spread from the seed of the making.
+        first reset spreads the seed that the batch was made with.
         """
         self._check_open()
         options = dict(options) if options else None
@@ -153,11 +158,7 @@ class ForeignVectorEnv(VectorEnv):
         if isinstance(seed, int | np.integer):
             self._counted_from = check_seed(seed)
             return [self._counted_from + row for row in range(self.num_envs)]
-        if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
-            raise ConfigError(f"seed = {seed!r}: a whole number of at least 0, or one for each environment")
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"seed has {len(seed)} entries for {self.num_envs} environments")
-        return [None if own is None else check_seed(own) for own in seed]
+        return seed_of_each(seed, self.num_envs)
 
     def step(self, actions: Any) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Step all environments; see the class for what comes back."""
@@ -165,21 +166,21 @@ class ForeignVectorEnv(VectorEnv):
         return self._results(self._step_all(self._action_leaves(actions, self.num_envs)))
 
     def _results(self, infos: dict[str, Any]) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
-        rows = self.rows
+        arrays = self.arrays
         if self.mode is AutoresetMode.DISABLED:
-            self._needs_reset = rows.terminated | rows.truncated
+            self._needs_reset = arrays.terminated | arrays.truncated
+        results = (arrays.rewards, arrays.terminated, arrays.truncated)
         if self.copy:
-            return (
-                self._observations(), rows.rewards.copy(), rows.terminated.copy(), rows.truncated.copy(), infos,
-            )  # fmt: skip
-        return rows.observations, rows.rewards, rows.terminated, rows.truncated, infos
+            rewards, terminated, truncated = (array.copy() for array in results)
+            return self._observations(), rewards, terminated, truncated, infos
+        return arrays.observations, *results, infos
 
     def _check_open(self) -> None:
         if self.closed:
             raise gymnasium.error.ClosedEnvironmentError("these environments were closed; make new ones")
 
     def _check_ready(self, rows: list[int] | None = None) -> None:
-        """Refuse to step environments, all if none are named, that are closed, broken, or have no episode."""
+        """Refuse to step environments (all, if none are named) that are closed, broken, or have no episode."""
         if self.closed or not self._ready or self._broken:
             self._check_open()
             broken = sorted(self._broken if rows is None else self._broken & set(rows))
@@ -230,28 +231,40 @@ class ForeignVectorEnv(VectorEnv):
         )
 
     def _observations(self) -> Any:
-        return copy.deepcopy(self.rows.observations) if self.copy else self.rows.observations
+        return copy.deepcopy(self.arrays.observations) if self.copy else self.arrays.observations
 
-    def _final_observation(self, row: int) -> Any:
-        """Return a copy of the last observation of the episode that ended in a row."""
-        return take_one(self.single_observation_space, self.rows.final_observations, row)
+    def _add_row(
+        self, infos: dict[str, Any], row: int, entry: RowInfo | None, ended: bool, place: tuple[int, int] | None = None
+    ) -> None:
+        """Add what one environment said in this step to the infos.
+
+        ended: an episode ended, and the next began in the same step.
+        place: (index, count), where the infos are those of some environments only.
+        """
+        at, count = place or (row, self.num_envs)
+        if ended:
+            last = take_one(self.single_observation_space, self.arrays.final_observations, row)
+            final_info = (entry.final_info if entry else None) or {}
+            add_info(infos, {"final_obs": last, "final_info": final_info}, at, count)
+        if entry is not None and entry.info:
+            add_info(infos, entry.info, at, count)
 
     # Faults
 
     @property
     def step_seconds(self) -> NDArray[np.float64]:
         """How long the last step of each environment took."""
-        return self.rows.step_seconds
+        return self.arrays.step_seconds
 
     @property
     def lost_environments(self) -> int:
-        """How many environments were lost so far: each has one record in `faults`."""
+        """How many environments were lost so far; each has one record in `faults`."""
         return len(self.faults)
 
     def _take_faults(self, faults: list[Fault], infos: dict[str, Any]) -> None:
-        """Write faults down; raise where that is what is asked for, or a limit is reached."""
+        """Record faults, and raise if on_fault says so."""
         self.faults += faults
-        policy = self.settings.policy
+        policy = self.options.on_fault
         if policy == "raise":
             self._broken |= {fault.environment for fault in faults}
             raise EnvironmentFaultError(faults, RAISE_ADVICE)
@@ -261,21 +274,21 @@ class ForeignVectorEnv(VectorEnv):
             self.alive[[fault.environment for fault in faults if fault.kind != "lost with its worker"]] = False
 
     def _check_limit(self, fault: Fault) -> None:
-        """Raise for a row that could not be restarted any more."""
+        """Raise for a row that has no restarts left."""
         self._broken.add(fault.environment)
-        raise EnvironmentFaultError([fault], LIMIT_ADVICE.format(count=self.settings.max_restarts))
+        raise EnvironmentFaultError([fault], LIMIT_ADVICE.format(count=self.options.max_restarts))
 
     # For people
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return what a method, or an attribute, of each environment gives."""
+        """Return the result of a method, or the value of an attribute, of each environment."""
         return self.call_some(list(range(self.num_envs)), name, *args, **kwargs)
 
     def call_some(self, rows: Sequence[int], name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return what a method, or an attribute, of some environments gives."""
+        """Return the result of a method, or the value of an attribute, of some environments."""
         self._check_open()
         if name in ("reset", "step", "close"):
-            raise ValueError(f"call({name!r}) would go behind the batch's back; use {name}() of the batch itself")
+            raise ValueError(f"call({name!r}) would bypass the batch; use {name}() of the batch itself")
         return tuple(self._call_rows(self._rows(rows), name, args, kwargs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -318,13 +331,13 @@ class ForeignVectorEnv(VectorEnv):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[Any, ...]:  # type: ignore[override]
-        """The generator of each environment; those of other processes are copies."""
+        """The generator of each environment; those from other processes are copies."""
         return self.get_attr("np_random")
 
     # Size
 
     def resize(self, num_envs: int) -> Any:
-        """Grow or shrink to so many environments and return the observations of all.
+        """Grow or shrink to this many environments and return the observations of all.
 
         The first environments keep their episodes; new ones begin theirs. Arrays returned before are stale.
         """
@@ -337,10 +350,10 @@ class ForeignVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self._batch_spaces()
         self._started, self._needs_reset, self._seeded = (
-            _resized(flags, num_envs) for flags in (self._started, self._needs_reset, self._seeded)
+            resized(flags, num_envs) for flags in (self._started, self._needs_reset, self._seeded)
         )
-        self.restarts = _resized(self.restarts, num_envs)
-        self.alive = _resized(self.alive, num_envs, fill=True)
+        self.restarts = resized(self.restarts, num_envs)
+        self.alive = resized(self.alive, num_envs, fill=True)
         self._broken = {row for row in self._broken if row < num_envs}
         self._ready = bool(self._started.all())
         if num_envs > before and was_ready:
@@ -349,11 +362,3 @@ class ForeignVectorEnv(VectorEnv):
             mask = np.arange(num_envs) >= before
             self.reset(seed=[*[None] * before, *seeds[before:]], options={"reset_mask": mask})
         return self._observations() if self._ready else None
-
-
-def _resized(array: NDArray, count: int, fill: Any = 0) -> NDArray:
-    """Return an array cut, or filled up, to a number of rows."""
-    new = np.full((count, *array.shape[1:]), fill, array.dtype)
-    kept = min(count, len(array))
-    new[:kept] = array[:kept]
-    return new

@@ -1,4 +1,4 @@
-"""CUDA kernels around a rule: one thread per environment, and one warp per window gather.
+"""The loops around a rule as CUDA kernels: one thread per environment, and one warp per row of windows.
 
 `batch.advance` and `batch.begin` are the same functions as on the CPU. Contraction of a·b + c into one rounding is
 switched off, so that money has the same bits as on the CPU.
@@ -7,9 +7,6 @@ switched off, so that money has the same bits as on the CPU.
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,27 +14,16 @@ import numpy as np
 from velodrome.envs.contract import LANES, World
 from velodrome.tables.windows import WindowTables
 from velodrome.vector.batch import Outputs, advance, begin
-from velodrome.vector.compile.assemble import kernel_folder, rebuild, rule_substitutions
-
-if not hasattr(np, "row_stack"):
-    # numba-cuda 0.30 still names it while it is imported; NumPy 2.5 has removed it.
-    np.row_stack = np.vstack  # noqa: NPY201
-
-with warnings.catch_warnings():
-    # Importing it uses what newer versions of NumPy deprecate, which is no concern of those who make warnings errors.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from numba import config, cuda
-
-# A small batch on a large GPU is the user's choice, not something to warn of at every start.
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+from velodrome.vector.compile.assemble import rebuild, rule_substitutions
+from velodrome.vector.compile.kernel_cache import kernel_folder
+from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
 UNSIGNED_LANES = np.uint32(LANES)
 WARP = 32
-SIMULATED = bool(config.ENABLE_CUDASIM)
 
 
 class Memory(NamedTuple):
-    """The array of a batch that kernels see as records; in a tuple, because the simulator would copy a bare one."""
+    """The state of a batch as kernels see it; in a tuple, because the simulator would copy a bare array."""
 
     blocks: Any  # [blocks] of the world's state
 
@@ -51,13 +37,13 @@ class Kernels(NamedTuple):
 
 
 def chosen_params(params: Any) -> Any:
-    """Return the rule's scalars; specialised kernels have constants in this one's place."""
+    """Return the rule's scalars; specialised kernels have constants instead."""
     return params
 
 
 def step_kernel(actions: Any, autoreset: bool, memory: Memory, tables: Any, params: Any, out: Outputs) -> None:
     """Step one environment per thread. Parameters come by value: a GPU reads them from its constant memory."""
-    # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
+    # Unsigned: with a signed index, Numba adds a test for counting from the end to every access.
     row = np.uint32(cuda.grid(1))
     if row < actions.shape[0]:
         state = memory.blocks[row // UNSIGNED_LANES]
@@ -79,7 +65,7 @@ def gather_row(row: int, lane: int, cursor: int, windows: WindowTables, observat
         count = windows.length[w] * width
         first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
         k = lane
-        # Four loads in flight before the first store: the compiler may not reorder them, the arrays could overlap.
+        # Four loads before the first store: the compiler may not reorder them, since the arrays could overlap.
         while k + 3 * WARP < count:
             value_0 = windows.values[first + k]
             value_1 = windows.values[first + k + WARP]
@@ -106,28 +92,8 @@ def gather_kernel(after_step: bool, windows: WindowTables, out: Outputs) -> None
 
 
 def atomic_increment(counts: Any, row: int, i: int) -> None:
-    """Take the place of `contract.increment` on the GPU."""
+    """Replace `contract.increment` on the GPU."""
     cuda.atomic.add(counts, (row, i), 1)
-
-
-@contextmanager
-def separate_rounding() -> Iterator[None]:
-    """Compile with a·b + c rounded twice, as the CPU does; NVVM contracts it by default and Numba offers no switch."""
-    if SIMULATED:
-        yield
-        return
-    from numba.cuda.cudadrv import nvvm
-
-    original = nvvm.compile_ir
-
-    def compile_ir(*arguments: Any, **options: Any) -> Any:
-        return original(*arguments, **{**options, "fma": False})
-
-    nvvm.compile_ir = compile_ir
-    try:
-        yield
-    finally:
-        nvvm.compile_ir = original
 
 
 _compiled: dict[str, Any] = {}
@@ -137,7 +103,7 @@ def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     name = kernel.__name__
     substitutions = {**rule_substitutions(world, specialise), "LOCKSTEP": True}
     if SIMULATED:
-        # The simulator runs Python: the rule itself takes the place of the compiled one.
+        # The simulator runs Python, so the rule is not compiled.
         return cuda.jit(rebuild(kernel, substitutions))
     substitutions["increment"] = atomic_increment
     folder = kernel_folder(world.name, kernel, f"{name}, CUDA", substitutions)
@@ -145,12 +111,11 @@ def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     if key not in _compiled:
         # Link-time optimisation would generate the code again, with contraction.
         no_link_time = {"lto": False} if "lto" in inspect.signature(cuda.jit).parameters else {}
-        rebuilt = rebuild(
-            kernel,
-            substitutions,
-            lambda function: cuda.jit(function, device=True, **no_link_time),
-            filename=str(folder / f"{name}.py"),
-        )
+
+        def on_device(function: Any) -> Any:
+            return cuda.jit(function, device=True, **no_link_time)
+
+        rebuilt = rebuild(kernel, substitutions, on_device, str(folder / f"{name}.py"))
         # Not as a decorator with arguments: numba-cuda 0.30 forgets `lto` on that path.
         _compiled[key] = cuda.jit(rebuilt, cache=True, **no_link_time)
     return _compiled[key]

@@ -1,27 +1,23 @@
-"""What the processes of a batch agree on: the words by which they talk, and the arrays that they share."""
+"""What parent and workers agree on: the words through which they talk, and the arrays that they share."""
 
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from velodrome.vector.infos import MOST_NUMBERS
 from velodrome.vector.space_arrays import leaves, nest
-from velodrome.vector.workers.faults import FaultSettings
-from velodrome.vector.workers.makers import EnvMaker
-from velodrome.vector.workers.places import Rows
-from velodrome.vector.workers.shared_memory import Field, SharedBlock
+from velodrome.vector.workers.batch_arrays import BatchArrays
+from velodrome.vector.workers.options import MOST_WORKERS
+from velodrome.vector.workers.worker.shared_memory import Field, SharedBlock
 
 WORDS = 96  # int32 of each worker: six cache lines
 DOORBELL = 0  # word that every worker of an asynchronous batch rings; those of the workers follow
-MOST_WORKERS = 1024
 WRAP = 0x7FFFFFFF  # counters stay positive as int32
 
 
@@ -41,23 +37,16 @@ class Line(IntEnum):
 
 
 class Command(IntEnum):
-    """What a worker is to do when its bell rings."""
+    """What a worker must do when its bell rings."""
 
     STEP = 1  # all of its rows
     MESSAGE = 2  # read the pipe
     REQUESTS = 3  # look at the ring of requests
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What a worker is told when it starts."""
-
-    index: int
-    makers: list[EnvMaker]
-    mode: AutoresetMode
-    faults: FaultSettings
-    seed: int  # of environments that replace others
-    spin: float  # seconds
+def control_block() -> SharedBlock:
+    """Allocate the words of a batch."""
+    return SharedBlock((MOST_WORKERS + 1) * WORDS * 4)
 
 
 def control_words(block: SharedBlock) -> NDArray[np.int32]:
@@ -70,13 +59,12 @@ def first_word(worker: int) -> int:
     return (worker + 1) * WORDS
 
 
-class SharedRows:
-    """The arrays of a batch in shared memory, the same for parent and workers."""
+class SharedLayout:
+    """Where the arrays of a batch lie in a block of shared memory, the same for parent and workers."""
 
     def __init__(self, observation_space: Space, action_space: Space, num_envs: int, workers: int) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self.num_envs, self.workers = num_envs, workers
-        n = num_envs
+        self.num_envs = n = num_envs
         self.observation_leaves = leaves(observation_space, "observation")
         self.action_leaves = leaves(action_space, "action")
         self.fields = [
@@ -103,36 +91,31 @@ class SharedRows:
         def nested(space: Space, prefix: str, parts: list[Any]) -> Any:
             return nest(space, [arrays[f"{prefix}{index}"] for index in range(len(parts))])
 
-        rows = Rows(
-            observations=nested(self.observation_space, "observation", self.observation_leaves),
-            final_observations=nested(self.observation_space, "final", self.observation_leaves),
-            rewards=arrays["rewards"], terminated=arrays["terminated"], truncated=arrays["truncated"],
-            step_seconds=arrays["step_seconds"],
-        )  # fmt: skip
-        return SharedView(
-            rows, nested(self.action_space, "action", self.action_leaves), arrays["info_kind"], arrays["info_values"],
-            arrays["requests"], arrays["completions"], arrays,
-        )  # fmt: skip
+        batch = BatchArrays(
+            nested(self.observation_space, "observation", self.observation_leaves),
+            nested(self.observation_space, "final", self.observation_leaves),
+            *(arrays[name] for name in BatchArrays._fields[2:]),
+        )
+        actions = nested(self.action_space, "action", self.action_leaves)
+        return SharedView(batch, actions, *(arrays[name] for name in SharedView._fields[2:]))
 
 
-@dataclass(frozen=True)
-class SharedView:
+class SharedView(NamedTuple):
     """Arrays in a block of shared memory, one row per environment unless said otherwise."""
 
-    rows: Rows
+    batch: BatchArrays
     actions: Any  # nested as the action space is
     info_kind: NDArray[np.int32]  # 0: no info; k: numbers of the worker's schema k - 1; MAILED: in the pipe
     info_values: NDArray[np.float64]  # [n, numbers]
     requests: NDArray[np.int32]  # [workers, n] ring of rows to step
     completions: NDArray[np.int32]  # [workers, n] ring of rows that have stepped
-    arrays: dict[str, NDArray]
 
 
 MAILED = -1
 
 
 def pack(message: Any) -> bytes:
-    """Return a message as bytes; what plain pickle cannot name, such as classes of a script, travels by value."""
+    """Return a message as bytes; what plain pickle cannot name, such as classes of a script, is sent by value."""
     try:
         return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     except Exception:

@@ -1,4 +1,4 @@
-"""What makes one foreign environment: a Gymnasium id, a class or a callable, in a form that travels to workers."""
+"""How one environment of another library is made: from an id, a class or a callable, also in another process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from velodrome.errors import BackendError, ConfigError
 
 
 class EnvMaker:
-    """Makes an environment when called. It is pickled by value, so that it need not be importable elsewhere."""
+    """Makes an environment when called. It is pickled by value, so that workers need not be able to import it."""
 
     def __init__(self, env: Any, params: dict[str, Any] | None = None) -> None:
         params = dict(params or {})
         self.name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
         if isinstance(env, str):
-            # The specification itself travels: what this process has registered, others have not.
+            # The specification itself is sent to workers, which do not have what this process has registered.
             self.source: Any = _specification(env)
         elif callable(env):
             self.source = env
@@ -28,21 +28,21 @@ class EnvMaker:
         self.params = params
 
     def __call__(self, checked: bool = True) -> gymnasium.Env:
-        """Make an environment; `checked` has Gymnasium look at its first steps, where it knows the id."""
+        """Make an environment; `checked` lets Gymnasium check its first steps, if it was made by id."""
         if self.specification is not None:
             env = gymnasium.make(self.source, disable_env_checker=None if checked else True, **self.params)
         else:
             env = self.source(**self.params)
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(
-                f"{self.name} made {type(env).__module__}.{type(env).__qualname__}, which is no gymnasium.Env. "
+                f"{self.name} made {type(env).__module__}.{type(env).__qualname__}, which is not a gymnasium.Env. "
                 f"Environments of the old gym package: wrap them with shimmy."
             )
         return env
 
     @property
     def specification(self) -> Any:
-        """What Gymnasium knows of the environment, None if it was not made by id."""
+        """What Gymnasium knows about the environment; None if it was not made by id."""
         return self.source if isinstance(self.source, gymnasium.envs.registration.EnvSpec) else None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,3 +78,27 @@ def environment_makers(env: Any, params: dict[str, Any]) -> list[EnvMaker]:
             raise ConfigError("env is an empty list: give an id, a class or a callable, or one for each environment")
         return [EnvMaker(each, params) for each in env]
     return [env if isinstance(env, EnvMaker) else EnvMaker(env, params)]
+
+
+def is_foreign(env: Any) -> bool:
+    """Return whether this is an environment of another library: an id that is not a rule's, a class or a callable."""
+    # Workers import this module and have no use for the catalogue.
+    from velodrome.envs.catalog import CATALOG
+    from velodrome.envs.contract import World
+
+    if isinstance(env, World):
+        return False
+    if isinstance(env, str):
+        return env not in CATALOG and _gymnasium_knows(env)
+    return callable(env) or isinstance(env, EnvMaker | list | tuple)
+
+
+def _gymnasium_knows(name: str) -> bool:
+    if ":" in name:  # "module:Id" imports the module that registers the id
+        return True
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        # Gymnasium explains a missing version or package better than we could.
+        return isinstance(error, gymnasium.error.VersionNotFound | gymnasium.error.DeprecatedEnv)
+    return True

@@ -1,4 +1,7 @@
-"""The process that steps some of a batch's environments. It imports nothing heavy: every worker pays for it."""
+"""The worker's side: the process that steps some environments of a batch.
+
+Every worker pays for what this module imports, so it imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,28 @@ from typing import Any
 
 from velodrome.vector.infos import RowInfo, Schema, schema_of
 from velodrome.vector.space_arrays import check_spaces, reader
-from velodrome.vector.workers.places import Interruption, Slots, fault_of
-from velodrome.vector.workers.protocol import (
+from velodrome.vector.workers.env_host import EnvDescription, EnvHost, HostSettings, Interruption, fault_of
+from velodrome.vector.workers.worker.protocol import (
     DOORBELL,
     MAILED,
     WRAP,
     Command,
     Line,
-    SharedRows,
-    WorkerSettings,
+    SharedLayout,
     control_words,
     first_word,
     pack,
 )
-from velodrome.vector.workers.shared_memory import SharedBlock
-from velodrome.vector.workers.wakeups import Word, order_memory
+from velodrome.vector.workers.worker.shared_memory import SharedBlock
+from velodrome.vector.workers.worker.wakeups import Word, order_memory
 
-LOOK_SECONDS = 1.0  # between looks whether the parent lives
+LOOK_SECONDS = 1.0  # between checks that the parent lives
 F_SETSIG = 10  # Linux: which signal a descriptor sends
 
 
 def run_worker(index: int, spin: float, control: SharedBlock, connection: Any, life: Any) -> None:
     """Serve until told to stop, or until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # the workers themselves are the parallelism
     die_with_parent(life)
@@ -46,7 +48,7 @@ def run_worker(index: int, spin: float, control: SharedBlock, connection: Any, l
 
 
 def die_with_parent(life: Any) -> None:
-    """Have the kernel kill this process when the parent's end of a pipe closes, whatever it is doing then."""
+    """Let the kernel kill this process when the parent's end of a pipe closes, whatever it is doing then."""
     descriptor = life.fileno()
     if hasattr(fcntl, "F_SETOWN") and os.uname().sysname == "Linux":
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
@@ -62,10 +64,9 @@ def parent_is_gone(life: Any) -> bool:
 
 
 class Worker:
-    """Environments, the words by which the parent asks for them, and the pipe for everything that is rare."""
+    """Environments, the words through which the parent gives orders, and the pipe for everything rare."""
 
-    settings: WorkerSettings
-    slots: Slots
+    host: EnvHost
 
     def __init__(self, index: int, spin: float, control: SharedBlock, connection: Any, life: Any) -> None:
         self.index, self.spin, self.connection, self.life = index, spin, connection, life
@@ -84,9 +85,9 @@ class Worker:
         self.leaving = False
 
     def interrupt(self, signum: int, frame: Any) -> None:
-        """End the call of an environment that takes too long; the parent asks for it."""
+        """End the call of an environment that takes too long, on the parent's signal."""
         if self.current[0]:
-            raise Interruption(f"no answer within {self.settings.faults.timeout:g} s")
+            raise Interruption(f"no answer within {self.host.options.timeout:g} s")
 
     # Waiting and answering
 
@@ -113,12 +114,12 @@ class Worker:
             if mail is not None:
                 words[first + Line.MAIL] += 1
             self.done.set(rung)
-            # After the answer: who waits for it must be reading when a message is too large for the pipe.
+            # After the answer: the parent must be reading when a message is too large for the pipe.
             if mail is not None:
                 self.send(mail)
 
     def send(self, mail: Any) -> None:
-        """Send what does not fit into arrays; of infos, parts that cannot travel are replaced by a word on why."""
+        """Send what does not fit into arrays; in infos, a note replaces what cannot be sent."""
         try:
             packed = pack(mail)
         except Exception as error:
@@ -133,25 +134,25 @@ class Worker:
     # Step
 
     def step_all(self) -> Any:
-        """Step every environment of this worker; return what does not fit into arrays, None if there is nothing."""
-        slots, read = self.slots, self.read_action
-        for row in slots.envs:
+        """Step every environment of this worker; return what does not fit into arrays, or None."""
+        host, read = self.host, self.read_action
+        for row in host.envs:
             try:
-                slots.step(row, read(row))
+                host.step(row, read(row))
             except Interruption as error:  # it came between two environments
-                slots.faults.append(fault_of(row, self.index, error, "step"))
-        news = bool(slots.ended or slots.infos or slots.faults)
+                host.faults.append(fault_of(row, self.index, error, "step"))
+        news = bool(host.ended or host.infos or host.faults)
         self.words[self.first + Line.NEWS] = news
         if not news:
             return None
-        slots.ended.clear()
+        host.ended.clear()
         return self.write_infos()
 
     def write_infos(self) -> Any:
-        """Write infos that are numbers into their arrays; return the rest for the pipe, None if there is none."""
-        slots, kinds, values = self.slots, self.shared.info_kind, self.shared.info_values
+        """Write infos that are numbers into their arrays; return the rest for the pipe, or None."""
+        host, kinds, values = self.host, self.shared.info_kind, self.shared.info_values
         mailed: list[RowInfo] = []
-        for entry in slots.infos:
+        for entry in host.infos:
             row, info, final_info = entry
             if not info and not final_info:
                 continue
@@ -166,25 +167,25 @@ class Worker:
                 self.new_schemas.append(schema)
             values[row, : len(schema)] = list(info.values())
             kinds[row] = number
-        slots.infos.clear()
-        slots.ended.clear()
-        faults, schemas = slots.faults, self.new_schemas
+        host.infos.clear()
+        host.ended.clear()
+        faults, schemas = host.faults, self.new_schemas
         if not (mailed or faults or schemas):
             return None
-        slots.faults, self.new_schemas = [], []
+        host.faults, self.new_schemas = [], []
         return mailed, faults, schemas, self.restarts_of(faults)
 
     def restarts_of(self, faults: list[Any]) -> dict[int, tuple[int, bool]]:
-        """Return of each row in some faults how often it was restarted, and whether it still has an environment."""
-        slots = self.slots
+        """Return for each row with a fault how often it was restarted, and whether it still has an environment."""
+        host = self.host
         return {
-            fault.environment: (slots.restarts.get(fault.environment, 0), slots.envs.get(fault.environment) is not None)
+            fault.environment: (host.restarts.get(fault.environment, 0), host.envs.get(fault.environment) is not None)
             for fault in faults
         }
 
     def step_requested(self) -> None:
-        """Step environments one by one in the order in which they were asked for."""
-        words, first, slots = self.words, self.first, self.slots
+        """Step environments one by one, in the order of the requests."""
+        words, first, host = self.words, self.first, self.host
         requests, completions = self.shared.requests[self.index], self.shared.completions[self.index]
         size = len(requests)
         taken = words[first + Line.TAKEN]
@@ -194,18 +195,18 @@ class Worker:
             taken = (taken + 1) & WRAP
             words[first + Line.TAKEN] = taken
             try:
-                slots.step(row, self.read_action(row))
+                host.step(row, self.read_action(row))
             except Interruption as error:
-                slots.faults.append(fault_of(row, self.index, error, "step"))
-            mail = self.write_infos() if slots.infos or slots.faults else None
-            slots.ended.clear()
+                host.faults.append(fault_of(row, self.index, error, "step"))
+            mail = self.write_infos() if host.infos or host.faults else None
+            host.ended.clear()
             if mail is not None:
                 words[first + Line.MAIL] += 1
             completed = words[first + Line.COMPLETIONS]
             completions[completed % size] = row
             order_memory()
             words[first + Line.COMPLETIONS] = (completed + 1) & WRAP
-            # Any change wakes who waits, whichever worker's is the last.
+            # Any change wakes the parent, whichever worker wrote last.
             self.doorbell.set((self.doorbell.words[DOORBELL] + 1 + self.index) & WRAP)
             if mail is not None:
                 self.send(mail)
@@ -221,43 +222,40 @@ class Worker:
             self.current[0] = 0
             return False, f"{type(error).__name__}: {error}", traceback.format_exc()
 
-    def on_begin(self, settings: WorkerSettings) -> None:
-        """Learn what to make environments from; a maker that cannot be loaded here is told as any error is."""
-        self.settings = settings
-        self.slots = Slots(settings.makers, settings.mode, settings.faults, settings.seed, self.index)
-        self.slots.current = self.current
+    def on_begin(self, settings: HostSettings) -> None:
+        """Receive the makers of environments; one that cannot be loaded here is an error like any other."""
+        self.host = EnvHost(settings, self.index)
+        self.host.current = self.current
 
-    def on_describe(self, row: int) -> tuple:
-        """Make a first environment and return what a batch of them needs to know."""
-        self.slots.make(row)
-        env = self.slots.envs[row]
-        assert env is not None
-        return env.observation_space, env.action_space, dict(env.metadata), env.render_mode
+    def on_describe(self, row: int) -> EnvDescription:
+        """Make a first environment and return its description."""
+        self.host.make(row)
+        return self.host.describe(row)
 
-    def on_make(self, rows: list[tuple[int, int]], shared: SharedRows) -> list[Any]:
-        """Make the environments of some rows, (row, restarts) each; return the faults of those that failed."""
+    def on_make(self, rows: list[tuple[int, int]], shared: SharedLayout) -> list[Any]:
+        """Make the environments of some rows, given as (row, restarts); return the faults of those that failed."""
         faults = []
         for row, restarts in rows:
             try:
-                if self.slots.envs.get(row) is None:
-                    self.slots.make(row, restarts)
-                env = self.slots.envs[row]
+                if self.host.envs.get(row) is None:
+                    self.host.make(row, restarts)
+                env = self.host.envs[row]
                 check_spaces(row, env, shared.observation_space, shared.action_space)
             except (Exception, SystemExit) as error:
                 self.current[0] = 0
-                self.slots.envs[row] = None
-                self.slots.restarts.setdefault(row, restarts)
+                self.host.envs[row] = None
+                self.host.restarts.setdefault(row, restarts)
                 faults.append(fault_of(row, self.index, error, "make"))
-        self.slots.envs = dict(sorted(self.slots.envs.items()))
+        self.host.envs = dict(sorted(self.host.envs.items()))
         return faults
 
-    def on_attach(self, shared: SharedRows) -> None:
-        """Use other shared arrays from now on; they come right behind this message."""
+    def on_attach(self, shared: SharedLayout) -> None:
+        """Use other shared arrays from now on; their block follows this message."""
         block = SharedBlock.receive(self.connection)
         self.block = block
         self.shared = shared.view(block)
         block.close()
-        self.slots.attach(self.shared.rows, shared.observation_space)
+        self.host.attach(self.shared.batch, shared.observation_space)
         self.read_action = reader(shared.action_space, self.shared.actions)
         for word in (Line.TAKEN, Line.COMPLETIONS):
             self.words[self.first + word] = 0
@@ -265,46 +263,45 @@ class Worker:
     def on_reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> Any:
         """Start episodes; return infos and faults as a step does."""
         for row, seed in zip(rows, seeds, strict=True):
-            self.slots.reset(row, seed, None if options is None else dict(options))
+            self.host.reset(row, seed, None if options is None else dict(options))
         return self.write_infos()
 
     def on_replaced(self, rows: list[int]) -> Any:
-        """Go on with environments that replace lost ones: their episodes were cut off."""
-        slots = self.slots
+        """Begin episodes of environments that replace lost ones, whose episodes were cut off."""
         for row in rows:
-            slots.replaced(row)
+            self.host.replaced(row)
         return self.write_infos()
 
     def on_drop(self, rows: list[int]) -> None:
-        """Leave some rows as they are: their environments were dropped with the worker before this one."""
+        """Leave some rows empty: their environments were dropped together with the previous worker."""
         for row in rows:
-            self.slots.envs[row], self.slots.restarts[row] = None, 0
-            self.slots.dropped.add(row)
-        self.slots.envs = dict(sorted(self.slots.envs.items()))
+            self.host.envs[row], self.host.restarts[row] = None, 0
+            self.host.dropped.add(row)
+        self.host.envs = dict(sorted(self.host.envs.items()))
 
     def on_remove(self, rows: list[int]) -> None:
         """Close the environments of some rows."""
         for row in rows:
-            if row in self.slots.envs:
-                self.slots.remove(row)
+            if row in self.host.envs:
+                self.host.remove(row)
 
     def on_call(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        """Return what a method or an attribute gives in each of some rows."""
-        return [self.slots.call(row, name, arguments, keywords) for row in rows]
+        """Return the result of a method, or the value of an attribute, in some rows."""
+        return [self.host.call(row, name, arguments, keywords) for row in rows]
 
     def on_set_attribute(self, rows: list[int], name: str, values: list[Any]) -> None:
-        """Set an attribute in each of some rows."""
+        """Set an attribute in some rows."""
         for row, value in zip(rows, values, strict=True):
-            self.slots.set_attribute(row, name, value)
+            self.host.set_attribute(row, name, value)
 
     def on_leave(self) -> None:
         """Close everything and end."""
-        self.slots.close()
+        self.host.close()
         self.leaving = True
 
 
 def sendable(info: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return an info without what cannot be sent to another process."""
+    """Return an info in which a note replaces what cannot be sent to another process."""
     if info is None:
         return None
     found = {}
