@@ -35,14 +35,31 @@ def terms_of(module: str, model: type[EnvConfig], derived: tuple[str, ...] = ())
     fixed = [f"params.{name}" for name in (*names, *derived)]
     source = f"""
 def episode_terms(i, state, params):
-    if params.randomised:
+    if are_drawn(params):
         return Terms({", ".join(drawn)})
     return Terms({", ".join(fixed)})
 """
     terms = namedtuple("Terms", (*names, *derived), module=module)  # type: ignore[misc]
-    namespace: dict[str, Any] = {"__name__": module, "Terms": terms}
+    namespace: dict[str, Any] = {"__name__": module, "Terms": terms, "are_drawn": are_drawn}
     exec(compile(source, f"<episode_terms of {model.__name__}>", "exec"), namespace)
     return terms, namespace["episode_terms"]
+
+
+def are_drawn(params: Any) -> bool:
+    """Say whether an episode has terms of its own.
+
+    Kernels for a GPU have one of the two functions below in its place: undecided, both kinds of terms would lie in
+    registers, and the general kernel of trading ran at three quarters of its speed on an H200.
+    """
+    return params.randomised
+
+
+def always_drawn(params: Any) -> bool:
+    return True
+
+
+def never_drawn(params: Any) -> bool:
+    return False
 
 
 def draw_terms(i: int, state: Any, tables: Any) -> None:

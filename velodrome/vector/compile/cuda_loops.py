@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from velodrome.envs.contract import LANES, World
+from velodrome.envs.terms import always_drawn, never_drawn
 from velodrome.tables.windows import WindowTables
 from velodrome.vector.batch import Outputs, advance, begin
 from velodrome.vector.compile.assemble import rebuild, rule_substitutions
@@ -102,6 +103,7 @@ _compiled: dict[str, Any] = {}
 def _compile(world: World, kernel: Any, specialise: bool) -> Any:
     name = kernel.__name__
     substitutions = {**rule_substitutions(world, specialise), "LOCKSTEP": True}
+    substitutions["are_drawn"] = always_drawn if getattr(world.params, "randomised", False) else never_drawn
     if SIMULATED:
         # The simulator runs Python, so the rule is not compiled.
         return cuda.jit(rebuild(kernel, substitutions))
