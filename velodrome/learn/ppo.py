@@ -14,7 +14,8 @@ from torch import Tensor
 from velodrome.errors import LearningError
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
-from velodrome.learn.engines.autograd import Batch, check_minibatches, make_engine
+from velodrome.learn.engines.autograd import Batch, Task
+from velodrome.learn.engines.choice import check_minibatches, make_engine
 from velodrome.learn.engines.graphs import Captured
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.learn.schedule import learning_rate
@@ -44,7 +45,7 @@ class PPO:
         self.generator = torch.Generator(device).manual_seed(seed)  # of actions and shuffles
         self.policy = ActorCritic(worlds.shape, worlds.action_space, network).to(device)
         self.rollout = self._make_rollout()
-        self.engine = make_engine(self.policy, worlds.bank, self.rollout, network, config, ppo_loss)
+        self.engine = make_engine(Task(self.policy, worlds.bank, config, network.activation, ppo_loss), self.rollout)
         layout = worlds.shape.instruments if network.kind == "instruments" else None
         alike = [range(first, first + layout.count) for first in layout.own] if layout else ()
         self.moments = RunningMoments(worlds.shape.values, device, alike) if config.normalise_observations else None

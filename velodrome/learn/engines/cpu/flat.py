@@ -36,15 +36,14 @@ class FlatParameters:
         self.size = round_up(end)
         self.values = torch.zeros(self.size)
         self.gradient = torch.zeros(self.size)
-        self.first_moment = torch.zeros(self.size)
-        self.second_moment = torch.zeros(self.size)
+        self.moments = torch.zeros(self.size), torch.zeros(self.size)  # Adam's first and second
         for parameter in self._parameters:
             view = self.view(self.values, (parameter,), tuple(parameter.shape))
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.grad = self.view(self.gradient, (parameter,), tuple(parameter.shape))
         # The same memory for compiled code, in the order in which `kernels.adam` takes it.
-        buffers = (self.values, self.gradient, self.first_moment, self.second_moment)
+        buffers = (self.values, self.gradient, *self.moments)
         self.arrays = tuple(buffer.numpy() for buffer in buffers)
         self.gradient_array = self.arrays[1]
         self._addresses = [parameter.data_ptr() for parameter in self._parameters]

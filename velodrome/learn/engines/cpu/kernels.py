@@ -6,12 +6,14 @@ None of the functions allocates, all release Python's lock, and the compiler tur
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
-from velodrome.learn.engines.cpu.elementary import FLOAT, ONE, OPTIONS, ZERO, fast_normal, fast_sigmoid, fast_tanh
+from velodrome.learn.engines.cpu.compiled import EXACT, loop
+from velodrome.learn.engines.cpu.elementary import fast_normal, fast_sigmoid, fast_tanh
+from velodrome.learn.engines.formulas import FLOAT, ONE, ZERO
 from velodrome.vector.compile.memcpy import copy_floats, prefetch_floats
 
 INVERSE_ROOT_TWO_PI = FLOAT(1.0 / math.sqrt(2.0 * math.pi))
@@ -24,7 +26,7 @@ SUM_BLOCK = 2048  # floats, that stay in the first-level cache while all lanes a
 # Backward kernels turn gradients of activations into gradients of their arguments, and sum those for the bias.
 
 
-@njit(**OPTIONS)
+@loop
 def tanh_forward(hidden, slopes, bias, rows):
     """Write tanh(x)."""
     for i in range(rows):
@@ -33,7 +35,7 @@ def tanh_forward(hidden, slopes, bias, rows):
             row[j] = fast_tanh(row[j] + bias[j])
 
 
-@njit(**OPTIONS)
+@loop
 def relu_forward(hidden, slopes, bias, rows):
     """Write max(0, x)."""
     for i in range(rows):
@@ -43,7 +45,7 @@ def relu_forward(hidden, slopes, bias, rows):
             row[j] = ZERO if x < ZERO else x
 
 
-@njit(**OPTIONS)
+@loop
 def silu_forward(hidden, slopes, bias, rows):
     """Write x · sigmoid(x)."""
     for i in range(rows):
@@ -55,7 +57,7 @@ def silu_forward(hidden, slopes, bias, rows):
             slope[j] = gate * (ONE + x * (ONE - gate))
 
 
-@njit(**OPTIONS)
+@loop
 def gelu_forward(hidden, slopes, bias, rows):
     """Write x · Φ(x) with the normal distribution function Φ."""
     for i in range(rows):
@@ -67,7 +69,7 @@ def gelu_forward(hidden, slopes, bias, rows):
             slope[j] = normal + x * bell * INVERSE_ROOT_TWO_PI
 
 
-@njit(**OPTIONS)
+@loop
 def tanh_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
     """Multiply by 1 − tanh²."""
     if not accumulate:
@@ -80,7 +82,7 @@ def tanh_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
             bias_gradient[j] += slope
 
 
-@njit(**OPTIONS)
+@loop
 def relu_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
     """Multiply by 1 where the activation is positive, by 0 elsewhere."""
     if not accumulate:
@@ -93,7 +95,7 @@ def relu_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
             bias_gradient[j] += slope
 
 
-@njit(**OPTIONS)
+@loop
 def stored_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
     """Multiply by the derivatives that the forward kernel left."""
     if not accumulate:
@@ -122,7 +124,7 @@ ACTIVATIONS = {
 }
 
 
-@njit(**OPTIONS)
+@loop
 def gather_windows(values, base, width, length, last_rows, cursors, account, rows, target):
     """Write the observations of some rows of a rollout, windows then account vector, into the front of target's rows.
 
@@ -151,7 +153,7 @@ def gather_windows(values, base, width, length, last_rows, cursors, account, row
     return -1
 
 
-@njit(**OPTIONS)
+@loop
 def gather_rows(observations, rows, target):
     """Write some rows of an array into the front of target's rows; return −1, or the first position without a row."""
     for i in range(rows.size):
@@ -165,7 +167,7 @@ def gather_rows(observations, rows, target):
     return -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@partial(loop, fastmath=())
 def mean_and_deviation(numbers, rows):
     """Return the mean and the deviation of the numbers in some rows; not a number if one of them is no row."""
     for i in range(rows.size):
@@ -182,7 +184,7 @@ def mean_and_deviation(numbers, rows):
     return mean, math.sqrt(squares / rows.size)
 
 
-@njit(**OPTIONS)
+@loop
 def sum_lanes(lane_gradients, lanes, gradient):
     """Add the flat gradients [lanes, size] of the first so many lanes, in their order."""
     for first in range(0, gradient.size, SUM_BLOCK):
@@ -194,7 +196,7 @@ def sum_lanes(lane_gradients, lanes, gradient):
                 total[j] += part[j]
 
 
-@njit(**OPTIONS)
+@loop
 def squared_norm(gradient):
     """Return the sum of squares, added up in double precision."""
     total = 0.0
@@ -204,7 +206,7 @@ def squared_norm(gradient):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@partial(loop, fastmath=EXACT)
 def adam(values, gradient, first_moment, second_moment, scalars):
     """Take one step of Adam.
 

@@ -49,8 +49,7 @@ class LaneGradient(NamedTuple):
     """Where a lane adds up: a flat buffer laid out like the parameters, and the sums of the loss."""
 
     flat: torch.Tensor  # [size]
-    array: NDArray[np.float32]  # the same memory
-    sums: NDArray[np.float64]
+    heads: losses.HeadGradient  # views of it, and the sums
 
 
 class Network(NamedTuple):
@@ -58,11 +57,10 @@ class Network(NamedTuple):
 
     features: int  # floats of an observation
     hidden: tuple[Layer, ...]
-    heads: Layer  # the outputs of the policy, then the value
-    log_std: NDArray[np.float32]  # [A], or [0] where actions are discrete
+    last: Layer  # to the outputs of the policy, then the value
+    heads: losses.Heads  # what they mean
     log_std_offset: int
     activation: str
-    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
 
 
 class Tile:
@@ -76,18 +74,19 @@ class Tile:
         # before is written over the activations of the layer after it, which nobody needs by then.
         self.inputs = torch.zeros(rows, round_up(network.features))
         self.hidden = [torch.zeros(rows, width) for _ in range(len(network.hidden) + 1)]
-        self.outputs = torch.zeros(network.heads.width, rows)
+        self.outputs = torch.zeros(network.last.width, rows)
         self.inputs_array = self.inputs.numpy()
         self._hidden_arrays = [buffer.numpy() for buffer in self.hidden]
         self.outputs_array = self.outputs.numpy()
-        continuous = network.sizes.size == 0
+        sizes = network.heads.sizes
+        continuous = sizes.size == 0
         self.samples = losses.Samples(
-            np.zeros((rows, network.heads.width - 1), np.float32)
+            np.zeros((rows, network.last.width - 1), np.float32)
             if continuous
-            else np.zeros((rows, network.sizes.size), np.int64),
+            else np.zeros((rows, sizes.size), np.int64),
             *(np.zeros(rows, np.float32) for _ in range(4)),
         )
-        self.scratch = np.zeros((network.heads.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
+        self.scratch = np.zeros((network.last.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
         self._loss = losses.gaussian_loss if continuous else losses.discrete_loss
         self._activation = kernels.ACTIVATIONS[network.activation]
         shape = (rows, width) if self._activation.stores_slopes else (0, 0)
@@ -105,7 +104,12 @@ class Tile:
 
         They go to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
-        loss = functools.partial(self._call_loss, rows, gradient, accumulate)
+
+        def loss(scalars: losses.LossScalars) -> None:
+            self._loss(
+                self.outputs_array, self.network.heads, self.samples, scalars, self.scratch, gradient.heads, rows, accumulate
+            )
+
         return loss, self._plan(
             ("backward", rows, lane, accumulate), lambda: self._backward_operations(rows, gradient.flat, accumulate)
         )
@@ -130,18 +134,9 @@ class Tile:
                 )
             )
             before = buffer[:rows]
-        for block in self.network.heads.blocks:
+        for block in self.network.last.blocks:
             operations.append(_product(block.weight, before[:, block.inputs].t(), self.outputs[block.outputs, :rows]))
         return operations
-
-    def _call_loss(self, rows: int, gradient: LaneGradient, accumulate: bool, scalars: losses.LossScalars) -> None:
-        heads, log_std = self.network.heads, self.network.log_std
-        offset = self.network.log_std_offset
-        self._loss(
-            self.outputs_array, heads.bias, log_std, self.samples, scalars, self.network.sizes, self.scratch,
-            gradient.array[heads.bias_offset : heads.bias_offset + heads.width],
-            gradient.array[offset : offset + log_std.size], rows, accumulate, gradient.sums,
-        )  # fmt: skip
 
     def _backward_operations(self, rows: int, gradient: torch.Tensor, accumulate: bool) -> list[Operation]:
         operations = []
@@ -155,7 +150,7 @@ class Tile:
             )
 
         depth = len(self.network.hidden)
-        for block in self.network.heads.blocks:
+        for block in self.network.last.blocks:
             slopes = self.outputs[block.outputs, :rows]
             add_to_weight(block, slopes, self.hidden[depth - 1][:rows, block.inputs])
             operations.append(_product(slopes.t(), block.weight, self.hidden[depth][:rows, block.inputs]))
