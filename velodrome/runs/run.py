@@ -461,7 +461,7 @@ class _Session:
 
 
 def _extras(config: RunConfig) -> dict[str, Any]:
-    return {"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {}
+    return setup.saved_facts(config)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

@@ -18,8 +18,8 @@ from velodrome.rollout.storage import Rollout
 
 def perceptrons_of(policy: ActorCritic, activation: str) -> Perceptrons | None:
     """Return the layers of a policy, or None if it is not a plain perceptron."""
-    layers = policy.linear_layers()
-    return None if layers is None else Perceptrons(*layers, activation, policy.distribution.counts or None, policy.log_std)
+    layers, sizes = policy.linear_layers(), policy.distribution.counts or None
+    return None if layers is None else Perceptrons(*layers, activation, sizes, policy.log_std)
 
 
 class FusedEngine:
@@ -107,5 +107,5 @@ class FusedEngine:
         """Give every parameter's name and Adam's two moments of it, in place."""
         flat = self.network.flat
         for name, parameter in self.policy.named_parameters():
-            views = (flat.view(moment, (parameter,), tuple(parameter.shape)) for moment in flat.moments)
-            yield (name, *views)
+            first, second = (flat.view(moment, (parameter,), tuple(parameter.shape)) for moment in flat.moments)
+            yield name, first, second

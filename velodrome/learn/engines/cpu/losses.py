@@ -173,7 +173,8 @@ def discrete_loss(outputs, heads, samples, scalars, scratch, gradient, rows, acc
     """Replace outputs by their gradient, for one categorical choice or several. `scratch` is [A + SCRATCH, ≥ rows]."""
     add_bias(outputs, heads.bias, rows)
     sizes, actions = heads.sizes, heads.bias.size - 1
-    log_prob, slopes, entropy, spare = scratch[actions], scratch[actions + 1], scratch[actions + 2], scratch[actions + 3]
+    log_prob, slopes = scratch[actions], scratch[actions + 1]
+    entropy, spare = scratch[actions + 2], scratch[actions + 3]
     log_prob[:rows] = ZERO
     bonus = scalars.entropy_weight * scalars.share
     end = 0

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from velodrome.errors import did_you_mean
-from velodrome.learn.engines.cpu.kernels import ACTIVATIONS
+from velodrome.learn.engines.cpu.activations import ACTIVATIONS
 
 
 class Perceptrons(NamedTuple):

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from velodrome.learn.engines.cpu import kernels, losses
+from velodrome.learn.engines.cpu import losses
+from velodrome.learn.engines.cpu.activations import ACTIVATIONS
 from velodrome.learn.engines.cpu.flat import round_up
 
 MOST_PLANS = 256  # of a tile: two sizes for every lane of a few minibatch sizes
@@ -88,7 +89,7 @@ class Tile:
         )
         self.scratch = np.zeros((network.last.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
         self._loss = losses.gaussian_loss if continuous else losses.discrete_loss
-        self._activation = kernels.ACTIVATIONS[network.activation]
+        self._activation = ACTIVATIONS[network.activation]
         shape = (rows, width) if self._activation.stores_slopes else (0, 0)
         self._slopes = [np.zeros(shape, np.float32) for _ in network.hidden]
         self._plans: dict[Any, list[Operation]] = {}
@@ -105,10 +106,10 @@ class Tile:
         They go to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
 
+        heads, added = self.network.heads, gradient.heads
+
         def loss(scalars: losses.LossScalars) -> None:
-            self._loss(
-                self.outputs_array, self.network.heads, self.samples, scalars, self.scratch, gradient.heads, rows, accumulate
-            )
+            self._loss(self.outputs_array, heads, self.samples, scalars, self.scratch, added, rows, accumulate)
 
         return loss, self._plan(
             ("backward", rows, lane, accumulate), lambda: self._backward_operations(rows, gradient.flat, accumulate)

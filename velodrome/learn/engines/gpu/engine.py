@@ -31,7 +31,7 @@ class Stack:
     def __init__(
         self, layers: list[list[nn.Linear]], inputs: int, rows: int, dtype: torch.dtype, activation: str
     ) -> None:
-        """layers: at each depth, modules side by side that read the same input. inputs: width of the padded input rows."""
+        """layers: at each depth, modules side by side that read the same input. inputs: width of padded input rows."""
         device = layers[0][0].weight.device
         self.layers, self.activation = layers, activation
         self.weights: list[Tensor] = []  # [outputs, inputs], padded, in the precision of the products
@@ -178,9 +178,7 @@ class CudaEngine(AutogradEngine):
         shapes = () if bank is None else bank.shapes
         words = (torch.int64, torch.int32, torch.int16)
         long_enough = (word for word in words if word.itemsize >= size)
-        self.word = next(
-            word for word in long_enough if all(width * size % word.itemsize == 0 for _, width in shapes)
-        )
+        self.word = next(word for word in long_enough if all(width * size % word.itemsize == 0 for _, width in shapes))
         per_word = self.word.itemsize // size
         sizes = [rows * width // per_word for rows, width in shapes]
         self.words = torch.tensor(sizes, dtype=torch.int64, device=self.device)

@@ -102,7 +102,7 @@ def gather_rows(rows, cursor, first_word, table, tail, count, window_words, out)
 
 
 def sample_discrete(outputs, values, value_column, counts, noise, chances, actions, log_prob, value):
-    """Draw the choices of one environment; `noise` is uniform in [0, 1), [n, choices], `chances` scratch [n, logits]."""
+    """Draw the choices of one environment by `noise`, uniform, [n, choices]; `chances` is scratch, [n, logits]."""
     i = cuda.grid(1)
     if i < actions.shape[0]:
         total = ZERO

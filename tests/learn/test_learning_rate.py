@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.learn.learners import make_ppo, trading_worlds
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.schedule import learning_rate
+from velodrome.learn.optimiser import learning_rate
 
 
 @pytest.mark.parametrize(
