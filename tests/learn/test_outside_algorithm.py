@@ -33,7 +33,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sys.modules.pop("reinforce", None)
 
 
-def test_a_registered_algorithm_trains_resumes_evaluates_and_reports(package, tmp_path):
+def test_a_registered_algorithm_trains_evaluates_and_reports(package, tmp_path):
     import reinforce
 
     vd.register_algorithm(reinforce.ENTRY)
@@ -67,7 +67,7 @@ def test_an_installed_package_is_found_by_its_entry_point(package, tmp_path):
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: reinforce\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text(f"[velodrome.algorithms]\n{name} = {reference}\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "velodrome", "train", "smoke", "--plain"]
+    command = [sys.executable, "-m", "velodrome", "train", "smoke"]
     settings = {**tiny(tmp_path, **SETTINGS), "market.features": "[return]", "network.hidden": "[8]"}
     command += [f"{key}={value}" for key, value in settings.items()]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=tmp_path)

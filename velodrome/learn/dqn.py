@@ -17,11 +17,10 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engines.autograd import WORTH_ENCODING
 from velodrome.learn.engines.graphs import Captured
 from velodrome.learn.learner import Learner, only
+from velodrome.learn.networks.layers import BarEncoding, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
-from velodrome.learn.networks.trunks import BarEncoding
 from velodrome.learn.optimiser import Optimiser, learning_rate
 from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import Worlds
@@ -196,11 +195,7 @@ class DQN(Learner):
             self.policy.train(training)
 
     def _worth_encoding(self, samples: int) -> bool:
-        """Decide whether to compute the market's part once per bar rather than once per sample."""
-        bank, per_bar = self.worlds.bank, self.config.per_bar
-        if bank is None or not self.policy.can_encode_bars or per_bar == "never":
-            return False
-        return per_bar == "always" or len(bank.bars) < WORTH_ENCODING * samples
+        return worth_encoding(self.policy, self.worlds.bank, self.config.per_bar, samples)
 
     def _encode(self, worth: bool) -> BarEncoding | None:
         if not worth or self.worlds.bank is None:

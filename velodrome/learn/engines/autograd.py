@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from velodrome.learn.config import PPOConfig
+from velodrome.learn.networks.layers import worth_encoding
 from velodrome.learn.optimiser import Optimiser
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
 
 ADAM_EPSILON = 1e-5
-# Encoding all bars must save at least this part of the samples' encodings to be worth the look-ups.
-WORTH_ENCODING = 0.7
-MOST_ENCODED = 2**28  # floats of all bars' encodings, 1 GiB: more are not kept unless per_bar = always
 
 
 class Batch(NamedTuple):
@@ -44,7 +42,10 @@ class Task(NamedTuple):
 
 
 class AutogradEngine:
-    """Plain torch: any network, any device."""
+    """Plain torch: any network, any device. Other engines have the same methods.
+
+    Calls of one rollout follow one another; `learn` comes between rollouts.
+    """
 
     name = "autograd"
 
@@ -60,18 +61,10 @@ class AutogradEngine:
     def attach(self, rollout: Rollout) -> None:
         """Work on this rollout from now on; what was learnt stays."""
         self.rollout = rollout
-        self.encode_once = self._worth_encoding(rollout.samples)
-        self.encode_minibatches = self._worth_encoding(rollout.samples // self.config.minibatches)
+        samples, market = rollout.samples, (self.policy, self.bank, self.config.per_bar)
+        self.encode_once = worth_encoding(*market, samples)
+        self.encode_minibatches = worth_encoding(*market, samples // self.config.minibatches)
         self.encoding: Encoding | None = None
-
-    def _worth_encoding(self, samples: int) -> bool:
-        """Decide whether to compute the market's part once per bar rather than once per sample."""
-        if self.bank is None or not self.policy.can_encode_bars or self.config.per_bar == "never":
-            return False
-        if self.config.per_bar == "always":
-            return True
-        bars = len(self.bank.bars)
-        return bars < WORTH_ENCODING * samples and bars * self.policy.encoded_width <= MOST_ENCODED
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
-
-import torch
-from torch import Tensor
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.autograd import AutogradEngine, Task
 from velodrome.learn.engines.cpu.engine import FusedEngine, perceptrons_of
 from velodrome.learn.policy import ActorCritic
-from velodrome.rollout.observation import Observation
 from velodrome.rollout.storage import Rollout
 
 logger = logging.getLogger(__name__)
@@ -22,37 +17,7 @@ logger = logging.getLogger(__name__)
 ON_A_GPU = ("relu", "tanh")  # activations that its engine has
 
 
-class Engine(Protocol):
-    """How a policy acts and learns. Calls of one rollout follow one another; `learn` comes between rollouts."""
-
-    name: str
-
-    def attach(self, rollout: Rollout) -> None:
-        """Work on this rollout from now on, between updates; what was learnt stays."""
-
-    def set_learning_rate(self, rate: float) -> None:
-        """Set the step size of the next updates."""
-
-    def begin_rollout(self) -> None:
-        """Prepare for a rollout, during which the weights do not change."""
-
-    def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
-        """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
-
-    def value(self, observation: Observation, memory: Tensor) -> Tensor:
-        """Return values, [n]."""
-
-    def begin_update(self) -> None:
-        """Prepare for an update, given advantages and returns."""
-
-    def learn(self, rows: Tensor) -> Tensor:
-        """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's state by name."""
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` returned."""
+Engine = AutogradEngine | FusedEngine  # the GPU's is a subclass of the first
 
 
 def _perceptron(task: Task) -> str | None:

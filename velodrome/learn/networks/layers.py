@@ -8,8 +8,7 @@ more samples than the market has bars.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +18,10 @@ from velodrome.rollout.observation import Observation, WindowBank
 
 PIECE = 2**22  # floats of windows laid out at a time where nothing is learnt, 16 MB
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU,
-}  # fmt: skip
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU}
+# Encoding all bars must save at least this part of the samples' encodings to be worth the look-ups.
+WORTH_ENCODING = 0.7
+MOST_ENCODED = 2**28  # floats of all bars' encodings, 1 GiB: more are not kept unless per_bar = always
 
 
 def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
@@ -68,6 +68,14 @@ def encode_bars(first: FirstLayer, bank: WindowBank, cursor: Tensor | None = Non
     position = torch.zeros_like(bank.position)
     position[bars.long()] = torch.arange(len(bars), device=bars.device)
     return BarEncoding(encoded_table(first, bank, bars), position)
+
+
+def worth_encoding(network: Any, bank: WindowBank | None, per_bar: str, samples: int) -> bool:
+    """Decide whether to compute the market's part of a network once per bar rather than once per sample."""
+    if bank is None or not network.can_encode_bars or per_bar != "auto":
+        return bank is not None and network.can_encode_bars and per_bar == "always"
+    bars = len(bank.bars)
+    return bars < WORTH_ENCODING * samples and bars * network.encoded_width <= MOST_ENCODED
 
 
 def encoded_table(first: FirstLayer, bank: WindowBank, bars: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ def mean_and_deviation(numbers, rows):
 
 @loop
 def sum_lanes(lane_gradients, lanes, gradient):
-    """Add the flat gradients [lanes, size] of the first so many lanes, in their order."""
+    """Add the flat gradients [lanes, size] of the first lanes, in their order."""
     for first in range(0, gradient.size, SUM_BLOCK):
         total = gradient[first : first + SUM_BLOCK]
         total[:] = lane_gradients[0, first : first + SUM_BLOCK]

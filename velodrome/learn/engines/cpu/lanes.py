@@ -62,7 +62,7 @@ _give_way = types.ExternalFunction("sched_yield", types.int32())
 
 @njit(cache=True, nogil=True)
 def _watch(counter, seen, looks):
-    """Return when counter[0] is no longer what was seen, or after so many looks."""
+    """Return when counter[0] is no longer what was seen, or after a number of looks."""
     for _ in range(looks):
         if _look(counter) != seen:
             break

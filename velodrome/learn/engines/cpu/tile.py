@@ -1,7 +1,7 @@
 """A few hundred rows on their way through the network and back, in buffers that stay in a core's second-level cache.
 
-What has to be done to a tile of so many rows is written down once as a list of operations, each a matrix product or a
-compiled kernel with its arguments, so that a minibatch costs little Python.
+What has to be done to a tile is written down once for each number of rows, as a list of operations. Each is a matrix
+product or a compiled kernel with its arguments, so that a minibatch costs little Python.
 """
 
 from __future__ import annotations
@@ -81,12 +81,9 @@ class Tile:
         self.outputs_array = self.outputs.numpy()
         sizes = network.heads.sizes
         continuous = sizes.size == 0
-        self.samples = losses.Samples(
-            np.zeros((rows, network.last.width - 1), np.float32)
-            if continuous
-            else np.zeros((rows, sizes.size), np.int64),
-            *(np.zeros(rows, np.float32) for _ in range(4)),
-        )
+        columns, dtype = (network.last.width - 1, np.float32) if continuous else (sizes.size, np.int64)
+        numbers = (np.zeros(rows, np.float32) for _ in range(4))
+        self.samples = losses.Samples(np.zeros((rows, columns), dtype), *numbers)
         self.scratch = np.zeros((network.last.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
         self._loss = losses.gaussian_loss if continuous else losses.discrete_loss
         self._activation = ACTIVATIONS[network.activation]
@@ -95,7 +92,7 @@ class Tile:
         self._plans: dict[Any, list[Operation]] = {}
 
     def forward_plan(self, rows: int) -> list[Operation]:
-        """Return the operations from gathered inputs to outputs without their biases, for the first so many rows."""
+        """Return the operations from gathered inputs to outputs without their biases, for the first rows."""
         return self._plan(("forward", rows), lambda: self._forward_operations(rows))
 
     def backward_plan(
@@ -129,11 +126,8 @@ class Tile:
             buffer, array = self.hidden[k], self._hidden_arrays[k]
             for block in layer.blocks:
                 operations.append(_product(before[:, block.inputs], block.weight.t(), buffer[:rows, block.outputs]))
-            operations.append(
-                Operation(
-                    "elementwise", functools.partial(self._activation.forward, array, self._slopes[k], layer.bias, rows)
-                )
-            )
+            forward = functools.partial(self._activation.forward, array, self._slopes[k], layer.bias, rows)
+            operations.append(Operation("elementwise", forward))
             before = buffer[:rows]
         for block in self.network.last.blocks:
             operations.append(_product(block.weight, before[:, block.inputs].t(), self.outputs[block.outputs, :rows]))
@@ -146,9 +140,8 @@ class Tile:
 
         def add_to_weight(block: Block, slopes: torch.Tensor, inputs: torch.Tensor) -> None:
             target = gradient[block.offset : block.offset + block.weight.numel()].view(block.weight.shape)
-            operations.append(
-                Operation("product", functools.partial(torch.addmm, target, slopes, inputs, beta=beta, out=target))
-            )
+            product = functools.partial(torch.addmm, target, slopes, inputs, beta=beta, out=target)
+            operations.append(Operation("product", product))
 
         depth = len(self.network.hidden)
         for block in self.network.last.blocks:
@@ -159,15 +152,9 @@ class Tile:
             layer = self.network.hidden[k]
             slopes = self.hidden[k + 1][:rows]
             bias_gradient = array[layer.bias_offset : layer.bias_offset + layer.width]
-            operations.append(
-                Operation(
-                    "elementwise",
-                    functools.partial(
-                        self._activation.backward, self._hidden_arrays[k + 1], self._hidden_arrays[k],
-                        self._slopes[k], bias_gradient, rows, accumulate,
-                    ),
-                )
-            )  # fmt: skip
+            arrays = (self._hidden_arrays[k + 1], self._hidden_arrays[k], self._slopes[k], bias_gradient)
+            backward = functools.partial(self._activation.backward, *arrays, rows, accumulate)
+            operations.append(Operation("elementwise", backward))
             before = self.hidden[k - 1][:rows] if k else self.inputs[:rows]
             for block in layer.blocks:
                 add_to_weight(block, slopes[:, block.outputs].t(), before[:, block.inputs])

@@ -8,6 +8,8 @@ in the precision asked for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -60,14 +62,18 @@ class Stack:
 
     def refresh(self) -> None:
         """Copy the modules' weights and biases into the layout of the products."""
-        for modules, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+        for depth, module, rows in self._modules():
+            weight, bias, inputs = self.weights[depth], self.biases[depth], module.in_features
+            weight[rows, :inputs].copy_(module.weight.detach())
+            (bias[rows] if depth else weight[rows, inputs]).copy_(module.bias.detach())
+
+    def _modules(self) -> Iterator[tuple[int, nn.Linear, slice]]:
+        """Give every module with its depth and the outputs that are its own."""
+        for depth, modules in enumerate(self.layers):
             at = 0
             for module in modules:
-                end = at + module.out_features
-                weight[at:end, : module.in_features].copy_(module.weight.detach())
-                target = weight[at:end, module.in_features] if weight is self.weights[0] else bias[at:end]
-                target.copy_(module.bias.detach())
-                at = end
+                yield depth, module, slice(at, at + module.out_features)
+                at += module.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return outputs in float32, [m, padded]; hidden layers stay for the way back."""
@@ -106,16 +112,12 @@ class Stack:
 
     def give_gradients(self) -> None:
         """Write the gradients into the modules' parameters."""
-        for modules, gradient, bias in zip(self.layers, self.gradients, self.bias_gradients, strict=True):
-            at = 0
-            for module in modules:
-                end = at + module.out_features
-                assert module.weight.grad is not None
-                assert module.bias.grad is not None
-                module.weight.grad.copy_(gradient[at:end, : module.in_features])
-                column = gradient[at:end, module.in_features] if gradient is self.gradients[0] else bias[0, at:end]
-                module.bias.grad.copy_(column)
-                at = end
+        for depth, module, rows in self._modules():
+            gradient, bias, inputs = self.gradients[depth], self.bias_gradients[depth], module.in_features
+            assert module.weight.grad is not None
+            assert module.bias.grad is not None
+            module.weight.grad.copy_(gradient[rows, :inputs])
+            module.bias.grad.copy_(bias[0, rows] if depth else gradient[rows, inputs])
 
 
 class CudaEngine(AutogradEngine):

@@ -61,6 +61,23 @@ def log_mass(outputs, i, first, count):
 
 
 @device_function
+def policy_slope(now, row, samples, scalars):
+    """Return a sample's policy loss, its slope, its KL divergence and 1 if it was clipped. now: the log-probability."""
+    change = now - samples[row, LOG_PROB]
+    advantage = (samples[row, ADVANTAGE] - scalars[MEAN]) * scalars[SCALE]
+    loss, slope, moved, is_outside = policy_loss(change, math.exp(change), advantage, scalars[CLIP])
+    return loss, slope, moved, ONE if is_outside else ZERO
+
+
+@device_function
+def write_value_slope(i, row, values, column, samples, scalars, share, d_values):
+    """Write the slope of a sample's value loss and return the loss."""
+    loss, slope = value_loss(values[i, column], samples[row, VALUE], samples[row, RETURN], scalars[VALUE_CLIP])
+    d_values[i, column] = slope * share * scalars[VALUE_WEIGHT]
+    return loss
+
+
+@device_function
 def add_report(policy, value, entropy, kl, clipped, sums):
     """Add what a thread has to report to the sums, by block first: a device's threads would queue for one address."""
     report = cuda.shared.array(REPORTED, dtype=np.float32)
@@ -148,12 +165,10 @@ def discrete_gradient(rows, outputs, values, value_column, counts, samples, scal
             level = log_mass(outputs, i, first, counts[choice])
             now += outputs[i, first + np.int64(samples[row, ACTIONS + choice])] - level
             first += counts[choice]
-        change = now - samples[row, LOG_PROB]
-        advantage = (samples[row, ADVANTAGE] - scalars[MEAN]) * scalars[SCALE]
-        loss, slope, moved, is_outside = policy_loss(change, math.exp(change), advantage, scalars[CLIP])
+        loss, slope, moved, clipped = policy_slope(now, row, samples, scalars)
         policy_sum += loss
         kl_sum += moved
-        clipped_sum += ONE if is_outside else ZERO
+        clipped_sum += clipped
         slope *= share
         bonus = scalars[ENTROPY] * share
         first = 0
@@ -171,11 +186,7 @@ def discrete_gradient(rows, outputs, values, value_column, counts, samples, scal
                 d_outputs[i, k] = bonus * entropy_slope(chance, log_chance, entropy) - slope * chance
             d_outputs[i, first + np.int64(samples[row, ACTIONS + choice])] += slope
             first = end
-        loss, slope = value_loss(
-            values[i, value_column], samples[row, VALUE], samples[row, RETURN], scalars[VALUE_CLIP]
-        )
-        value_sum += loss
-        d_values[i, value_column] = slope * share * scalars[VALUE_WEIGHT]
+        value_sum += write_value_slope(i, row, values, value_column, samples, scalars, share, d_values)
         i += cuda.gridsize(1)
     add_report(policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum, sums)
 
@@ -194,12 +205,10 @@ def gaussian_gradient(
             off = normal_deviation(samples[row, ACTIONS + k], outputs[i, k], math.exp(-log_std[k]))
             now += normal_log_density(off, log_std[k])
             entropy_sum += normal_entropy(log_std[k])
-        change = now - samples[row, LOG_PROB]
-        advantage = (samples[row, ADVANTAGE] - scalars[MEAN]) * scalars[SCALE]
-        loss, slope, moved, is_outside = policy_loss(change, math.exp(change), advantage, scalars[CLIP])
+        loss, slope, moved, clipped = policy_slope(now, row, samples, scalars)
         policy_sum += loss
         kl_sum += moved
-        clipped_sum += ONE if is_outside else ZERO
+        clipped_sum += clipped
         slope *= share
         for k in range(log_std.shape[0]):
             precision = math.exp(-log_std[k])
@@ -207,10 +216,6 @@ def gaussian_gradient(
             by_mean, by_log_std = normal_slopes(off, precision)
             d_outputs[i, k] = slope * by_mean
             d_log_std[i, k] = slope * by_log_std - scalars[ENTROPY] * share
-        loss, slope = value_loss(
-            values[i, value_column], samples[row, VALUE], samples[row, RETURN], scalars[VALUE_CLIP]
-        )
-        value_sum += loss
-        d_values[i, value_column] = slope * share * scalars[VALUE_WEIGHT]
+        value_sum += write_value_slope(i, row, values, value_column, samples, scalars, share, d_values)
         i += cuda.gridsize(1)
     add_report(policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum, sums)
