@@ -182,10 +182,11 @@ class DQN(Learner):
             old.copy_(new)
         self._encode_target()
 
+    @torch.no_grad()
     def _encode_target(self) -> None:
         if self.target_bars is not None and self.worlds.bank is not None:
             with self._precision():
-                self.target.write_bars(self.worlds.bank, self.target_bars.table)
+                self.target.encode_bars(self.worlds.bank, self.target_bars.table)
 
     # Around it
 

@@ -123,9 +123,9 @@ class InstrumentTrunk(nn.Module):
         each = self.activation(joined)
         return InstrumentFeatures(each, torch.cat([each.mean(1), each.amax(1), shared.to(each.dtype)], 1))
 
-    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
-        """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
-        return encode_bars(self.first, bank, cursor)
+    def encode_bars(self, bank: WindowBank) -> BarEncoding:
+        """Encode every bar that a cursor can be at."""
+        return encode_bars(self.first, bank)
 
 
 class InstrumentHead(nn.Module):

@@ -60,16 +60,6 @@ def windows_part(
     return first.encode(bank.gather(cursor))
 
 
-def encode_bars(first: FirstLayer, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
-    """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
-    if cursor is None:
-        return BarEncoding(encoded_table(first, bank, bank.bars), bank.position)
-    bars = torch.unique(cursor)
-    position = torch.zeros_like(bank.position)
-    position[bars.long()] = torch.arange(len(bars), device=bars.device)
-    return BarEncoding(encoded_table(first, bank, bars), position)
-
-
 def worth_encoding(network: Any, bank: WindowBank | None, per_bar: str, samples: int) -> bool:
     """Decide whether to compute the market's part of a network once per bar rather than once per sample."""
     if bank is None or not network.can_encode_bars or per_bar != "auto":
@@ -78,18 +68,19 @@ def worth_encoding(network: Any, bank: WindowBank | None, per_bar: str, samples:
     return bars < WORTH_ENCODING * samples and bars * network.encoded_width <= MOST_ENCODED
 
 
-def encoded_table(first: FirstLayer, bank: WindowBank, bars: Tensor) -> Tensor:
-    """Return the encodings of some bars; where no gradients are wanted, their windows are never all laid out."""
-    size = max(1, PIECE // max(1, bank.floats))
-    if torch.is_grad_enabled() or len(bars) <= size:
-        return first.encode(bank.gather(bars))
-    table: Tensor | None = None
+def encode_bars(first: FirstLayer, bank: WindowBank, table: Tensor | None = None) -> BarEncoding:
+    """Encode every bar that a cursor can be at, into `table` if there is one.
+
+    Where no gradients are wanted, windows are never all laid out at once.
+    """
+    if torch.is_grad_enabled():
+        return BarEncoding(first.encode(bank.gather(bank.bars)), bank.position)
     at = 0
-    for some in bars.split(size):
-        rows = first.encode(bank.gather(some))
+    for bars in bank.bars.split(max(1, PIECE // max(1, bank.floats))):
+        rows = first.encode(bank.gather(bars))
         if table is None:
-            table = rows.new_empty((len(bars), rows.shape[1]))
-        table[at : at + len(some)] = rows
-        at += len(some)
+            table = rows.new_empty((len(bank.bars), rows.shape[1]))
+        table[at : at + len(bars)] = rows
+        at += len(bars)
     assert table is not None
-    return table
+    return BarEncoding(table, bank.position)
