@@ -262,7 +262,7 @@ class TrainedPolicy:
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Let batch norm use its running moments, and leave the network in the mode in which it was."""
+    """Let batch norm use its running moments, and put the network back into its mode afterwards."""
     training = network.training
     if training:
         network.eval()

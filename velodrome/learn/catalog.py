@@ -45,7 +45,7 @@ class AlgorithmEntry:
         return load(self.network)(*arguments)
 
     def saved_facts(self, config: LearnerConfig) -> dict[str, Any]:
-        """Return what a checkpoint says beside the network's own settings."""
+        """Return what a checkpoint must say of its network besides NetworkConfig."""
         return {name: getattr(config, name) for name in self.saved}
 
     def check_action_space(self, space: gymnasium.Space) -> None:

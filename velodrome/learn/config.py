@@ -1,4 +1,4 @@
-"""What a learner can be told, each field declared once with its meaning and range."""
+"""The settings of networks and learners, each declared once with its meaning and range."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ POLICY_GAIN = 0.01  # a first policy close to uniform explores; this is the usua
 
 
 class Outputs(NamedTuple):
-    """What a policy says about n observations."""
+    """The outputs of a policy for n observations."""
 
     parameters: Tensor  # [n, width] of the action distribution, float32
     value: Tensor  # [n] float32

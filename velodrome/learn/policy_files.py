@@ -133,7 +133,7 @@ def _export(policy: TrainedPolicy, path: Path, kind: Format) -> Path:
     examples = tuple(torch.from_numpy(array) for array in random_inputs(policy, max(CHECKED_ROWS), seed=0))
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            # What exporters say of their own future, and of packages that they could use, is no news about the file.
+            # Exporters warn of their own future and of packages that they could use; none of it concerns the file.
             warnings.simplefilter("ignore")
             level = exporter_logger.level
             exporter_logger.setLevel(logging.ERROR)
@@ -147,8 +147,8 @@ def _export(policy: TrainedPolicy, path: Path, kind: Format) -> Path:
                 raise
             except Exception as error:
                 raise BackendError(
-                    f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Networks of one's own "
-                    f"must consist of what torch.export and torch.jit.trace can follow."
+                    f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Your own "
+                    f"networks must consist of what torch.export and torch.jit.trace can follow."
                 ) from error
             finally:
                 exporter_logger.setLevel(level)
@@ -161,7 +161,7 @@ def _export(policy: TrainedPolicy, path: Path, kind: Format) -> Path:
 
 
 def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[np.float32]]:
-    """Return inputs such as training showed: values spread as their running moments say, windows standard normal."""
+    """Return inputs like those of training: values spread as their running moments say, windows standard normal."""
     generator = np.random.default_rng(seed)
     observation = generator.normal(size=(rows, policy.shape.floats))
     if policy.moments is not None:
@@ -176,7 +176,7 @@ def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[n
 
 
 def _compare(path: Path, found: list[NDArray], policy: TrainedPolicy, inputs: list[NDArray]) -> None:
-    """Raise unless the file's outputs are those of the policy."""
+    """Raise unless the file gives the same outputs as the policy."""
     rows = torch.from_numpy(inputs[0]).to(policy.device)
     memory = torch.from_numpy(inputs[1]).to(policy.device) if policy.memory_size else rows.new_zeros((len(rows), 0))
     at = policy.shape.window_floats

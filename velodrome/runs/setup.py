@@ -47,7 +47,7 @@ def environment_options(
 
 
 def make_few_environments(config: RunConfig, num_envs: int) -> Any:
-    """Return a few environments that play on no market, made as those of the training."""
+    """Return a few environments without a market, made as in training."""
     from velodrome.vector.make import make_vec
 
     options = environment_options(config, None, num_envs, "cpu")
@@ -117,7 +117,7 @@ def make_learner(config: RunConfig, worlds: Worlds) -> Any:
 
 
 def saved_facts(config: RunConfig) -> dict[str, Any]:
-    """Return what a checkpoint says of an algorithm's network beside the network's own settings."""
+    """Return what a checkpoint must say of its network besides NetworkConfig."""
     return ALGORITHMS.get(config.algorithm).saved_facts(config.learner)
 
 

@@ -1,4 +1,4 @@
-"""What networks are made of: layers as PPO starts well from, and first layers that can see each bar once.
+"""What networks are made of: layers that PPO starts well from, and first layers that can see each bar once.
 
 A first layer joins windows and values. Its `encode` sees the windows alone; `join` adds what depends on the
 environment. Encoding every bar once and picking rows by cursor is therefore exact, and cheaper wherever a batch has
@@ -33,7 +33,7 @@ def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear
 
 
 class FirstLayer(Protocol):
-    """What looks at windows."""
+    """A layer that looks at windows."""
 
     def encode(self, windows: Tensor) -> Tensor:
         """Return the windows' part of the layer, [n, encoded width]."""
@@ -49,7 +49,7 @@ class BarEncoding(NamedTuple):
 def windows_part(
     first: FirstLayer, observation: Observation, bank: WindowBank | None, encoding: BarEncoding | None
 ) -> Tensor | None:
-    """Return what the first layer makes of the windows, looked up in an encoding if there is one."""
+    """Return the windows' part of the first layer, looked up in an encoding if there is one."""
     _, cursor, windows = observation
     if windows is not None:
         return first.encode(windows)

@@ -40,7 +40,7 @@ class QNetwork(nn.Module):
         self.action_head = linear(trunk.out_features, self.actions, HEAD_GAIN)
         self.state_head = linear(trunk.out_features, 1, HEAD_GAIN) if duelling else None
         own = isinstance(trunk, UserTrunk)  # decides for itself what to do with windows
-        # Whether acting and learning differ, as with batch norm; of a user's own network nobody knows.
+        # Whether acting and learning differ, as with batch norm. A user's own network may do anything.
         self.acts_otherwise = own or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.modules())
         self.can_encode_bars = bool(shape.windows) and not own
         self.encoded_width = config.hidden[0]

@@ -13,8 +13,8 @@ import numpy as np
 from velodrome.learn.engines.cpu.compiled import EXACT, loop
 from velodrome.vector.compile.memcpy import copy_floats, prefetch_floats
 
-AHEAD = 2  # rows that are asked for before they are copied: they lie anywhere in memory
-SUM_BLOCK = 2048  # floats, that stay in the first-level cache while all lanes are added
+AHEAD = 2  # rows to prefetch: they lie anywhere in memory
+SUM_BLOCK = 2048  # floats that stay in the first-level cache while all lanes are added
 
 
 @loop
@@ -22,7 +22,7 @@ def gather_windows(values, base, width, length, last_rows, cursors, account, row
     """Write the observations of some rows of a rollout, windows then account vector, into the front of target's rows.
 
     `last_rows` is [windows, bars]; see `velodrome.tables.windows` for the layout. Returns −1, or the position of the
-    first row that there is none of, or whose cursor is outside the bars.
+    first row that does not exist, or whose cursor is outside the bars.
     """
     bars = last_rows.shape[1]
     for i in range(rows.size):
@@ -62,7 +62,7 @@ def gather_rows(observations, rows, target):
 
 @partial(loop, fastmath=())
 def mean_and_deviation(numbers, rows):
-    """Return the mean and the deviation of the numbers in some rows; not a number if one of them is no row."""
+    """Return the mean and the deviation of the numbers in some rows; not a number if one of the rows does not exist."""
     for i in range(rows.size):
         if rows[i] < 0 or rows[i] >= numbers.size:
             return np.nan, np.nan

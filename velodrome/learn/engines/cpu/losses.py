@@ -26,7 +26,7 @@ normal_entropy, normal_slopes = inner(formulas.normal_entropy), inner(formulas.n
 
 # Positions in an array of sums over samples.
 POLICY, VALUE, ENTROPY, KL, CLIPPED = range(5)
-SCRATCH = 4  # lines of scratch beside those of the probabilities or deviations
+SCRATCH = 4  # lines of scratch after those of the probabilities or deviations
 SUMS = 8  # of 8 bytes: one cache line, so that two threads never write to the same
 
 

@@ -166,7 +166,7 @@ class FusedActorCritic:
         return Losses(*(self._lane_sums[:lanes].sum(0) / len(chosen)).tolist()[:5])
 
     def _readers_of(self, rollout: FlatRollout) -> Any:
-        """Return what reads a rollout; that of the last one is kept, for the next minibatch is usually of the same."""
+        """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
         if self._rollout is not rollout:
             gather, count = reading.observation_reader(rollout.observations, self.network.features)
             samples = reading.sample_reader(rollout, count, self.network.heads.sizes, self.network.last.width - 1)

@@ -63,7 +63,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def observation_reader(observations: Observations, features: int) -> tuple[Gather, int]:
-    """Return what gathers observations, and how many there are."""
+    """Return a function that gathers observations, and how many there are."""
     if not isinstance(observations, WindowedObservations):
         flat = expect("observations", observations, (len(observations), features), torch.float32)
 
@@ -98,7 +98,7 @@ def _no_such_row(row: int, count: int) -> ConfigError:
 def sample_reader(
     rollout: FlatRollout, count: int, sizes: NDArray[np.int64], outputs: int
 ) -> tuple[GatherSamples, NDArray[np.float32]]:
-    """Return what gathers the rest of a rollout's samples, and their advantages."""
+    """Return a function that gathers the rest of a rollout's samples, and their advantages."""
     if sizes.size:
         # One choice may come as [n] or as [n, 1].
         shape = (count,) if sizes.size == 1 and rollout.actions.ndim == 1 else (count, sizes.size)

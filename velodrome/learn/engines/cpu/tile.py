@@ -54,7 +54,7 @@ class LaneGradient(NamedTuple):
 
 
 class Network(NamedTuple):
-    """What a tile needs to know of the network."""
+    """The layers of the network, as a tile uses them."""
 
     features: int  # floats of an observation
     hidden: tuple[Layer, ...]
@@ -72,7 +72,7 @@ class Tile:
         self.rows = rows
         width = round_up(max(layer.width for layer in network.hidden))
         # 64-byte rows and one buffer per layer. The last is for the gradient of the last hidden layer; that of a layer
-        # before is written over the activations of the layer after it, which nobody needs by then.
+        # before is written over the activations of the layer after it, which are no longer needed by then.
         self.inputs = torch.zeros(rows, round_up(network.features))
         self.hidden = [torch.zeros(rows, width) for _ in range(len(network.hidden) + 1)]
         self.outputs = torch.zeros(network.last.width, rows)
@@ -98,9 +98,9 @@ class Tile:
     def backward_plan(
         self, rows: int, lane: int, gradient: LaneGradient, accumulate: bool
     ) -> tuple[Callable[[losses.LossScalars], None], list[Operation]]:
-        """Return the loss, which is told its weights, and the operations from its gradient to those of the parameters.
+        """Return the loss, a function of its weights, and the operations from its gradient to that of the parameters.
 
-        They go to a lane's gradient and replace what it holds, unless they are to accumulate.
+        They write to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
 
         heads, added = self.network.heads, gradient.heads

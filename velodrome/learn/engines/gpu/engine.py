@@ -121,7 +121,7 @@ class Stack:
 
 
 class CudaEngine(AutogradEngine):
-    """The engine for perceptrons on a GPU; see the module. Values and checkpoints are those of AutogradEngine."""
+    """The engine for perceptrons on a GPU; its values and checkpoints are the same as those of AutogradEngine."""
 
     name = "cuda"
 
