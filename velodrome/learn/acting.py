@@ -32,7 +32,7 @@ WITHOUT_MODES = (
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TrainedPolicy:
     """Acts for one environment or for many at once, and remembers by environment if its network does.
 

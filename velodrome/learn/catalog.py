@@ -51,13 +51,15 @@ class AlgorithmEntry:
     def check_action_space(self, space: gymnasium.Space) -> None:
         """Refuse an action space that it cannot act in."""
         kind = type(space).__name__
-        if kind not in self.action_spaces:
-            others = [entry.name for entry in ALGORITHMS if kind in entry.action_spaces]
-            raise ConfigError(
-                f"algorithm = {self.name!r} takes {' and '.join(self.action_spaces)} actions and the action space is "
-                f"{space}. Use an environment with such actions"
-                + (f", or algorithm = {' or '.join(map(repr, others))}." if others else ".")
-            )
+        if kind in self.action_spaces:
+            return
+        others = [repr(entry.name) for entry in ALGORITHMS if kind in entry.action_spaces]
+        example = " (trading: action = 'levels' or 'brackets')" if "Discrete" in self.action_spaces else ""
+        raise ConfigError(
+            f"algorithm = {self.name!r} takes {' and '.join(self.action_spaces)} actions and the action space is {space}. "
+            f"Use an environment with such actions{example}"
+            + (f", or algorithm = {' or '.join(others)}." if others else ".")
+        )
 
 
 def _check(entry: AlgorithmEntry) -> None:
