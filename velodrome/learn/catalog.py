@@ -56,8 +56,8 @@ class AlgorithmEntry:
         others = [repr(entry.name) for entry in ALGORITHMS if kind in entry.action_spaces]
         example = " (trading: action = 'levels' or 'brackets')" if "Discrete" in self.action_spaces else ""
         raise ConfigError(
-            f"algorithm = {self.name!r} takes {' and '.join(self.action_spaces)} actions and the action space is {space}. "
-            f"Use an environment with such actions{example}"
+            f"algorithm = {self.name!r} takes {' and '.join(self.action_spaces)} actions and the action space is "
+            f"{space}. Use an environment with such actions{example}"
             + (f", or algorithm = {' or '.join(others)}." if others else ".")
         )
 
