@@ -58,7 +58,7 @@ def epoch_seconds(network: FusedActorCritic, samples: FlatRollout) -> dict[str, 
     seconds: dict[str, float] = defaultdict(float)
     tile, lane = network._tiles[0], network._lanes[0]
     gather, count = observation_reader(samples.observations, FLOATS)
-    gather_samples, _ = sample_reader(samples, count, network.network.heads.sizes, ACTIONS)
+    gather_samples, _ = sample_reader(samples, count, network.network.sizes, ACTIONS)
     weights = (CONFIG.clip, 0.0, CONFIG.entropy, CONFIG.value_weight, 0.0, 1.0, 1.0 / MINIBATCH)
     scalars = losses.LossScalars(*map(np.float32, weights))
 

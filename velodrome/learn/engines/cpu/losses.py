@@ -52,28 +52,12 @@ class LossScalars(NamedTuple):
     share: np.float32  # of one sample in the mean: 1 / rows of the minibatch
 
 
-class Heads(NamedTuple):
-    """What turns the last products into actions and values."""
-
-    bias: NDArray[np.float32]  # [A + 1]
-    log_std: NDArray[np.float32]  # [A], or [0] where actions are discrete
-    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
-
-
 class HeadGradient(NamedTuple):
     """Where the loss of a tile is added up."""
 
     bias: NDArray[np.float32]  # [A + 1]
     log_std: NDArray[np.float32]  # [A] or [0]
     sums: NDArray[np.float64]  # [SUMS]
-
-
-class Drawn(NamedTuple):
-    """Where drawn actions go, one row per observation of a batch."""
-
-    actions: NDArray  # [n, components] int64, or [n, A] float32
-    log_prob: NDArray[np.float32]  # [n]
-    values: NDArray[np.float32]  # [n]
 
 
 @loop
@@ -169,10 +153,10 @@ def softmax(logits, first, end, probabilities, highest, totals, rows):
 
 
 @loop
-def discrete_loss(outputs, heads, samples, scalars, scratch, gradient, rows, accumulate):
-    """Replace outputs by their gradient, for one categorical choice or several. `scratch` is [A + SCRATCH, ≥ rows]."""
-    add_bias(outputs, heads.bias, rows)
-    sizes, actions = heads.sizes, heads.bias.size - 1
+def discrete_loss(outputs, bias, sizes, samples, scalars, scratch, gradient, rows, accumulate):
+    """Replace outputs by their gradient, for choices with `sizes` options. `scratch` has A + SCRATCH lines."""
+    add_bias(outputs, bias, rows)
+    actions = bias.size - 1
     log_prob, slopes = scratch[actions], scratch[actions + 1]
     entropy, spare = scratch[actions + 2], scratch[actions + 3]
     log_prob[:rows] = ZERO
@@ -211,10 +195,10 @@ def discrete_loss(outputs, heads, samples, scalars, scratch, gradient, rows, acc
 
 
 @loop
-def gaussian_loss(outputs, heads, samples, scalars, scratch, gradient, rows, accumulate):
+def gaussian_loss(outputs, bias, log_std, samples, scalars, scratch, gradient, rows, accumulate):
     """Replace outputs by their gradient, for independent normal actions of standard deviation exp(log_std)."""
-    add_bias(outputs, heads.bias, rows)
-    log_std, actions = heads.log_std, heads.log_std.size
+    add_bias(outputs, bias, rows)
+    actions = log_std.size
     log_prob, slopes = scratch[actions], scratch[actions + 1]
     log_prob[:rows] = ZERO
     entropy = 0.0
@@ -251,36 +235,35 @@ def write_outputs(outputs, bias, first, rows, policy, values):
 
 
 @loop
-def draw_discrete(outputs, heads, scratch, noise, drawn, first, rows):
+def draw_discrete(outputs, bias, sizes, scratch, noise, actions, log_prob, values, first, rows):
     """Draw actions by `noise` [n, components], uniform in [0, 1), for a tile at rows [first, first + rows) of a batch.
 
     Outputs are used up.
     """
-    add_bias(outputs, heads.bias, rows)
-    options = heads.bias.size - 1
+    add_bias(outputs, bias, rows)
+    options = bias.size - 1
     highest, totals = scratch[options], scratch[options + 1]
-    drawn.log_prob[first : first + rows] = ZERO
+    log_prob[first : first + rows] = ZERO
     end = 0
-    for component in range(heads.sizes.size):
-        begin, end = end, end + heads.sizes[component]
+    for component in range(sizes.size):
+        begin, end = end, end + sizes[component]
         softmax(outputs, begin, end, scratch, highest, totals, rows)
         for i in range(rows):
             chosen = drawn_option(scratch[begin:end, i], noise[first + i, component])
-            drawn.actions[first + i, component] = chosen
-            drawn.log_prob[first + i] += outputs[begin + chosen, i]
-    drawn.values[first : first + rows] = outputs[options, :rows]
+            actions[first + i, component] = chosen
+            log_prob[first + i] += outputs[begin + chosen, i]
+    values[first : first + rows] = outputs[options, :rows]
 
 
 @loop
-def draw_gaussian(outputs, heads, scratch, noise, drawn, first, rows):
+def draw_gaussian(outputs, bias, log_std, scratch, noise, actions, log_prob, values, first, rows):
     """Draw actions by `noise` [n, A], standard normal, for a tile at rows [first, first + rows) of the batch."""
-    add_bias(outputs, heads.bias, rows)
-    log_std = heads.log_std
-    drawn.log_prob[first : first + rows] = ZERO
+    add_bias(outputs, bias, rows)
+    log_prob[first : first + rows] = ZERO
     for k in range(log_std.size):
         deviation = math.exp(log_std[k])
         for i in range(rows):
             number = noise[first + i, k]
-            drawn.actions[first + i, k] = drawn_normal(outputs[k, i], deviation, number)
-            drawn.log_prob[first + i] += normal_log_density(number, log_std[k])
-    drawn.values[first : first + rows] = outputs[log_std.size, :rows]
+            actions[first + i, k] = drawn_normal(outputs[k, i], deviation, number)
+            log_prob[first + i] += normal_log_density(number, log_std[k])
+    values[first : first + rows] = outputs[log_std.size, :rows]

@@ -67,7 +67,7 @@ class FusedActorCritic:
     def _lane(self, lane: int) -> LaneGradient:
         flat, last, at = self._lane_gradients[lane], self.network.last, self.network.log_std_offset
         bias = flat.numpy()[last.bias_offset : last.bias_offset + last.width]
-        log_std = flat.numpy()[at : at + self.network.heads.log_std.size]
+        log_std = flat.numpy()[at : at + self.network.log_std.size]
         return LaneGradient(flat, losses.HeadGradient(bias, log_std, self._lane_sums[lane]))
 
     # Act
@@ -78,7 +78,7 @@ class FusedActorCritic:
         if len(self._values) != count:
             self._policy = torch.zeros(count, self.network.last.width - 1)
             self._values = torch.zeros(count)
-        policy, values, bias = self._policy.numpy(), self._values.numpy(), self.network.heads.bias
+        policy, values, bias = self._policy.numpy(), self._values.numpy(), self.network.last.bias
 
         def finish(tile: Tile, first: int, rows: int) -> None:
             losses.write_outputs(tile.outputs_array, bias, first, rows, policy, values)
@@ -94,23 +94,24 @@ class FusedActorCritic:
         `noise` is float32, [n, components] uniform in [0, 1) for discrete actions, [n, A] standard normal for others.
         """
         gather, count = reading.observation_reader(observations, self.network.features)
-        heads = self.network.heads
-        continuous = heads.sizes.size == 0
-        columns = self.network.last.width - 1 if continuous else heads.sizes.size
+        network = self.network
+        continuous = network.sizes.size == 0
+        columns = network.last.width - 1 if continuous else network.sizes.size
         numbers = expect("noise", noise, (count, columns), torch.float32)
         dtype = torch.float32 if continuous else torch.int64
         if out is None:
-            shape = (count,) if heads.sizes.size == 1 else (count, columns)
+            shape = (count,) if network.sizes.size == 1 else (count, columns)
             out = torch.zeros(shape, dtype=dtype), torch.zeros(count), torch.zeros(count)
-        drawn = losses.Drawn(
+        drawn = (
             expect("actions", out[0].view(count, columns), (count, columns), dtype),
             expect("log_prob", out[1], (count,), torch.float32),
             expect("values", out[2], (count,), torch.float32),
         )
         draw = losses.draw_gaussian if continuous else losses.draw_discrete
+        bias, head = network.last.bias, network.head
 
         def finish(tile: Tile, first: int, rows: int) -> None:
-            draw(tile.outputs_array, heads, tile.scratch, numbers, drawn, first, rows)
+            draw(tile.outputs_array, bias, head, tile.scratch, numbers, *drawn, first, rows)
 
         self._act(gather, count, finish)
         return out
@@ -169,7 +170,7 @@ class FusedActorCritic:
         """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
         if self._rollout is not rollout:
             gather, count = reading.observation_reader(rollout.observations, self.network.features)
-            samples = reading.sample_reader(rollout, count, self.network.heads.sizes, self.network.last.width - 1)
+            samples = reading.sample_reader(rollout, count, self.network.sizes, self.network.last.width - 1)
             self._rollout, self._readers = rollout, (gather, *samples)
         return self._readers
 
@@ -211,9 +212,9 @@ def _lay_out(parts: Perceptrons) -> tuple[FlatParameters, Network]:
     flat = FlatParameters(groups)
     *hidden, last = (_layer(flat, modules, merged) for modules, merged in steps)
     deviations: NDArray = np.zeros(0, np.float32) if log_std is None else log_std.detach().numpy().reshape(-1)
-    heads = losses.Heads(last.bias, deviations, np.array([] if sizes is None else sizes, np.int64))
+    options = np.array([] if sizes is None else sizes, np.int64)
     offset = 0 if log_std is None else flat.offset(log_std)
-    return flat, Network(actor[0].in_features, tuple(hidden), last, heads, offset, activation)
+    return flat, Network(actor[0].in_features, tuple(hidden), last, options, deviations, offset, activation)
 
 
 def _layer(flat: FlatParameters, modules: list[nn.Linear], merged: bool) -> Layer:

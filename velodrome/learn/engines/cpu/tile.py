@@ -59,9 +59,15 @@ class Network(NamedTuple):
     features: int  # floats of an observation
     hidden: tuple[Layer, ...]
     last: Layer  # to the outputs of the policy, then the value
-    heads: losses.Heads  # what they mean
+    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
+    log_std: NDArray[np.float32]  # [A], or [0] where actions are discrete
     log_std_offset: int
     activation: str
+
+    @property
+    def head(self) -> NDArray:
+        """What the actions' distribution needs beside the outputs: the sizes of choices, or log_std."""
+        return self.sizes if self.sizes.size else self.log_std
 
 
 class Tile:
@@ -79,7 +85,7 @@ class Tile:
         self.inputs_array = self.inputs.numpy()
         self._hidden_arrays = [buffer.numpy() for buffer in self.hidden]
         self.outputs_array = self.outputs.numpy()
-        sizes = network.heads.sizes
+        sizes = network.sizes
         continuous = sizes.size == 0
         columns, dtype = (network.last.width - 1, np.float32) if continuous else (sizes.size, np.int64)
         numbers = (np.zeros(rows, np.float32) for _ in range(4))
@@ -103,10 +109,10 @@ class Tile:
         They write to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
 
-        heads, added = self.network.heads, gradient.heads
+        bias, head, added = self.network.last.bias, self.network.head, gradient.heads
 
         def loss(scalars: losses.LossScalars) -> None:
-            self._loss(self.outputs_array, heads, self.samples, scalars, self.scratch, added, rows, accumulate)
+            self._loss(self.outputs_array, bias, head, self.samples, scalars, self.scratch, added, rows, accumulate)
 
         return loss, self._plan(
             ("backward", rows, lane, accumulate), lambda: self._backward_operations(rows, gradient.flat, accumulate)
