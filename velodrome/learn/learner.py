@@ -21,7 +21,7 @@ from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.checks import check_num_envs
+from velodrome.vector.argument_checks import check_num_envs
 
 MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
 
