@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.parameters import takes_market
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.evaluate import evaluate_run
+from velodrome.runs.evaluate import evaluate
 from velodrome.runs.folder import RunFolder, run_folders
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.run import Run, resume, train
@@ -166,7 +167,7 @@ def walk_forward(
         trained_on, tested_on = splits["train"][0][:19], splits["test"][0][:19]
         console.print(f"fold {number} of {len(plan)}: trained from {trained_on}, tested from {tested_on}")
         run = _finished_run(chosen, own, folder, name, console)
-        evaluation = evaluate_run(run, "test", market=own, report=False)
+        evaluation = evaluate(run, "test", market=own, report=False)
         done.append(Fold(number, run, splits, evaluation))
         policies.append(_with_windows(run, own))
     joined = _evaluate_joined(config, market, [splits["test"] for splits in parts], policies, embargo)
@@ -355,9 +356,9 @@ def _evaluate_joined(
 ) -> Evaluation:  # fmt: skip
     """Play all tests one after the other on one account, each bar by the agent of its fold."""
     from velodrome.evaluation.evaluate import evaluate_policy
-    from velodrome.evaluation.play import WHOLE_SPLIT, world_on
+    from velodrome.evaluation.evaluator import world_on
 
-    observed = world_on(market, {**config.params, **WHOLE_SPLIT}).observed
+    observed = world_on(CATALOG.get(config.env), market, config.params, whole=True).observed
     left_at = observed.index("episode_left") if "episode_left" in observed else None
     policy = FoldsPolicy(policies, tests, len(market), left_at)
     whole = tuple((first[0], last[1]) for first, last in zip(tests[0], tests[-1], strict=True))
@@ -370,7 +371,7 @@ def _evaluate_joined(
     return evaluate_policy(
         policy, dataclasses.replace(market, splits={SPLIT: whole}), SPLIT, config.params,
         seeds=config.evaluation.seeds, samples=config.evaluation.bootstrap_samples,
-        confidence=config.evaluation.confidence, trained_on=None, notes=notes,
+        confidence=config.evaluation.confidence, trained_on=None, notes=notes, env=config.env,
     )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import pytest
 from tests.learn.portfolios import factors_basket, split_basket
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.evaluation.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, HINDSIGHT, LABELS, RANDOM
-from velodrome.evaluation.portfolio.baselines import best_single, portfolio_baselines
-from velodrome.evaluation.portfolio.play import portfolio_backtest, portfolio_config, quotes
+from velodrome.evaluation.portfolio.baselines import baselines as portfolio_baselines
+from velodrome.evaluation.portfolio.baselines import best_single
+from velodrome.evaluation.portfolio.play import account_of, backtest, portfolio_config, quotes
 
 BASKET = factors_basket(600)
 WILD = split_basket()
@@ -33,7 +34,7 @@ def baselines(basket=BASKET, **params):
 
 def played(name, basket=BASKET, **params):
     own = baselines(basket, **params)[name]
-    return portfolio_backtest(own.policy, basket, "test", params if own.params is None else own.params)
+    return account_of(backtest(own.policy, basket, "test", params if own.params is None else own.params))
 
 
 def prices(params):
@@ -101,7 +102,7 @@ def test_limits_hold_for_baselines_too(limits, invested):
     for name in (EQUAL_HELD, EQUAL_REBALANCED):
         account = played(name, fill="close", **limits)
         # What is bought first is at the quotes, which are the closes of the row before.
-        bought = account.units[1, :, 0] * account.close[0]
+        bought = account.units[1, :, 0] * account.price[0]
         assert bought == pytest.approx(np.full(3, 10_000 * invested / 3), rel=1e-5), name
 
 
@@ -117,7 +118,7 @@ def test_instruments_that_ended_before_the_split_have_no_share():
         account = played(name, ended, fill="close")
         assert account.gross[1, 0] == pytest.approx(1.0, rel=1e-4), name
         assert (account.units[:, 1] == 0.0).all()
-        bought = account.units[1, :, 0] * account.close[0]
+        bought = account.units[1, :, 0] * account.price[0]
         assert bought == pytest.approx(np.array([5_000, 0.0, 5_000]), rel=1e-5), name
         assert "can be had" in baselines(ended)[name].note
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,70 +10,64 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.contract import World
 from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
-from velodrome.envs.portfolio.numbers import NUMBERS
 from velodrome.envs.portfolio.world import portfolio_world
-from velodrome.evaluation.measures import Curve, log_changes
-from velodrome.evaluation.play import WHOLE_SPLIT, Policy, Records, check_seeds, play_through, stream_seed
+from velodrome.evaluation.measures import account_values
+from velodrome.evaluation.play import WHOLE_SPLIT, Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.portfolio.recording import NOTED, recording_world
-from velodrome.evaluation.threads import one_thread
 from velodrome.tables.basket import Basket
 
-RECORDED = (
-    "equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover", "spread_sum", "fills", "units",
-)  # fmt: skip
+ACCOUNT = ("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover", "spread_sum", "fills")
 VALUES_IN_DETAIL = 20_000_000  # of one array [T, K, D]; there are about a dozen
 
 
 @dataclass(frozen=True)
-class PortfolioBacktest:
-    """An account bar by bar, S seeds side by side, the first D of them in detail. Row 0 is before any decision.
+class PortfolioTrack(Track):
+    """The account of a portfolio: K instruments, S seeds, the first D of them in detail.
 
-    An episode that terminated early (bankrupt) keeps its last equity to the end, without a position. One that shorts
-    have ruined may owe more than it has: its equity is 0 then, and what it owes is kept apart.
+    Shorts may ruin an account so that it owes more than it has: its equity is 0 then, and what it owes is kept apart.
     """
 
     symbols: tuple[str, ...]
-    time: NDArray[np.int64]  # [T + 1] nanoseconds UTC at which the bar opens; equity is at its close
-    close: NDArray[np.float64]  # [T + 1, K]
     quote: NDArray[np.float64]  # [T, K] at which the orders of each decision fill, before costs
-    equity: NDArray[np.float64]  # [T + 1, S] at least 0
-    owed: NDArray[np.float64]  # [S] at the end, beyond that
-    cash: NDArray[np.float64]  # [T + 1, S]
-    gross: NDArray[np.float64]  # [T + 1, S] Σ |weights|
-    largest: NDArray[np.float64]  # [T + 1, S] |weight|
-    positions: NDArray[np.float64]  # [T + 1, S] weights above `position_floor`
-    fees: NDArray[np.float64]  # [T, S] currency, as are the next two
-    funding: NDArray[np.float64]  # [T, S] paid
-    spread: NDArray[np.float64]  # [T, S] distance of fills from the quote
-    turnover: NDArray[np.float64]  # [T, S] traded notional over the equity before the bar
-    fills: NDArray[np.float64]  # [S] orders that were filled
-    rewards: NDArray[np.float64]  # [T, S]
-    bars: NDArray[np.int64]  # [S] bars until the episode ended; T unless it terminated early
-    units: NDArray[np.float64]  # [T + 1, K, D] signed, held at the close
-    notes: Mapping[str, NDArray]  # by name of NOTED: [T, K, D]
-    actions: NDArray  # [T, D, A] what the policy asked for, int64 or float32
-    seeds: tuple[int, ...]
-    config: PortfolioConfig
-    world: World
 
     @property
-    def played(self) -> NDArray[np.bool_]:
-        """[T, S] whether the episode was still on."""
-        return np.arange(len(self.rewards))[:, None] < self.bars
+    def owed(self) -> NDArray[np.float64]:
+        """[S] at the end, beyond the whole account."""
+        return np.maximum(-self.columns["equity"][-1], 0.0)
+
+    @cached_property
+    def cash(self) -> NDArray[np.float64]:
+        """[T + 1, S] all of the equity after an early end."""
+        on = np.arange(len(self.time))[:, None] <= self.bars
+        return np.where(on, self.columns["cash"], self.equity)
+
+    @cached_property
+    def gross(self) -> NDArray[np.float64]:
+        """[T + 1, S] Σ |weights|."""
+        return self.held("gross")
+
+    @cached_property
+    def spread(self) -> NDArray[np.float64]:
+        """[T, S] distance of fills from the quote, in currency."""
+        return self.change("spread_sum")
+
+    @property
+    def fills(self) -> NDArray[np.float64]:
+        """[S] orders that were filled."""
+        return self.columns["fills"][-1]
 
     @property
     def detailed(self) -> int:
         """The number of seeds that are known in detail."""
-        return self.units.shape[2]
+        return self.actions.shape[1]
 
     @property
     def weights(self) -> NDArray[np.float64]:
         """[T + 1, K, D] signed value of each position over the equity; 0 without equity."""
         equity = self.equity[:, None, : self.detailed]
         alive = equity > 0.0
-        return np.where(alive, self.units * self.close[:, :, None] / np.where(alive, equity, 1.0), 0.0)
+        return np.where(alive, self.units * self.price[:, :, None] / np.where(alive, equity, 1.0), 0.0)
 
     @cached_property
     def notional(self) -> NDArray[np.float64]:
@@ -119,70 +113,42 @@ class Flows:
         return self.gain - self.costs
 
 
-def draws_anything(config: PortfolioConfig) -> bool:
-    """Tell whether two seeds can differ from the same first bar: by ranges of parameters or by slippage."""
-    return config.slippage != 0.0 or any(isinstance(getattr(config, name), tuple) for name in NUMBERS)
-
-
-@one_thread()
-def portfolio_backtest(
-    policy: Policy, basket: Basket, split: str, params: Mapping[str, Any], seeds: Sequence[int] = (0,),
-    progress: Callable[[int, int], None] | None = None, detailed: int | None = None,
-) -> PortfolioBacktest:  # fmt: skip
+def backtest(
+    policy: Policy,
+    basket: Basket,
+    split: str,
+    params: Mapping[str, Any],
+    seeds: Sequence[int] = (0,),
+    progress: Progress = None,
+    detailed: int | None = None,
+) -> Backtest:
     """Play a policy over a whole split of a basket, in one account for each seed.
 
     params: of the portfolio environment; where episodes start and how long they are is replaced by the whole split.
     seeds: differ in drawn parameters and slippage; without either they are all alike.
-    detailed: of how many seeds instruments and actions are kept; of all if None.
+    detailed: for how many seeds instruments and actions are kept; None: all.
     """
-    check_seeds(seeds)
     part = basket.split(split)
     values = {**params, **WHOLE_SPLIT}
     config = portfolio_config(**values)
     plain = portfolio_world(part, **values)
-    kept = len(seeds) if detailed is None else min(detailed, len(seeds))
-    records = play_through(
-        policy, recording_world(plain, len(part.symbols)), np.tile(part.begin, len(seeds)),
-        np.tile(part.end - 1, len(seeds)), [stream_seed(seed, 0) for seed in seeds], RECORDED, progress, NOTED, kept,
-    )  # fmt: skip
-    begin, end = int(part.begin[0]), int(part.end[0])
-    rows = np.arange(end - begin)[:, None]
-    at = np.minimum(rows, records.bars)  # [T + 1, S]: an ended episode stays as it ended
-    account = {name: np.take_along_axis(records.columns[name], at, 0) for name in RECORDED if name != "units"}
-    on = rows <= records.bars  # [T + 1, S]
-    return PortfolioBacktest(
-        symbols=part.symbols,
-        time=part.time[begin:end],
-        close=part.close[begin:end],
-        quote=quotes(part, config)[begin : end - 1],
-        equity=np.maximum(account["equity"], 0.0),
-        owed=np.maximum(-account["equity"][-1], 0.0),
-        cash=np.where(on, account["cash"], np.maximum(account["equity"], 0.0)),
-        **{name: np.where(on, account[name], 0.0) for name in ("gross", "largest", "positions")},
-        fees=np.diff(account["fees"], axis=0),
-        funding=np.diff(account["funding"], axis=0),
-        spread=np.diff(account["spread_sum"], axis=0),
-        turnover=np.diff(account["turnover"], axis=0),
-        fills=account["fills"][-1],
-        rewards=np.where(on[1:], records.rewards, 0.0),
-        bars=records.bars,
-        units=np.where(on[:, None, :kept], records.columns["units"], 0.0),
-        notes=_while_on(records, on[1:, None, :kept]),
-        actions=records.actions,
-        seeds=tuple(int(seed) for seed in seeds),
-        config=config,
-        world=plain,
-    )
+    wanted = Recording((*ACCOUNT, "units"), NOTED, detailed)
+    (track,) = play_split(policy, recording_world(plain, len(part.symbols)), part, seeds, wanted, progress)
+    quote = quotes(part, config)[track.first_row : track.first_row + len(track.rewards)]
+    account = PortfolioTrack(**vars(track), symbols=part.symbols, quote=quote)
+    return Backtest((account,), tuple(int(seed) for seed in seeds), config, plain)
 
 
-def seeds_in_detail(basket: Basket, split: str) -> int:
+def account_of(played: Backtest) -> PortfolioTrack:
+    """Return the one account of a portfolio's backtest."""
+    (account,) = played.tracks
+    assert isinstance(account, PortfolioTrack)
+    return account
+
+
+def seeds_in_detail(part: Basket) -> int:
     """Return how many seeds an evaluation can know in detail without filling the memory; at least one."""
-    part = basket.split(split)
     return max(1, VALUES_IN_DETAIL // (int(part.end[0] - part.begin[0]) * len(part.symbols)))
-
-
-def _while_on(records: Records, on: NDArray[np.bool_]) -> dict[str, NDArray]:
-    return {name: np.where(on, values, values.dtype.type(0)) for name, values in records.noted.items()}
 
 
 def quotes(basket: Basket, config: PortfolioConfig) -> NDArray[np.float64]:
@@ -193,17 +159,17 @@ def quotes(basket: Basket, config: PortfolioConfig) -> NDArray[np.float64]:
     return np.concatenate([table[1:], table[-1:]])
 
 
-def _flows(played: PortfolioBacktest) -> Flows:
+def _flows(account: PortfolioTrack) -> Flows:
     """Divide the change of equity in each bar among instruments; funding by the value of positions."""
-    kept = played.detailed
-    notes, units = played.notes, played.units
-    close, quote = played.close[:, :, None], played.quote[:, :, None]
-    paid = played.funding[:, None, :kept]
+    kept = account.detailed
+    notes, units = account.notes, account.units
+    close, quote = account.price[:, :, None], account.quote[:, :, None]
+    paid = account.funding[:, None, :kept]
     traded = notes["bought"] - notes["sold"]
     # Held before funding was paid, which may have taken units; without funding it is what is held after it.
     held = np.where(paid > 0.0, units[:-1] + traded, units[1:])
     # After an early end the account holds nothing, and nothing moves.
-    on = played.played[:, None, :kept]
+    on = account.played[:, None, :kept]
     held, before = np.where(on, held, 0.0), np.where(on, units[:-1], 0.0)
     gain = held * close[1:] - before * close[:-1] - traded * quote
     worth = np.abs(held * close[1:])
@@ -213,51 +179,42 @@ def _flows(played: PortfolioBacktest) -> Flows:
     return Flows(gain, notes["buy_fees"] + notes["sell_fees"], notes["spread"], funding, funding - in_units)
 
 
-def curve(played: PortfolioBacktest) -> Curve:
-    """Return the account's curve with what is measured of it in each bar."""
-    initial = played.equity[0]
-    equity = np.where(played.equity > 0.0, played.equity, 1.0)
-    return Curve(
-        played.time,
-        played.equity / initial,
-        {
-            "turnover": played.turnover,
-            "fees": played.fees / initial,
-            "spread_and_slippage": played.spread / initial,
-            "funding": played.funding / initial,
-            "exposure": played.gross[1:],
-            "in_market": (played.gross[1:] > 0.0).astype(np.float64),
-            "cash_share": np.where(played.equity > 0.0, played.cash / equity, 0.0)[1:],
-            "positions": played.positions[1:],
-            "largest_weight": played.largest[1:],
-            "reward": played.rewards,
-            "account_log_return": log_changes(played.equity),
-        },
-    )
+def per_bar(account: PortfolioTrack) -> dict[str, NDArray[np.float64]]:
+    """Return what is measured in each bar, [T, S], by name of a metric."""
+    equity = np.where(account.equity > 0.0, account.equity, 1.0)
+    return {
+        **account_values(account),
+        "spread_and_slippage": account.spread / account.equity[0],
+        "exposure": account.gross[1:],
+        "in_market": (account.gross[1:] > 0.0).astype(np.float64),
+        "cash_share": np.where(account.equity > 0.0, account.cash / equity, 0.0)[1:],
+        "positions": account.held("positions")[1:],
+        "largest_weight": account.held("largest")[1:],
+    }
 
 
-def contributions(played: PortfolioBacktest) -> list[dict[str, Any]]:
+def contributions(account: PortfolioTrack) -> list[dict[str, Any]]:
     """Return what each instrument added to the return, as a share of the start equity: means over seeds in detail.
 
     `contribution` is `gain` (units times the change of price) less `costs`; over all instruments it adds up to the
     total return, less `owed_share` where an account was ruined below zero.
     """
-    start = played.equity[0, : played.detailed]
-    flows = played.flows
+    start = account.equity[0, : account.detailed]
+    flows = account.flows
     by_instrument = {
         "contribution": (flows.net.sum(axis=0) / start).mean(axis=1),
         "gain": (flows.gain.sum(axis=0) / start).mean(axis=1),
         "costs": (flows.costs.sum(axis=0) / start).mean(axis=1),
-        "mean_weight": played.weights[1:].mean(axis=(0, 2)),
-        "turnover": played.turnovers.sum(axis=0).mean(axis=1),
+        "mean_weight": account.weights[1:].mean(axis=(0, 2)),
+        "turnover": account.turnovers.sum(axis=0).mean(axis=1),
     }
     return [
         {"symbol": symbol, **{name: float(values[k]) for name, values in by_instrument.items()}}
-        for k, symbol in enumerate(played.symbols)
+        for k, symbol in enumerate(account.symbols)
     ]
 
 
-def owed_share(played: PortfolioBacktest) -> float:
+def owed_share(account: PortfolioTrack) -> float:
     """Return what the account owed at the end as a share of the start equity: a mean over seeds in detail."""
-    kept = played.detailed
-    return float((played.owed[:kept] / played.equity[0, :kept]).mean())
+    kept = account.detailed
+    return float((account.owed[:kept] / account.equity[0, :kept]).mean())

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from tests.learn.policies import Recorded, split_market
 from velodrome.envs.trading.account import CLOSED_POSITION, COUNT_MASK
 from velodrome.errors import VelodromeError
-from velodrome.evaluation import trades as trades_module
 from velodrome.evaluation.baselines import ConstantPolicy
-from velodrome.evaluation.play import Backtest, backtest
-from velodrome.evaluation.trades import SCHEMA, round_trips
+from velodrome.evaluation.play import Backtest
+from velodrome.evaluation.trades import SCHEMA
+from velodrome.evaluation.trading import trades as trades_module
+from velodrome.evaluation.trading.play import backtest
+from velodrome.evaluation.trading.trades import round_trips
 
 MARKET = split_market(bars=150, jump=0.03)
 CALM = split_market(bars=150, instruments=1, jump=0.0, volatility=0.001)
@@ -77,7 +79,7 @@ def test_there_is_a_trade_for_every_position_that_the_rule_closed(name):
     played = play(CASES[name], 3)
     trades = round_trips(played)
     for track in played.tracks:
-        codes = track.order_codes[:, 0], track.exit_codes[:, 0]
+        codes = track.held("order_code")[1:, 0], track.held("exit_code")[1:, 0]
         own = trades.filter(pl.col("symbol") == track.symbol)
         closed = own.filter(pl.col("reason") != "end")
         # Codes that close a position: closed, switched, switch_closed; liquidated, stopped, target, session_closed.
