@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+EPISODES = 100  # of environments without a market
 
 
 def evaluate(
@@ -65,11 +66,12 @@ def evaluate(
 
 
 def _by_episodes(config: RunConfig, policy: TrainedPolicy) -> Evaluation:
-    from velodrome.evaluation.episodes import EPISODES, evaluate_episodes
+    from velodrome.evaluation.episodes import evaluate_episodes
 
     envs = setup.make_few_environments(config, min(EPISODES, 16))
+    options = {"title": config.env, "seed": config.seed + 2_000_003, **_resampling(config)}
     try:
-        return evaluate_episodes(policy, envs, title=config.env, seed=config.seed + 2_000_003, **_resampling(config))
+        return evaluate_episodes(policy, envs, EPISODES, **options)
     finally:
         envs.close()
 
