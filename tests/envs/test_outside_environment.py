@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import velodrome as vd
 from velodrome.envs.catalog import CATALOG
@@ -20,6 +22,8 @@ from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.validation import validate
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.walk_forward import walk_forward
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add_an_environment.md").read_text(encoding="utf-8")
@@ -110,6 +114,16 @@ def test_it_is_validated_by_its_own_rule(fade, market, action, side):
     total = np.prod([np.prod(1.0 + 0.4 * side * (close[1:] / close[:-1] - 1.0)) for close in parts])
     assert found["return"] == pytest.approx(total - 1.0)
     assert found["turnover"] == pytest.approx(8 * 0.4)
+
+
+def test_walk_forward_plays_its_tests_by_its_own_rule(fade, tmp_path):
+    settings = {**SMALL, "evaluation.every_steps": None, "logging.folder": str(tmp_path), "market.length": 600}
+    config = load_run_config("smoke", {"env": "fade", "params.episode_length": 32, **settings})
+    walked = walk_forward(config, 2, console=Console(file=io.StringIO()))
+    assert walked.joined.information["environment"] == "fade"
+    text = Console(width=200, file=io.StringIO(), record=True)
+    text.print(walked.table())
+    assert "2 folds" in text.export_text()
 
 
 def run_outside(folder: Path, *words: str, path: Path) -> str:

@@ -99,7 +99,7 @@ class WalkForward:
             table.add_column(name, justify="right")
 
         def figures(found: Evaluation) -> list[str]:
-            own = [format_figure(found.row(metric).value, BY_NAME[metric].unit) for metric in SHOWN]
+            own = [format_figure(found.metrics.get(metric), BY_NAME[metric].unit) for metric in SHOWN]
             gains = found.row("return").baselines
             return [*own, *(format_figure(gains[name], BY_NAME["return"].unit) for name in names)]
 
@@ -131,6 +131,7 @@ def walk_forward(
     """
     from rich.console import Console
 
+    from velodrome.evaluation.evaluator import keeps_account, world_on
     from velodrome.tables.splits import fold_splits
 
     config, folder, run_before = _configuration(run_or_config, root)
@@ -146,6 +147,10 @@ def walk_forward(
         assert market is not None
     else:
         setup.check_market(config, market)
+    if not keeps_account(world_on(CATALOG.get(config.env), market, config.params, whole=True)):
+        raise ConfigError(
+            f"env = {config.env!r} keeps no account to play the tests of all folds in, one after the other."
+        )
     if run_before is not None:
         run_before.check_data(market, "to walk it forward")
     parts = fold_splits(market, folds, train, test, embargo, anchored)
