@@ -254,7 +254,7 @@ def test_episodes_of_any_environment_are_measured_beside_random_actions(tmp_path
 
 
 def test_reward_per_step_weighs_episodes_by_their_length():
-    played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), {}, np.zeros(0, np.int64))
+    played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), np.zeros(0, np.int64))
     found = episode_intervals(played, Bootstrap(20))
     assert found["reward_per_step"].value == pytest.approx(12 / 11)
     assert found["episode_return"].value == 6.0

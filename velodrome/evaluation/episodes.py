@@ -44,20 +44,14 @@ def evaluate_episodes(
     seed: int = 0,
     samples: int = 1000,
     confidence: float = 0.95,
-    baseline: bool = True,
-    most_steps: int | None = None,
 ) -> Evaluation:
     """Play episodes in any vector environment with same-step autoreset, beside random actions, and measure them."""
-    played = play_episodes(policy, envs, episodes, seed, most_steps)
-    others: dict[str, dict[str, Interval]] = {}
-    if baseline:
-        random = play_episodes(RandomPolicy(envs.single_action_space, seed), envs, episodes, seed, most_steps)
-        others[RANDOM] = episode_intervals(random, Bootstrap(1, confidence, seed))
+    played = play_episodes(policy, envs, episodes, seed)
+    by_chance = play_episodes(RandomPolicy(envs.single_action_space, seed), envs, episodes, seed)
     agent = episode_intervals(played, Bootstrap(samples, confidence, seed))
-    rows = tuple(
-        Row(metric.name, *agent[metric.name], {name: other[metric.name].value for name, other in others.items()})
-        for metric in EPISODE_METRICS
-    )
+    random = episode_intervals(by_chance, Bootstrap(1, confidence, seed))
+    names = [metric.name for metric in EPISODE_METRICS]
+    rows = tuple(Row(name, *agent[name], {RANDOM: random[name].value}) for name in names)
     total = max(int(played.actions.sum()), 1)
     about = {"title": title, "episodes": len(played), "seed": seed}
     return Evaluation(

@@ -30,35 +30,31 @@ class Metric:
     label: str
     unit: Unit
     meaning: str
-    higher_is_better: bool | None = None
 
 
 METRICS = (
-    Metric("return", "Total return", "change", "equity at the end over equity at the start, less 1", True),
-    Metric("annual_return", "Annualised return", "change",
-           "the total return per year of observed bars, compounded", True),
+    Metric("return", "Total return", "change", "equity at the end over equity at the start, less 1"),
+    Metric("annual_return", "Annualised return", "change", "the total return per year of observed bars, compounded"),
     Metric("annual_volatility", "Annualised volatility", "share",
-           "standard deviation (n − 1) of the bars' returns, times the root of the bars per year", False),
+           "standard deviation (n − 1) of the bars' returns, times the root of the bars per year"),
     Metric("sharpe", "Sharpe ratio", "ratio",
-           "mean over standard deviation of the bars' returns, times the root of the bars per year; no risk-free rate",
-           True),
+           "mean over standard deviation of the bars' returns, times the root of the bars per year; no risk-free rate"),
     Metric("sortino", "Sortino ratio", "ratio",
-           "mean return over the root of the mean squared loss (bars with a gain count as 0), annualised alike", True),
-    Metric("calmar", "Calmar ratio", "ratio", "annualised return over maximum drawdown", True),
-    Metric("max_drawdown", "Maximum drawdown", "share", "largest fall of equity from an earlier peak", False),
+           "mean return over the root of the mean squared loss (bars with a gain count as 0), annualised alike"),
+    Metric("calmar", "Calmar ratio", "ratio", "annualised return over maximum drawdown"),
+    Metric("max_drawdown", "Maximum drawdown", "share", "largest fall of equity from an earlier peak"),
     Metric("longest_under_water", "Longest under water", "bars",
-           "most bars in a row with equity below an earlier peak", False),
-    Metric("mean_log_return", "Log return per bar", "rate", "mean logarithm of equity over equity a bar before", True),
+           "most bars in a row with equity below an earlier peak"),
+    Metric("mean_log_return", "Log return per bar", "rate", "mean logarithm of equity over equity a bar before"),
     Metric("of_optimum", "Share of known optimum", "share",
-           "an account's log return per bar over the best achievable without costs, known for some synthetic markets",
-           True),
-    Metric("reward", "Reward per bar", "rate", "mean reward of the environment, what the agent was trained on", True),
+           "an account's log return per bar over the best achievable without costs, known for some synthetic markets"),
+    Metric("reward", "Reward per bar", "rate", "mean reward of the environment, what the agent was trained on"),
     Metric("turnover", "Turnover", "times", "traded value over equity, summed over bars"),
-    Metric("fees", "Fees", "share", "fees paid, as a share of the start equity", False),
+    Metric("fees", "Fees", "share", "fees paid, as a share of the start equity"),
     Metric("spread_and_slippage", "Spread and slippage", "share",
-           "distance of order fills from the quoted price, as a share of the start equity", False),
-    Metric("funding", "Funding", "share", "funding paid (received if negative), as a share of the start equity", False),
-    Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together", False),
+           "distance of order fills from the quoted price, as a share of the start equity"),
+    Metric("funding", "Funding", "share", "funding paid (received if negative), as a share of the start equity"),
+    Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together"),
     Metric("exposure", "Mean exposure", "share", "mean value of the position, long or short, over equity"),
     Metric("in_market", "Time in market", "share", "share of the bars at whose close a position is held"),
     Metric("cash_share", "Mean cash", "share", "mean cash over equity"),
@@ -66,23 +62,22 @@ METRICS = (
     Metric("largest_weight", "Mean largest weight", "share", "mean of the largest weight, long or short"),
     Metric("orders", "Orders filled", "count", "purchases and sales of all instruments"),
     Metric("trades", "Trades", "count", "round trips, from flat or the opposite side back to it"),
-    Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs", True),
-    Metric("average_trade", "Average trade", "change",
-           "mean return of a trade on the value entered, after costs", True),
-    Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others", True),
+    Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs"),
+    Metric("average_trade", "Average trade", "change", "mean return of a trade on the value entered, after costs"),
+    Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others"),
     Metric("probabilistic_sharpe", "P(true Sharpe > 0)", "share",
-           "probabilistic Sharpe ratio: corrected for length, skewness and fat tails", True),
+           "probabilistic Sharpe ratio: corrected for length, skewness and fat tails"),
     Metric("deflated_sharpe", "Deflated Sharpe ratio", "share",
-           "probability that the true Sharpe ratio is above what the best of all trials had by luck", True),
+           "probability that the true Sharpe ratio is above what the best of all trials had by luck"),
     Metric("minimum_track_record", "Minimum track record", "bars",
-           "bars needed to be 95 % sure of a Sharpe ratio above 0", False),
+           "bars needed to be 95 % sure of a Sharpe ratio above 0"),
 )  # fmt: skip
 EPISODE_METRICS = (
-    Metric("episode_return", "Episode return", "number", "mean sum of rewards of an episode", True),
+    Metric("episode_return", "Episode return", "number", "mean sum of rewards of an episode"),
     Metric("episode_length", "Episode length", "number", "mean steps of an episode"),
-    Metric("reward_per_step", "Reward per step", "number", "rewards of all episodes over their steps", True),
-    Metric("worst_episode", "Worst episode", "number", "smallest sum of rewards of an episode", True),
-    Metric("best_episode", "Best episode", "number", "largest sum of rewards of an episode", True),
+    Metric("reward_per_step", "Reward per step", "number", "rewards of all episodes over their steps"),
+    Metric("worst_episode", "Worst episode", "number", "smallest sum of rewards of an episode"),
+    Metric("best_episode", "Best episode", "number", "largest sum of rewards of an episode"),
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in (*METRICS, *EPISODE_METRICS)}
 
@@ -131,7 +126,7 @@ def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
     initial = track.equity[0]
     values = {name: track.change(name) / initial for name in ("fees", "funding") if name in track.columns}
     if "turnover" in track.columns:
-        values["turnover"] = track.turnover
+        values["turnover"] = track.change("turnover")
     return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
 
 

@@ -102,28 +102,13 @@ class Track:
         return self.held("units")
 
     @cached_property
-    def fees(self) -> NDArray[np.float64]:
-        """[T, S] currency."""
-        return self.change("fees")
-
-    @cached_property
-    def funding(self) -> NDArray[np.float64]:
-        """[T, S] currency, paid."""
-        return self.change("funding")
-
-    @cached_property
-    def turnover(self) -> NDArray[np.float64]:
-        """[T, S] traded notional over the equity before the bar."""
-        return self.change("turnover")
-
-    @cached_property
     def exposure(self) -> NDArray[np.float64]:
         """[T + 1, S] signed value of the position over the equity; 0 without equity."""
         alive = self.equity > 0.0
         return np.where(alive, self.units * self.price[:, None] / np.where(alive, self.equity, 1.0), 0.0)
 
     def change(self, name: str) -> NDArray:
-        """Return what each bar added to a column, [T, S]."""
+        """Return what each bar added to a running sum such as fees, funding (paid) or turnover, [T, S]."""
         return np.diff(self.columns[name], axis=0)
 
     def held(self, name: str) -> NDArray:
@@ -269,7 +254,6 @@ class Episodes:
 
     returns: NDArray[np.float64]  # [E] sum of the rewards
     lengths: NDArray[np.int64]  # [E] steps
-    statistics: Mapping[str, NDArray[np.float64]]  # by name, [E] each: those that the environment offers
     actions: NDArray  # [A] how often each discrete action was taken; empty for other actions
 
     def __len__(self) -> int:
@@ -277,13 +261,10 @@ class Episodes:
 
 
 @one_thread()
-def play_episodes(
-    policy: Policy, envs: gymnasium.vector.VectorEnv, episodes: int, seed: int = 0, most_steps: int | None = None
-) -> Episodes:
+def play_episodes(policy: Policy, envs: gymnasium.vector.VectorEnv, episodes: int, seed: int = 0) -> Episodes:
     """Play at least this many episodes in any vector environment that starts the next episode in the same step.
 
     Every environment plays the same number of episodes: taking those that end first would favour short ones.
-    most_steps: give up after this many steps of each environment.
     """
     if episodes < 1:
         raise ConfigError(f"episodes = {episodes!r}: needs at least 1")
@@ -298,21 +279,13 @@ def play_episodes(
     space = envs.single_action_space
     mix = np.zeros(int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 0, np.int64)
     returns, lengths = np.zeros((wanted, count)), np.zeros((wanted, count), np.int64)
-    statistics: dict[str, NDArray[np.float64]] = {}
     done = np.zeros(count, np.int64)
     running_return, running_length = np.zeros(count), np.zeros(count, np.int64)
     policy.begin(count)
     observation, _ = envs.reset(seed=seed)
-    steps = 0
     while (done < wanted).any():
-        if most_steps is not None and steps == most_steps:
-            raise ConfigError(
-                f"after {steps} steps {int((wanted - done).clip(0).sum())} of {wanted * count} episodes have not "
-                "ended; give the environment a time limit, or ask for fewer episodes"
-            )
         chosen = np.asarray(policy.act(observation))
-        observation, reward, terminated, truncated, infos = envs.step(chosen)
-        steps += 1
+        observation, reward, terminated, truncated, _ = envs.step(chosen)
         counted = done < wanted
         if len(mix):
             mix += np.bincount(chosen.reshape(count)[counted].astype(np.int64), minlength=len(mix))
@@ -322,12 +295,8 @@ def play_episodes(
         rows = np.flatnonzero(ended & counted)
         returns[done[rows], rows] = running_return[rows]
         lengths[done[rows], rows] = running_length[rows]
-        for name, values in infos.get("statistics", {}).items() if len(rows) else ():
-            found = statistics.setdefault(name, np.full((wanted, count), np.nan))
-            found[done[rows], rows] = values[rows]
         done[ended] += 1
         running_return[ended], running_length[ended] = 0.0, 0
         if ended.any():
             policy.forget(ended)
-    found_statistics = {name: found.reshape(-1) for name, found in statistics.items()}
-    return Episodes(returns.reshape(-1), lengths.reshape(-1), found_statistics, mix)
+    return Episodes(returns.reshape(-1), lengths.reshape(-1), mix)

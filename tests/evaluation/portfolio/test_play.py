@@ -78,9 +78,9 @@ def test_a_backtest_equals_an_environment_stepped_by_hand(name):
     assert np.allclose(account.equity[1:, 0], wanted["equity"], rtol=1e-12)
     assert np.allclose(account.cash[1:, 0], wanted["cash"], rtol=1e-9, atol=1e-8)
     assert np.allclose(account.units[1:, :, 0], wanted["units"], rtol=1e-9, atol=1e-12)
-    assert np.allclose(np.cumsum(account.fees[:, 0]), wanted["fees"], rtol=1e-9)
-    assert np.allclose(np.cumsum(account.turnover[:, 0]), wanted["turnover"], rtol=1e-9)
-    assert infos["statistics"]["trades"][0] == account.fills[0]
+    assert np.allclose(np.cumsum(account.change("fees")[:, 0]), wanted["fees"], rtol=1e-9)
+    assert np.allclose(np.cumsum(account.change("turnover")[:, 0]), wanted["turnover"], rtol=1e-9)
+    assert infos["statistics"]["trades"][0] == account.columns["fills"][-1, 0]
 
 
 def test_contributions_add_up_to_the_return(account):
@@ -96,10 +96,10 @@ def test_contributions_add_up_to_the_return(account):
 def test_costs_of_instruments_add_up_to_those_of_the_account(account):
     flows = account.flows
     for by_instrument, of_account in (
-        (flows.fees, account.fees),
-        (flows.spread, account.spread),
-        (flows.funding, account.funding),
-        (account.turnovers, account.turnover),
+        (flows.fees, account.change("fees")),
+        (flows.spread, account.change("spread_sum")),
+        (flows.funding, account.change("funding")),
+        (account.turnovers, account.change("turnover")),
     ):
         assert np.allclose(by_instrument.sum(axis=1), of_account, rtol=1e-9, atol=1e-9)
 
@@ -110,9 +110,11 @@ def test_trades_add_up_to_the_change_of_equity(played, account):
         own = trades.filter(pl.col("seed") == seed)
         change = account.equity[-1, column] - account.equity[0, column]
         assert own["profit"].sum() == pytest.approx(change, abs=1e-6)
-        assert own["fees"].sum() == pytest.approx(account.fees[:, column].sum(), rel=1e-9)
-        assert own["spread_and_slippage"].sum() == pytest.approx(account.spread[:, column].sum(), rel=1e-9)
-        assert own["funding"].sum() == pytest.approx(account.funding[:, column].sum(), rel=1e-9, abs=1e-9)
+        assert own["fees"].sum() == pytest.approx(account.change("fees")[:, column].sum(), rel=1e-9)
+        assert own["spread_and_slippage"].sum() == pytest.approx(
+            account.change("spread_sum")[:, column].sum(), rel=1e-9
+        )
+        assert own["funding"].sum() == pytest.approx(account.change("funding")[:, column].sum(), rel=1e-9, abs=1e-9)
     assert (trades["exit_time"] >= trades["entry_time"]).all()
 
 
@@ -120,7 +122,7 @@ def test_weights_and_cash_are_the_equity(account):
     alive = account.equity > 0
     total = account.weights.sum(axis=1) + account.cash / np.where(alive, account.equity, 1.0)
     assert np.allclose(total[alive], 1.0, atol=1e-9)
-    assert np.allclose(np.abs(account.weights[1:]).sum(axis=1), account.gross[1:], atol=1e-9)
+    assert np.allclose(np.abs(account.weights[1:]).sum(axis=1), account.held("gross")[1:], atol=1e-9)
     assert np.allclose(np.abs(account.weights[1:]).max(axis=1), account.held("largest")[1:], atol=1e-9)
 
 
@@ -205,7 +207,7 @@ def test_seeds_differ_in_what_is_drawn_and_some_may_be_kept_in_detail_alone():
     whole, brief = (account_of(play(params, (0, 1, 2), **options)) for options in ({}, {"detailed": 1}))
     assert len(set(whole.equity[-1])) == 3
     assert np.array_equal(whole.equity, brief.equity)
-    assert np.array_equal(whole.spread, brief.spread)
+    assert np.array_equal(whole.change("spread_sum"), brief.change("spread_sum"))
     assert brief.units.shape[2] == 1
     assert np.array_equal(whole.units[:, :, :1], brief.units)
     for name, values in per_bar(whole).items():

@@ -42,9 +42,9 @@ def test_a_backtest_equals_an_environment_stepped_by_hand(params):
         assert np.array_equal(track.rewards[:count, 0], rewards)
         assert np.array_equal(track.equity[1 : count + 1, 0], equity)
         assert np.array_equal(track.units[1 : count + 1, 0], units)
-        assert track.fees[:, 0].sum() == pytest.approx(fees[-1])
-        assert track.funding[:, 0].sum() == pytest.approx(funding[-1])
-        assert infos["statistics"]["turnover"][0] == pytest.approx(track.turnover[:, 0].sum())
+        assert track.change("fees")[:, 0].sum() == pytest.approx(fees[-1])
+        assert track.change("funding")[:, 0].sum() == pytest.approx(funding[-1])
+        assert infos["statistics"]["turnover"][0] == pytest.approx(track.change("turnover")[:, 0].sum())
         assert infos["statistics"]["return"][0] == pytest.approx(track.equity[-1, 0] / track.equity[0, 0] - 1)
 
 
@@ -145,9 +145,12 @@ def test_the_curve_of_several_instruments_is_the_mean_of_their_accounts_at_every
             row = max(int((track.time <= time).sum()) - 1, 0)
             parts.append(track.equity[row, 0] / track.equity[0, 0])
         assert together.growth[position, 0] == pytest.approx(np.mean(parts))
-    for name, per_track in (("turnover", "turnover"), ("reward", "rewards")):
-        total = np.mean([getattr(track, per_track)[:, 0].sum() for track in played.tracks])
-        assert together.per_bar[name][:, 0].sum() == pytest.approx(total)
+    traded, earned = (
+        [values[:, 0].sum() for values in own]
+        for own in zip(*((track.change("turnover"), track.rewards) for track in played.tracks), strict=True)
+    )
+    assert together.per_bar["turnover"][:, 0].sum() == pytest.approx(np.mean(traded))
+    assert together.per_bar["reward"][:, 0].sum() == pytest.approx(np.mean(earned))
 
 
 def test_the_curve_of_one_instrument_is_its_own():

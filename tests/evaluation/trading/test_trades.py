@@ -62,14 +62,16 @@ def test_profits_and_costs_add_up_to_what_happened_to_the_account(name, seed):
             own = trades.filter((pl.col("symbol") == track.symbol) & (pl.col("seed") == drawn))
             start, end = track.equity[0, column], track.equity[-1, column]
             assert own["profit"].sum() == pytest.approx(end - start, rel=1e-9, abs=1e-9 * start)
-            assert own["fees"].sum() == pytest.approx(track.fees[:, column].sum(), rel=1e-9, abs=1e-9 * start)
-            assert own["funding"].sum() == pytest.approx(track.funding[:, column].sum(), rel=1e-9, abs=1e-9 * start)
+            assert own["fees"].sum() == pytest.approx(track.change("fees")[:, column].sum(), rel=1e-9, abs=1e-9 * start)
+            assert own["funding"].sum() == pytest.approx(
+                track.change("funding")[:, column].sum(), rel=1e-9, abs=1e-9 * start
+            )
             traded = (own["units"].abs() * (own["entry_price"] + own["exit_price"])).sum()
             unfinished = own.filter(pl.col("reason") == "end")
             marked = (unfinished["units"].abs() * unfinished["exit_price"]).sum()
             before = track.equity[:-1, column]
             if unfinished.is_empty():
-                assert traded - marked == pytest.approx((track.turnover[:, column] * before).sum(), rel=1e-9)
+                assert traded - marked == pytest.approx((track.change("turnover")[:, column] * before).sum(), rel=1e-9)
             assert (own["entry_time"] <= own["exit_time"]).all()
             assert (own["bars"] >= 0).all()
 

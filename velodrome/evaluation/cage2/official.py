@@ -31,7 +31,7 @@ PUBLISHED = {
     "Mindrake HIPPO": {"b_line": (-3.53, -6.2, -12.78), "meander": (-6.76, -10.13, -17.65)},
     "Keeping it RL (plain PPO)": {"b_line": (-4.76, -8.13, -17.19), "meander": (-8.03, -12.91, -22.94)},
     "CCS PPO benchmark": {"b_line": (-8.75, -14.92, -30.19), "meander": (-7.31, -12.04, -22.21)},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,16 @@ class OfficialScores:
         episodes = self.scores[0].episodes
         table = Table(title=f"CAGE-2, mean return of {episodes:,} episodes with 95 % interval", title_justify="left")
         table.add_column("")
-        played = [red for red in RED_AGENTS if any(score.red_agent == red for score in self.scores)]
-        for red in played:
-            for length in LENGTHS:
-                table.add_column(f"{red}\n{length} steps", justify="right")
-        table.add_column("sum", justify="right")
+        columns = [(red, length) for red in RED_AGENTS for length in LENGTHS]
+        for heading in (*(f"{red}\n{length} steps" for red, length in columns), "sum"):
+            table.add_column(heading, justify="right")
         for policy in dict.fromkeys(score.policy for score in self.scores):
-            cells = []
-            for red in played:
-                for length in LENGTHS:
-                    score = self.of(policy, red, length)
-                    cells.append(f"{score.mean:.2f}\n± {(score.high - score.low) / 2:.2f}")
+            scores = [self.of(policy, *column) for column in columns]
+            cells = [f"{score.mean:.2f}\n± {(score.high - score.low) / 2:.2f}" for score in scores]
             table.add_row(policy, *cells, f"{self.total(policy):.1f}")
         table.add_section()
         for name, known in PUBLISHED.items():
-            published = [f"{value:g}" for red in played for value in known.get(red, ("–",) * 3) if value != "–"]
-            missing = [""] * (len(played) * 3 - len(published))
-            table.add_row(f"{name}, published", *published, *missing, "")
+            table.add_row(f"{name}, published", *(f"{mean:g}" for red in RED_AGENTS for mean in known.get(red, ())))
         said = ", ".join(f"{name} = {value}" for name, value in self.rule.items())
         return Group(table, Text(f"rule: {said}. Published scores: leader board of the challenge, original rule."))
 

@@ -59,7 +59,7 @@ class PortfolioEvaluator(Evaluator):
         figures = trade_figures(found, traded, float(account.equity[0, :traded].mean()))
         # Measured bar by bar, for every seed.
         figures.pop("spread_and_slippage")
-        return found, {**figures, "orders": float(account.fills.mean())}
+        return found, {**figures, "orders": float(account.columns["fills"][-1].mean())}
 
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
         """Return what is measured in each bar, [T, S], by name of a metric."""

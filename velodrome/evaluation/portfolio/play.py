@@ -1,4 +1,4 @@
-"""Plays a policy over a split of a basket in one account, and says what each instrument brought and cost."""
+"""Plays a policy over a split of a basket in one account, and works out what each instrument gained and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from velodrome.evaluation.play import WHOLE_SPLIT, Backtest, Policy, Progress, R
 from velodrome.evaluation.portfolio.recording import NOTED, recording_world
 from velodrome.tables.basket import Basket
 
-ACCOUNT = ("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover", "spread_sum", "fills")
+# Of the account; then those that `recording` adds, running sums of the distance of fills from the quote and of their
+# number; then units, by instrument.
+RECORDED = (
+    *("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover"),
+    *("spread_sum", "fills"),
+    "units",
+)
 VALUES_IN_DETAIL = 20_000_000  # of one array [T, K, D]; there are about a dozen
 
 
@@ -41,21 +47,6 @@ class PortfolioTrack(Track):
         """[T + 1, S] all of the equity after an early end."""
         on = np.arange(len(self.time))[:, None] <= self.bars
         return np.where(on, self.columns["cash"], self.equity)
-
-    @cached_property
-    def gross(self) -> NDArray[np.float64]:
-        """[T + 1, S] Σ |weights|."""
-        return self.held("gross")
-
-    @cached_property
-    def spread(self) -> NDArray[np.float64]:
-        """[T, S] distance of fills from the quote, in currency."""
-        return self.change("spread_sum")
-
-    @property
-    def fills(self) -> NDArray[np.float64]:
-        """[S] orders that were filled."""
-        return self.columns["fills"][-1]
 
     @property
     def detailed(self) -> int:
@@ -86,7 +77,7 @@ class PortfolioTrack(Track):
 
     @cached_property
     def flows(self) -> Flows:
-        """What each instrument brought and cost in each bar."""
+        """What each instrument gained and cost in each bar."""
         return _flows(self)
 
 
@@ -94,7 +85,7 @@ class PortfolioTrack(Track):
 class Flows:
     """By bar, instrument and seed in detail, [T, K, D], in currency.
 
-    gain − fees − spread − funding adds up to the change of equity; where that is below 0 in the end, to less.
+    gain − fees − spread − funding adds up to the change of equity, and to less where the account ends below 0.
     """
 
     gain: NDArray[np.float64]  # Σ units · change of price
@@ -132,7 +123,7 @@ def backtest(
     values = {**params, **WHOLE_SPLIT}
     config = portfolio_config(**values)
     plain = portfolio_world(part, **values)
-    wanted = Recording((*ACCOUNT, "units"), NOTED, detailed)
+    wanted = Recording(RECORDED, NOTED, detailed)
     (track,) = play_split(policy, recording_world(plain, len(part.symbols)), part, seeds, wanted, progress)
     quote = quotes(part, config)[track.first_row : track.first_row + len(track.rewards)]
     account = PortfolioTrack(**vars(track), symbols=part.symbols, quote=quote)
@@ -164,7 +155,7 @@ def _flows(account: PortfolioTrack) -> Flows:
     kept = account.detailed
     notes, units = account.notes, account.units
     close, quote = account.price[:, :, None], account.quote[:, :, None]
-    paid = account.funding[:, None, :kept]
+    paid = account.change("funding")[:, None, :kept]
     traded = notes["bought"] - notes["sold"]
     # Held before funding was paid, which may have taken units; without funding it is what is held after it.
     held = np.where(paid > 0.0, units[:-1] + traded, units[1:])
@@ -182,11 +173,12 @@ def _flows(account: PortfolioTrack) -> Flows:
 def per_bar(account: PortfolioTrack) -> dict[str, NDArray[np.float64]]:
     """Return what is measured in each bar, [T, S], by name of a metric."""
     equity = np.where(account.equity > 0.0, account.equity, 1.0)
+    gross = account.held("gross")[1:]
     return {
         **account_values(account),
-        "spread_and_slippage": account.spread / account.equity[0],
-        "exposure": account.gross[1:],
-        "in_market": (account.gross[1:] > 0.0).astype(np.float64),
+        "spread_and_slippage": account.change("spread_sum") / account.equity[0],
+        "exposure": gross,
+        "in_market": (gross > 0.0).astype(np.float64),
         "cash_share": np.where(account.equity > 0.0, account.cash / equity, 0.0)[1:],
         "positions": account.held("positions")[1:],
         "largest_weight": account.held("largest")[1:],

@@ -37,7 +37,7 @@ def _trips_of(account: PortfolioTrack, k: int, column: int, seed: int, at_close:
     symbol, time = account.symbols[k], account.time
     units, quote = account.units[:, k, column], account.quote[:, k]
     bought, sold, buy_fees, sell_fees, spread, forced = (account.notes[name][:, k, column] for name in NOTED)
-    flows = account.flows
+    flows, paid = account.flows, account.change("funding")[:, column]
     # Sums before each bar, so that the part of a trip is a difference.
     funding, funding_in_cash = (
         np.r_[0.0, np.cumsum(values[:, k, column])] for values in (flows.funding, flows.funding_in_cash)
@@ -57,7 +57,7 @@ def _trips_of(account: PortfolioTrack, k: int, column: int, seed: int, at_close:
             after = held + change
             # What the account says: sums of orders may miss it by a rounding, and funding may have taken units since.
             end = float(units[bar + 1])
-            if place == len(orders) - 1 and (end == 0.0 or account.funding[bar, column] == 0.0):
+            if place == len(orders) - 1 and (end == 0.0 or paid[bar] == 0.0):
                 after = end
             closing = abs(change) if after * held >= 0.0 else abs(held)
             if held * change < 0.0:
