@@ -28,7 +28,7 @@ from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market
 
 ACTION_BINS = 21  # of continuous actions
-ACCOUNT_COLUMNS = ("equity", "units", "fees", "funding", "turnover")  # of which an environment may have some
+ACCOUNT_COLUMNS = ("equity", "units", "fees", "funding", "turnover")  # of the state; an environment may lack some
 Params = Mapping[str, Any] | None  # of an environment
 Actions = tuple[tuple[str, float], ...]  # name and share of the actions taken
 
@@ -63,6 +63,7 @@ class Played:
 class Evaluator:
     """Evaluates any environment on a split of a market. Derive from it to say more about one environment."""
 
+    recorded: tuple[str, ...] = ACCOUNT_COLUMNS
     of_first_seed = ""  # the figures of baselines that are not means over seeds
     in_detail = ""  # what is known of the first seeds alone where all would be too many
     draws = True  # whether two seeds can differ; if not, one is played
@@ -75,7 +76,7 @@ class Evaluator:
     @property
     def has_equity(self) -> bool:
         """Whether the split is played as a whole and measured by equity, instead of by episodes and rewards."""
-        return keeps_account(world_on(self.entry, self.part, self.params, whole=True))
+        return keeps_account(self.world())
 
     def play(
         self, name: str, policy: Policy, seeds: Sequence[int], traded: int, progress: Progress, params: Params = None
@@ -84,20 +85,25 @@ class Evaluator:
 
         traded: of how many seeds, the first ones, to list the trades.
         """
-        played, traded = self.backtest(policy, seeds, traded, progress, self.params if params is None else params)
+        played = self.backtest(policy, seeds, traded, progress, params)
+        traded = min(traded, played.detailed)
         trades, figures = self.trades(played, traded)
         measured = curve(played.tracks, [self.per_bar(track) for track in played.tracks])
         return Played(name, played, measured, trades, traded, figures)
 
     def backtest(
-        self, policy: Policy, seeds: Sequence[int], traded: int, progress: Progress, params: Mapping[str, Any]
-    ) -> tuple[Backtest, int]:
-        """Play a policy over the split; return also how many seeds are known well enough to list their trades."""
-        world = world_on(self.entry, self.part, params, whole=True)
+        self, policy: Policy, seeds: Sequence[int], detailed: int, progress: Progress = None, params: Params = None
+    ) -> Backtest:
+        """Play a policy over the split; at least one seed, and at most `detailed`, are then known in detail."""
+        world = self.world(params)
         columns = state_columns(world.state_type)
-        known = tuple(name for name in ACCOUNT_COLUMNS if name in columns and columns[name].rows is None)
+        known = tuple(name for name in self.recorded if name in columns and columns[name].rows is None)
         tracks = play_split(policy, world, self.part, seeds, Recording(known), progress)
-        return Backtest(tracks, tuple(seeds), None, world), traded
+        return Backtest(tracks, tuple(int(seed) for seed in seeds), world)
+
+    def world(self, params: Params = None) -> World:
+        """Return the environment that plays the whole split, with other parameters than the agent's if given."""
+        return world_on(self.entry, self.part, self.params if params is None else params, whole=True)
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the trades and what they amount to; nothing is known of them here."""
@@ -118,7 +124,7 @@ class Evaluator:
     def actions(self, agent: Played) -> Actions:
         """Return the share of each action in all bars played."""
         tracks, space = agent.backtest.tracks, agent.backtest.world.action_space
-        taken = np.concatenate([track.actions[track.played[:, : track.actions.shape[1]]] for track in tracks])
+        taken = np.concatenate([track.actions[track.played[:, : track.detailed]] for track in tracks])
         if isinstance(space, gymnasium.spaces.Box):
             bounded = bool(np.isfinite([space.low, space.high]).all())
             low, high = (space.low, space.high) if bounded else (taken, taken)

@@ -91,6 +91,11 @@ class Track:
         """[S] whether the episode terminated before the split's last bar."""
         return self.bars < len(self.rewards)
 
+    @property
+    def detailed(self) -> int:
+        """How many seeds, the first ones, are known in detail."""
+        return self.actions.shape[1]
+
     @cached_property
     def equity(self) -> NDArray[np.float64]:
         """[T + 1, S] at least 0."""
@@ -124,8 +129,12 @@ class Backtest:
 
     tracks: tuple[Track, ...]
     seeds: tuple[int, ...]
-    config: Any  # the environment's parameters as it declares them
     world: World
+
+    @property
+    def detailed(self) -> int:
+        """How many seeds, the first ones, are known in detail."""
+        return self.tracks[0].detailed
 
 
 def stream_seed(seed: int, instrument: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,19 +89,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the long tables as JSON-able values; what is not finite becomes a text or None."""
-        plain = {
-            "kind": self.kind,
-            "split": self.split,
-            "in_sample": self.in_sample,
-            "rows": [asdict(row) for row in self.rows],
-            "differences": [asdict(difference) for difference in self.differences],
-            "actions": [list(action) for action in self.actions],
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-            "information": dict(self.information),
-            "episodes": {name: values.tolist() for name, values in self.episodes.items()},
-        }
-        return _jsonable(plain)
+        kept = (part.name for part in fields(self) if part.name not in FRAMES)
+        return {name: _jsonable(getattr(self, name)) for name in kept}
 
     def to_json(self) -> str:
         """Return `to_dict` as text."""
@@ -176,6 +165,10 @@ def format_interval(row: Row | Difference) -> str:
 
 def _jsonable(value: Any) -> Any:
     """Return a value that JSON can hold: NaN becomes null, infinities become texts."""
+    if isinstance(value, Row | Difference):
+        return _jsonable(asdict(value))
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, Mapping):
         return {key: _jsonable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

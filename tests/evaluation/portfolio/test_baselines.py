@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.evaluation.backtests import backtest
 from tests.learn.portfolios import factors_basket, split_basket
+from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.evaluation.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, HINDSIGHT, LABELS, RANDOM
+from velodrome.evaluation.portfolio.account import account_of, quotes
 from velodrome.evaluation.portfolio.baselines import baselines as portfolio_baselines
 from velodrome.evaluation.portfolio.baselines import best_single
-from velodrome.evaluation.portfolio.play import account_of, backtest, portfolio_config, quotes
 
 BASKET = factors_basket(600)
 WILD = split_basket()

@@ -15,7 +15,7 @@ from velodrome.errors import LeakError
 from velodrome.evaluation.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, RANDOM, ConstantPolicy
 from velodrome.evaluation.evaluate import Evaluation, evaluate_policy
 from velodrome.evaluation.measures import METRICS
-from velodrome.evaluation.portfolio import play as portfolio_play
+from velodrome.evaluation.portfolio import account as portfolio_account
 from velodrome.evaluation.result import COMPARED
 from velodrome.evaluation.validation import validate
 
@@ -138,7 +138,7 @@ def test_seeds_that_would_fill_the_memory_are_not_kept_in_detail_and_the_notes_s
     whole = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
     assert not [note for note in whole.notes if "memory" in note]
     ((low, high),) = wild.splits["test"]
-    monkeypatch.setattr(portfolio_play, "VALUES_IN_DETAIL", 2 * (high - low) * 3 + 1)
+    monkeypatch.setattr(portfolio_account, "VALUES_IN_DETAIL", 2 * (high - low) * 3 + 1)
     some = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
     assert any("agent: trades, win rate, actions and contributions are those of the first 2 of 4" in note
                for note in some.notes)  # fmt: skip
@@ -146,5 +146,5 @@ def test_seeds_that_would_fill_the_memory_are_not_kept_in_detail_and_the_notes_s
     assert set(whole.trades["seed"]) == {0, 1, 2, 3}
     for name in ("return", "turnover", "orders"):
         assert some.row(name).value == whole.row(name).value
-    monkeypatch.setattr(portfolio_play, "VALUES_IN_DETAIL", 1)
+    monkeypatch.setattr(portfolio_account, "VALUES_IN_DETAIL", 1)
     assert set(evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4}).trades["seed"]) == {0}

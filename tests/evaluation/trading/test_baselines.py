@@ -6,13 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.evaluation.backtests import backtest
 from tests.learn.policies import split_market
 from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, RANDOM, Baseline, RandomPolicy
 from velodrome.evaluation.trading.baselines import baselines as trading_baselines
-from velodrome.evaluation.trading.play import backtest
 
 MARKET = split_market(instruments=1)
 

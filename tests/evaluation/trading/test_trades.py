@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.evaluation.backtests import backtest
 from tests.learn.policies import Recorded, split_market
 from velodrome.envs.trading.account import CLOSED_POSITION, COUNT_MASK
 from velodrome.errors import VelodromeError
@@ -15,7 +16,6 @@ from velodrome.evaluation.baselines import ConstantPolicy
 from velodrome.evaluation.play import Backtest
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.trading import trades as trades_module
-from velodrome.evaluation.trading.play import backtest
 from velodrome.evaluation.trading.trades import round_trips
 
 MARKET = split_market(bars=150, jump=0.03)

@@ -25,7 +25,7 @@ from velodrome.evaluation.baselines import (
     Memoryless,
     random_baseline,
 )
-from velodrome.evaluation.portfolio.play import quotes
+from velodrome.evaluation.portfolio.account import quotes
 from velodrome.tables.basket import Basket
 
 FIRST_WEIGHT = 1  # place of the first weight among the account's values

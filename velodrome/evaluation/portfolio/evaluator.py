@@ -13,22 +13,30 @@ from numpy.typing import NDArray
 from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.evaluation.baselines import Baseline
-from velodrome.evaluation.evaluator import Evaluator, Played, decisions, draws_anything, times
-from velodrome.evaluation.play import Backtest, Policy, Progress, Track
-from velodrome.evaluation.portfolio.baselines import baselines
-from velodrome.evaluation.portfolio.play import (
+from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions, draws_anything, times
+from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
+from velodrome.evaluation.portfolio.account import (
     PortfolioTrack,
     account_of,
-    backtest,
     contributions,
     owed_share,
     per_bar,
+    quotes,
     seeds_in_detail,
 )
+from velodrome.evaluation.portfolio.baselines import baselines
+from velodrome.evaluation.portfolio.recording import NOTED, recording_world
 from velodrome.evaluation.portfolio.trades import round_trips
 from velodrome.evaluation.trades import trade_figures
 from velodrome.tables.basket import Basket
 
+# Of the account; then those that `recording` adds, running sums of the distance of fills from the quote and of their
+# number; then units, by instrument.
+RECORDED = (
+    *("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover"),
+    *("spread_sum", "fills"),
+    "units",
+)
 CHOICES = ("sell", "hold", "buy")  # of a discrete action
 
 
@@ -47,11 +55,18 @@ class PortfolioEvaluator(Evaluator):
         self.costs = any((config.buy_fee, config.sell_fee, config.fee_tiers, config.half_spread, config.slippage))
 
     def backtest(
-        self, policy: Policy, seeds: Sequence[int], traded: int, progress: Progress, params: Mapping[str, Any]
-    ) -> tuple[Backtest, int]:
-        """Play a policy over the split; fewer seeds are traded where more would fill the memory."""
-        traded = min(traded, seeds_in_detail(self.part))
-        return backtest(policy, self.market, self.split, params, seeds, progress, traded), traded
+        self, policy: Policy, seeds: Sequence[int], detailed: int, progress: Progress = None, params: Params = None
+    ) -> Backtest:
+        """Play a policy over the split; fewer seeds are known in detail where more would fill the memory."""
+        world = self.world(params)
+        wanted = Recording(RECORDED, NOTED, min(detailed, seeds_in_detail(self.part)))
+        recording = recording_world(world, len(self.part.symbols))
+        (track,) = play_split(policy, recording, self.part, seeds, wanted, progress)
+        quote = quotes(self.part, self.config)[track.first_row : track.first_row + len(track.rewards)]
+        account = PortfolioTrack(
+            **vars(track), symbols=self.part.symbols, quote=quote, fills_at_close=self.config.fill == "close"
+        )
+        return Backtest((account,), tuple(int(seed) for seed in seeds), world)
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the trades and what they amount to."""

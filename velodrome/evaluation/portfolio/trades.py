@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from velodrome.evaluation.play import Backtest
-from velodrome.evaluation.portfolio.play import PortfolioTrack, account_of
+from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of
 from velodrome.evaluation.portfolio.recording import BY_DECAY, BY_ORDER, BY_STOP, NOTED
 from velodrome.evaluation.trades import DECAY, END, ORDER, SCHEMA, STOP, Trip
 
@@ -28,12 +28,11 @@ def round_trips(played: Backtest, seeds: Sequence[int] | None = None) -> pl.Data
     for instrument in range(len(account.symbols)):
         for column, seed in enumerate(played.seeds[: account.detailed]):
             if seeds is None or seed in seeds:
-                at_close = played.config.fill == "close"
-                rows.extend(_trips_of(account, instrument, column, seed, at_close))
+                rows.extend(_trips_of(account, instrument, column, seed))
     return pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
 
 
-def _trips_of(account: PortfolioTrack, k: int, column: int, seed: int, at_close: bool) -> Iterator[tuple]:
+def _trips_of(account: PortfolioTrack, k: int, column: int, seed: int) -> Iterator[tuple]:
     symbol, time = account.symbols[k], account.time
     units, quote = account.units[:, k, column], account.quote[:, k]
     bought, sold, buy_fees, sell_fees, spread, forced = (account.notes[name][:, k, column] for name in NOTED)
@@ -50,7 +49,7 @@ def _trips_of(account: PortfolioTrack, k: int, column: int, seed: int, at_close:
         return trip.row(symbol, seed, bar, moment, reason)
 
     for bar in np.flatnonzero((bought > 0.0) | (sold > 0.0)).tolist():
-        moment = int(time[bar if at_close else bar + 1])
+        moment = int(time[bar if account.fills_at_close else bar + 1])
         held = float(units[bar])
         orders = _in_order(held, (bought[bar], buy_fees[bar]), (sold[bar], sell_fees[bar]), spread[bar])
         for place, (change, fee, cost) in enumerate(orders):

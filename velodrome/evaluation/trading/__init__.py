@@ -1,3 +1,3 @@
-"""How a policy on single instruments is evaluated. Read `play` (an account for each), `baselines` and `trades`, then
+"""How a policy on single instruments is evaluated, in an account for each. Read `baselines` and `trades`, then
 `evaluator`, which puts them together.
 """

@@ -14,11 +14,10 @@ from velodrome.envs.trading.account import CODE_NAMES
 from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import action_names
 from velodrome.evaluation.baselines import Baseline
-from velodrome.evaluation.evaluator import Evaluator, Played, draws_anything
-from velodrome.evaluation.play import Backtest, Policy, Progress, Track
+from velodrome.evaluation.evaluator import ACCOUNT_COLUMNS, Evaluator, Played, draws_anything
+from velodrome.evaluation.play import Backtest, Track
 from velodrome.evaluation.trades import trade_figures
 from velodrome.evaluation.trading.baselines import baselines
-from velodrome.evaluation.trading.play import backtest
 from velodrome.evaluation.trading.trades import round_trips
 from velodrome.tables.market import Market
 
@@ -26,7 +25,7 @@ from velodrome.tables.market import Market
 class TradingEvaluator(Evaluator):
     """Evaluates the trading environment on a split of a market."""
 
-    market: Market
+    recorded = (*ACCOUNT_COLUMNS, "order_code", "exit_code")
     of_first_seed = "trades, win rate and spread"
     in_detail = "trades and actions"
 
@@ -35,12 +34,6 @@ class TradingEvaluator(Evaluator):
         self.config = config = trading_config(**params)
         self.draws = draws_anything(config)
         self.costs = any((config.fee, config.half_spread, config.slippage, config.slippage_atr))
-
-    def backtest(
-        self, policy: Policy, seeds: Sequence[int], traded: int, progress: Progress, params: Mapping[str, Any]
-    ) -> tuple[Backtest, int]:
-        """Play a policy over the split."""
-        return backtest(policy, self.market, self.split, params, seeds, progress), traded
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the trades and what they amount to."""

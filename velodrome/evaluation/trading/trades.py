@@ -111,7 +111,7 @@ def _trips_of(played: Backtest, track: Track, column: int) -> Iterator[tuple]:
     state = SimpleNamespace(**{name: _of_one(values, column) for name, values in track.start_state.items()})
     tables = _listed(played.world.tables, track.first_row, track.first_row + len(track.time))
     actions = track.actions[:, column].tolist()
-    seed, at_close = played.seeds[column], played.config.fill == "close"
+    seed, at_close = played.seeds[column], bool(params.fill_at_close)
     trip: Trip | None = None
     # The generator's products of 32-bit words wrap on purpose.
     with np.errstate(over="ignore"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.evaluation.backtests import backtest
 from tests.learn.policies import Recorded, split_market
 from velodrome.envs.trading.config import trading_config
 from velodrome.errors import ActionError, ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy
 from velodrome.evaluation.evaluator import Played, draws_anything, evaluator_for
-from velodrome.evaluation.trading.play import backtest
 from velodrome.vector.make import make_vec
 
 MARKET = split_market()

@@ -8,23 +8,17 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.evaluation.backtests import backtest
 from tests.learn.policies import Recorded
 from tests.learn.portfolios import INSTRUMENTS, KNOWING, FollowsTheLast, factors_basket, split_basket
+from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.evaluator import draws_anything
 from velodrome.evaluation.play import Backtest
-from velodrome.evaluation.portfolio.play import (
-    PortfolioTrack,
-    account_of,
-    backtest,
-    contributions,
-    owed_share,
-    per_bar,
-    portfolio_config,
-)
+from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, contributions, owed_share, per_bar
 from velodrome.evaluation.portfolio.trades import round_trips
 from velodrome.vector.make import make_vec
 

@@ -1,8 +1,7 @@
-"""Plays a policy over a split of a basket in one account, and works out what each instrument gained and cost."""
+"""The account of a portfolio bar by bar, and what each instrument gained and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,20 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
-from velodrome.envs.portfolio.world import portfolio_world
+from velodrome.envs.portfolio.config import PortfolioConfig
 from velodrome.evaluation.measures import account_values
-from velodrome.evaluation.play import WHOLE_SPLIT, Backtest, Policy, Progress, Recording, Track, play_split
-from velodrome.evaluation.portfolio.recording import NOTED, recording_world
+from velodrome.evaluation.play import Backtest, Track
 from velodrome.tables.basket import Basket
 
-# Of the account; then those that `recording` adds, running sums of the distance of fills from the quote and of their
-# number; then units, by instrument.
-RECORDED = (
-    *("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover"),
-    *("spread_sum", "fills"),
-    "units",
-)
 VALUES_IN_DETAIL = 20_000_000  # of one array [T, K, D]; there are about a dozen
 
 
@@ -36,6 +26,7 @@ class PortfolioTrack(Track):
 
     symbols: tuple[str, ...]
     quote: NDArray[np.float64]  # [T, K] at which the orders of each decision fill, before costs
+    fills_at_close: bool  # of the bar of the decision
 
     @property
     def owed(self) -> NDArray[np.float64]:
@@ -47,11 +38,6 @@ class PortfolioTrack(Track):
         """[T + 1, S] all of the equity after an early end."""
         on = np.arange(len(self.time))[:, None] <= self.bars
         return np.where(on, self.columns["cash"], self.equity)
-
-    @property
-    def detailed(self) -> int:
-        """The number of seeds that are known in detail."""
-        return self.actions.shape[1]
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -102,32 +88,6 @@ class Flows:
     def net(self) -> NDArray[np.float64]:
         """What the instrument added to the equity."""
         return self.gain - self.costs
-
-
-def backtest(
-    policy: Policy,
-    basket: Basket,
-    split: str,
-    params: Mapping[str, Any],
-    seeds: Sequence[int] = (0,),
-    progress: Progress = None,
-    detailed: int | None = None,
-) -> Backtest:
-    """Play a policy over a whole split of a basket, in one account for each seed.
-
-    params: of the portfolio environment; where episodes start and how long they are is replaced by the whole split.
-    seeds: differ in drawn parameters and slippage; without either they are all alike.
-    detailed: for how many seeds instruments and actions are kept; None: all.
-    """
-    part = basket.split(split)
-    values = {**params, **WHOLE_SPLIT}
-    config = portfolio_config(**values)
-    plain = portfolio_world(part, **values)
-    wanted = Recording(RECORDED, NOTED, detailed)
-    (track,) = play_split(policy, recording_world(plain, len(part.symbols)), part, seeds, wanted, progress)
-    quote = quotes(part, config)[track.first_row : track.first_row + len(track.rewards)]
-    account = PortfolioTrack(**vars(track), symbols=part.symbols, quote=quote)
-    return Backtest((account,), tuple(int(seed) for seed in seeds), config, plain)
 
 
 def account_of(played: Backtest) -> PortfolioTrack:
