@@ -22,6 +22,7 @@ from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.validation import validate
+from velodrome.runs.config.explain import help_text
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.walk_forward import walk_forward
 
@@ -86,8 +87,19 @@ def test_a_registered_environment_is_made_by_name(fade, market):
     envs = vd.make_vec("fade", 8, market=market, seed=1, stake=0.25)
     envs.reset()
     assert envs.step(np.zeros(8, np.int64))[1].shape == (8,)
+    assert "share of equity that is staked" in help_text("params", "fade")
     with pytest.raises(ConfigError, match=r"unknown parameter 'staek'.*Did you mean 'stake'"):
         vd.make("fade", market=market, staek=1.0)
+
+
+def test_presets_of_an_entry_need_nothing_of_its_world(fade, market):
+    presets = {"bold": {"stake": 1.0, "fee": 0.0}}
+    given = {"parameters": fade.FadeConfig, "data": "market", "presets": presets}
+    vd.register_env("fade", fade.fade_world, **given, replace=True)
+    params = CATALOG.get("fade").make_world(market=market, preset="bold", fee=0.01).params
+    assert (params.stake, params.fee) == (1.0, 0.01)
+    with pytest.raises(ConfigError, match=r"unknown preset 'bald'; there are bold\. Did you mean 'bold'\?"):
+        vd.make("fade", market=market, preset="bald")
 
 
 @pytest.mark.parametrize(("action", "side"), [(WITH, 1.0), (OUT, 0.0), (AGAINST, -1.0)])
@@ -170,7 +182,6 @@ def test_an_installed_package_is_found_by_every_process(outside, tmp_path):
     check_run(tmp_path)
     again = json.loads(run_outside(tmp_path, "-m", "velodrome", "eval", "latest", "--json", path=site))
     assert again["information"]["environment"] == "fade"
-    assert "stake" in run_outside(tmp_path, "-m", "velodrome", "config", "params", "--env", "fade", path=site)
 
 
 def test_names_that_are_taken_are_refused(fade):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.catalog import CATALOG, EnvEntry
 from velodrome.envs.contract import World, state_columns
-from velodrome.envs.parameters import EnvConfig, EpisodeConfig, number_names
+from velodrome.envs.parameters import EnvConfig, number_names
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import Baseline, random_baseline
 from velodrome.evaluation.measures import Curve, account_values, curve
@@ -178,7 +178,7 @@ def evaluator_for(env: str | None, market: Market | Basket, split: str, params: 
 def world_on(entry: EnvEntry, market: Market | Basket, params: Mapping[str, Any], *, whole: bool = False) -> World:
     """Return an environment on a market; `whole`: its episodes play all of it, where its parameters can say so."""
     model = entry.parameter_model()
-    says = whole and model is not None and issubclass(model, EpisodeConfig)
+    says = whole and model is not None and WHOLE_SPLIT.keys() <= model.model_fields.keys()
     return entry.make_world(market=market, **{**params, **(WHOLE_SPLIT if says else {})})
 
 
