@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -110,6 +112,19 @@ def test_without_an_account_episodes_on_the_split_are_measured_by_their_rewards(
     seen = evaluate_policy(ConstantPolicy(1), MARKET, "train", {}, env="guess", allow_training_split=True, **QUICK)
     assert seen.in_sample
     assert seen.warnings[0].startswith("in sample")
+
+
+def test_a_run_without_an_account_chooses_its_checkpoint_by_rewards(tmp_path):
+    vd.register_env("guess", guess_world, parameters=TemplateConfig, data="market")
+    small = {"steps": 256, "num_envs": 8, "ppo.rollout_length": 8, "market.length": 400, "evaluation.every_steps": 128}
+    own = {"env": "guess", "params": {"length": 12}, "logging.folder": str(tmp_path)}
+    run = vd.train("smoke", mode="quiet", **small, **own)
+    validated = run.metrics.filter(run.metrics["name"] == "evaluation/validation/return")
+    assert validated.height == 2
+    kept = json.loads((run.folder.evaluation_path / "test.json").read_text(encoding="utf-8"))
+    assert kept["kind"] == "episodes"
+    assert "Episode returns" in run.folder.report_path.read_text(encoding="utf-8")
+    assert vd.evaluate(run, "validation", report=False).split == "validation"
 
 
 def test_the_wrong_data_is_refused():
