@@ -24,6 +24,7 @@ from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec
 
+Telling = Callable[[str, int, int], None] | None  # called with (policy, bars played, bars in all)
 FEW_BARS = 250
 SHORT_YEARS = 0.25
 SIDE_BY_SIDE = 16  # environments that play the episodes of a split
@@ -85,7 +86,7 @@ def evaluate_policy(
     trained_on: str | None = "train",
     allow_training_split: bool = False,
     notes: Sequence[str] = (),
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Telling = None,
 ) -> Evaluation:
     """Play a policy and the baselines over a whole split of a market, and measure them with intervals.
 
@@ -106,32 +107,7 @@ def evaluate_policy(
     if not evaluator.has_equity:
         return _evaluate_on_split(policy, evaluator, given[0], drawn, in_sample, notes)
 
-    def play(name: str, policy: Policy, seeds: tuple[int, ...], traded: int, params: Params = None) -> Played:
-        told = None if progress is None else functools.partial(progress, name)
-        return evaluator.play(name, policy, seeds, traded, told, params)
-
-    used = given if evaluator.draws else given[:1]
-    agent = play("agent", policy, used, len(used))
-    remarks = [*notes]
-    if len(used) < len(given):
-        remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(given)}")
-    if agent.traded_seeds < agent.seeds:
-        remarks.append(
-            f"agent: {evaluator.in_detail} are those of the first {agent.traded_seeds} of {agent.seeds} seeds, because "
-            "more would fill the memory; the rest are means over seeds"
-        )
-    others: list[Played] = []
-    for baseline in evaluator.baselines(agent, given[0]):
-        remarks.append(f"{LABELS[baseline.name]}: {baseline.note}")
-        if baseline.policy is not None:
-            own = as_seeds(random_seeds) if baseline.name == RANDOM else used
-            others.append(play(baseline.name, baseline.policy, own, 1, baseline.params))
-    for other in others:
-        if other.ended_early:
-            remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
-    if evaluator.of_first_seed and any(other.traded_seeds < other.seeds for other in others):
-        remarks.append(f"baselines: {evaluator.of_first_seed} are those of the first seed, the rest means over seeds")
-
+    agent, others, remarks = _play_all(evaluator, policy, given, as_seeds(random_seeds), progress)
     per_year = bars_per_year(np.unique(market.time))
     rows, differences, block = compare(agent, others, market.optimum, per_year, drawn, trials)
     information = {
@@ -146,7 +122,7 @@ def evaluate_policy(
         "bars": len(agent.curve.time) - 1,
         "years": float(agent.curve.time[-1] - agent.curve.time[0]) / YEAR,
         "bars_per_year": per_year,
-        "seeds": list(used),
+        "seeds": list(agent.backtest.seeds),
         "random_seeds": random_seeds,
         "confidence": confidence,
         "bootstrap_samples": samples,
@@ -168,12 +144,45 @@ def evaluate_policy(
         differences=differences,
         actions=evaluator.actions(agent),
         warnings=tuple(found),
-        notes=tuple(remarks),
+        notes=(*notes, *remarks),
         information=information,
         equity=_equity_frame(agent, others),
         bars=evaluator.bars(agent),
         trades=agent.trades,
     )
+
+
+def _play_all(
+    evaluator: Evaluator, policy: Policy, seeds: tuple[int, ...], random_seeds: tuple[int, ...], progress: Telling
+) -> tuple[Played, list[Played], list[str]]:
+    """Play the agent and the baselines; return them with remarks about what was played, and why something was not."""
+
+    def play(name: str, policy: Policy, seeds: tuple[int, ...], traded: int, params: Params = None) -> Played:
+        told = None if progress is None else functools.partial(progress, name)
+        return evaluator.play(name, policy, seeds, traded, told, params)
+
+    remarks = []
+    used = seeds if evaluator.draws else seeds[:1]
+    agent = play("agent", policy, used, len(used))
+    if len(used) < len(seeds):
+        remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(seeds)}")
+    if agent.traded_seeds < agent.seeds:
+        remarks.append(
+            f"agent: {evaluator.in_detail} are those of the first {agent.traded_seeds} of {agent.seeds} seeds, because "
+            "more would fill the memory; the rest are means over seeds"
+        )
+    others: list[Played] = []
+    for baseline in evaluator.baselines(agent, seeds[0]):
+        remarks.append(f"{LABELS[baseline.name]}: {baseline.note}")
+        if baseline.policy is not None:
+            own = random_seeds if baseline.name == RANDOM else used
+            others.append(play(baseline.name, baseline.policy, own, 1, baseline.params))
+    for other in others:
+        if other.ended_early:
+            remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
+    if evaluator.of_first_seed and any(other.traded_seeds < other.seeds for other in others):
+        remarks.append(f"baselines: {evaluator.of_first_seed} are those of the first seed, the rest means over seeds")
+    return agent, others, remarks
 
 
 def _moment(nanoseconds: Any) -> str:
@@ -185,14 +194,9 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
     found = deepest_drawdown(measured.growth.mean(axis=1))
     if found is None:
         return None
-    time = measured.time
-    end = None if found.end is None else _moment(time[found.end])
-    return {
-        "depth": found.depth,
-        "begin": _moment(time[found.begin]),
-        "trough": _moment(time[found.trough]),
-        "end": end,
-    }
+    rows = {"begin": found.begin, "trough": found.trough, "end": found.end}
+    moments = {name: None if row is None else _moment(measured.time[row]) for name, row in rows.items()}
+    return {"depth": found.depth, **moments}
 
 
 def _account_warnings(agent: Played, information: Mapping[str, Any], in_sample: bool) -> Iterator[str]:
@@ -233,12 +237,7 @@ def _evaluate_on_split(
         found = evaluate_episodes(policy, envs, title=evaluator.market.name, split=evaluator.split, **drawing)
     finally:
         envs.close()
-    labelled = (IN_SAMPLE,) if in_sample else ()
+    warnings = (IN_SAMPLE, *found.warnings) if in_sample else found.warnings
     about = {**found.information, "environment": evaluator.entry.name, "data_hash": evaluator.market.content_hash}
-    return replace(
-        found,
-        in_sample=in_sample,
-        warnings=(*labelled, *found.warnings),
-        notes=(*notes, *found.notes),
-        information=about,
-    )
+    remarks = (*notes, *found.notes)
+    return replace(found, in_sample=in_sample, warnings=warnings, notes=remarks, information=about)
