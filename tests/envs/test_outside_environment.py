@@ -192,3 +192,18 @@ def test_names_that_are_taken_are_refused(fade):
     assert vd.register_env("fade", fade.fade_world, data="market", replace=True).parameters is None
     with pytest.raises(ConfigError, match=r"unknown environment 'fode'.*Did you mean 'fade'"):
         vd.make("fode")
+
+
+def test_a_package_that_cannot_be_loaded_is_named_and_takes_nothing_else_with_it(tmp_path, monkeypatch):
+    about = tmp_path / "broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n", encoding="utf-8")
+    (about / "entry_points.txt").write_text("[velodrome.envs]\nbroken = not_there:ENTRY\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(CATALOG, "_looked", False)
+    with pytest.warns(
+        RuntimeWarning, match=r"entry point broken = 'not_there:ENTRY' of velodrome.envs cannot be loaded"
+    ):
+        names = CATALOG.names()
+    assert "trading" in names
+    assert "broken" not in names

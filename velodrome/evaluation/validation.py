@@ -68,12 +68,14 @@ def _play_pieces(policy: Policy, world: World, part: Market | Basket, pieces: in
         "return": float(np.expm1(growth)),
         "mean_log_return": growth / bars,
         "reward": float(found["reward"].sum() / bars),
-        "turnover": float(found["turnover"].sum()),
-        "max_drawdown": float(found["max_drawdown"].max()),
-        "of_optimum": growth / bars / (part.optimum or np.nan),
     }
-    without = {"turnover", "max_drawdown"} - set(known) | (set() if part.optimum else {"of_optimum"})
-    return {name: value for name, value in result.items() if name not in without}
+    if "turnover" in known:
+        result["turnover"] = float(found["turnover"].sum())
+    if "max_drawdown" in known:
+        result["max_drawdown"] = float(found["max_drawdown"].max())
+    if part.optimum:
+        result["of_optimum"] = growth / bars / part.optimum
+    return result
 
 
 def cut(part: WindowedRows, pieces: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
