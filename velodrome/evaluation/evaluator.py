@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from velodrome.envs.catalog import CATALOG, EnvEntry
 from velodrome.envs.contract import World, state_columns
-from velodrome.envs.parameters import EnvConfig, number_names
+from velodrome.envs.parameters import EnvConfig
+from velodrome.envs.terms import draws_terms
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import Baseline, random_baseline
 from velodrome.evaluation.measures import Curve, account_values, curve
@@ -186,7 +187,7 @@ def keeps_account(world: World) -> bool:
     """Tell whether an environment can be played from one bar to another and has an equity to be measured by.
 
     That takes the reset options "cursor" and "last", a state column `equity` and a statistic `return`, all of which
-    `velodrome.envs.market.episodes` provides.
+    `velodrome.envs.market` provides.
     """
     column = state_columns(world.state_type).get("equity")
     return {"cursor", "last"} <= set(world.reset_options) and column is not None and "return" in world.statistics
@@ -194,8 +195,7 @@ def keeps_account(world: World) -> bool:
 
 def draws_anything(config: EnvConfig) -> bool:
     """Tell whether two seeds can differ from the same first bar: by ranges of parameters or by slippage."""
-    drawn = any(isinstance(getattr(config, name), tuple) for name in number_names(type(config)))
-    return drawn or getattr(config, "slippage", 0.0) != 0.0
+    return draws_terms(config) or getattr(config, "slippage", 0.0) != 0.0
 
 
 def decisions(track: Track, names: Sequence[str], of: int | None = None) -> list[Any]:

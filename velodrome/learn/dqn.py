@@ -30,7 +30,7 @@ from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.checks import check_num_envs
+from velodrome.vector.argument_checks import check_num_envs
 
 REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
 MOST_ENCODED = 1_000_000  # bars; at a width of 64 they are 256 MB

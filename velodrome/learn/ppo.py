@@ -25,7 +25,7 @@ from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.storage import Rollout, resized
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.checks import check_num_envs
+from velodrome.vector.argument_checks import check_num_envs
 
 LOSSES = ("loss/policy", "loss/value", "policy/entropy", "policy/kl", "policy/clip_fraction", "optimiser/gradient_norm")
 KL = LOSSES.index("policy/kl")

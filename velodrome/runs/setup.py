@@ -10,7 +10,7 @@ from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
-from velodrome.runs.config.parameters import is_rule, price_data, takes_basket, takes_market
+from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.vector.config import MEBIBYTE
 
@@ -55,7 +55,7 @@ def make_few_environments(config: RunConfig, num_envs: int) -> Any:
     options = environment_options(config, None, num_envs, "cpu")
     if config.vector.env_type == "auto" and not is_rule(config.env):
         # A few episodes are not worth a measurement; faults are treated as in training.
-        fault_options = {name: options[name] for name in ("on_fault", "max_restarts")}
+        fault_options = {name: value for name, value in options.items() if name in ("on_fault", "max_restarts")}
         options = {"backend": "serial", "seed": config.seed, **fault_options, **config.params}
     return make_vec(config.env, num_envs, **options)
 
@@ -227,9 +227,10 @@ def load_policy(
 
 def build_market(config: RunConfig) -> Market | Basket | None:
     """Return the market or the basket of a run, as its environment takes it; None for environments without one."""
-    if not takes_market(config.env):
+    data = price_data(config.env)
+    if data is None:
         return None
-    return config.market.build_basket() if takes_basket(config.env) else config.market.build()
+    return config.market.build_basket() if data == "basket" else config.market.build()
 
 
 def check_market(config: RunConfig, market: Market | Basket) -> None:

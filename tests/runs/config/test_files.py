@@ -157,11 +157,13 @@ def test_a_short_key_of_several_sections_is_refused_with_the_candidates():
 
 @pytest.mark.parametrize("text", ["steps", "=3", "--steps 3", "ppo.clip:0.3"])
 def test_what_is_no_setting_is_refused(text):
-    assert f"{text!r} is no setting; write key=value" in refusal(None, [text])
+    assert f"{text!r} is not a setting; write key=value" in refusal(None, [text])
 
 
 def test_a_value_that_is_no_yaml_is_refused_with_its_place():
-    assert "the value of 'network.hidden=[64', line 1, column 4: no legal YAML" in refusal(None, ["network.hidden=[64"])
+    assert "the value of 'network.hidden=[64', line 1, column 4: not legal YAML" in refusal(
+        None, ["network.hidden=[64"]
+    )
 
 
 def test_a_preset_is_no_override():
@@ -228,11 +230,11 @@ def test_every_mistake_is_told_at_once(write):
         ("ppo.epochs=many", "ppo.epochs = 'many': not legal; it takes: whole number 1 … 1,000. It is: passes over"),
         ("ppo.epochs=1.5", "ppo.epochs = 1.5: not legal; it takes: whole number"),
         ("ppo.schedule=square", "ppo.schedule = 'square': not legal; it takes: one of constant, linear, cosine."),
-        ("algorithm=pppo", "algorithm = 'pppo': not legal; it takes: one of ppo, dqn."),
+        ("algorithm=pppo", "unknown algorithm 'pppo'; there are ppo, dqn. Did you mean 'ppo'?"),
         ("steps=true", "steps = true: not legal; it takes: whole number ≥ 1."),
         ("market.windows=true", "market.windows = true: not legal; it takes: whole number ≥ 1, or {timeframe: "),
         ("market.windows=abc", "market.windows = 'abc': not legal; it takes: whole number ≥ 1, or {timeframe: "),
-        ("market.windows=0", "market.windows = 0: a window needs at least 1 bar"),
+        ("market.windows=0", "market.windows = 0: not legal; it takes: whole number ≥ 1, or {timeframe: "),
         ("network.hidden=[0]", "network.hidden = [0]: needs one or more widths from 1 to 65536. It is: "),
         ("network.kind=mpl", "network.kind = 'mpl': no network 'mpl'; there are mlp,"),
         ("name=12", "name = 12: not legal; it takes: letters, digits"),
@@ -246,7 +248,7 @@ def test_every_mistake_is_told_at_once(write):
         ("params.fee=0.9", "params.fee = 0.9: out of range; legal: 0 … 0.5 (fraction of notional). fee: fee on"),
         ("params.fee=abc", "params.fee = 'abc': needs a number"),
         ("params.reward=sharp", "params.reward = 'sharp': Input should be 'log_return'"),
-        ("params.preset=intradya", "params.preset = 'intradya': there is no such preset of 'trading'"),
+        ("params.preset=intradya", "params: unknown preset 'intradya'; there are torchtrade, intraday. Did"),
         ("steps=10", "steps = 10 is less than one rollout: num_envs × ppo.rollout_length is 256 × 32 = 8,192."),
         ("evaluation.split=valid", "evaluation.split = 'valid': market.splits has train, validation, test. Did you"),
         ("market.splits={train: 0.5, later: 0.5}", "evaluation.split = 'validation': market.splits has train, later."),
@@ -310,6 +312,25 @@ def test_a_file_that_sets_the_other_algorithm_is_refused(write):
     )
 
 
+def test_of_a_section_without_effect_one_setting_is_told(write):
+    message = refusal(write("algorithm: dqn\nppo: {clip: 0.2, epochs: 3}\nsedd: 3\n"))
+    assert [line.partition(": ")[2][:14] for line in message.splitlines()] == ["ppo.clip is se", "unknown key 's"]
+
+
+def test_a_section_that_does_not_exist_is_told_with_those_that_do():
+    message = refusal(None, ["pppo.clip=0.1"])
+    assert message == (
+        "unknown key 'pppo.clip'. Did you mean 'ppo.clip'? Sections: vector, market, network, ppo, dqn, checkpoint, "
+        "evaluation, logging."
+    )
+
+
+def test_a_choice_that_an_override_replaces_may_be_unknown(write):
+    path = write("env: tradng\nalgorithm: pppo\nparams: {fee: 0.1}\n")
+    config = load_run_config(path, ["env=trading", "algorithm=ppo"])
+    assert (config.env, config.algorithm, config.params) == ("trading", "ppo", {})
+
+
 def test_choosing_otherwise_later_leaves_the_earlier_settings_behind(write):
     path = write("algorithm: ppo\nppo: {clip: 0.3}\nmarket: {source: ar1, phi: 0.5}\n")
     config = load_run_config(path, ["algorithm=dqn", "market.source=ou"])
@@ -337,12 +358,12 @@ def test_a_folder_and_an_unknown_suffix_are_refused(write, tmp_path):
 
 def test_broken_files_are_told_with_line_and_column(write):
     path = write("steps: 3\nppo: {clip: 0.1\nseed: 2\n")
-    assert f"{path}, line 3, column 5: no legal YAML" in refusal(path)
+    assert f"{path}, line 3, column 5: not legal YAML" in refusal(path)
     path = write("steps: 3\nsteps: 4\n")
-    assert f"{path}, line 2, column 1: no legal YAML: the key 'steps' is written twice" in refusal(path)
+    assert f'{path}, line 2, column 1: not legal YAML: found duplicate key "steps"' in refusal(path)
     path = write("steps = 3\nseed = = 2\n", "run.toml")
     message = refusal(path)
-    assert f"{path} is no legal TOML" in message
+    assert f"{path} is not legal TOML" in message
     assert "line 2, column 8" in message
 
 
@@ -351,8 +372,8 @@ def test_a_file_without_keys_is_refused(write, tmp_path):
     assert "holds a str where" in refusal(write("hello"))
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00steps")
-    assert "binary.yaml cannot be read: it is no UTF-8 text" in refusal(binary)
-    assert "no legal YAML" in refusal(write("a: \x07\n"))
+    assert "binary.yaml cannot be read: it is not UTF-8 text" in refusal(binary)
+    assert "not legal YAML" in refusal(write("a: \x07\n"))
 
 
 def test_another_environment_takes_no_parameters_of_the_one_before(write):

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import velodrome as vd
 from velodrome.bars.synthetic import KINDS
-from velodrome.envs.trading.config import INTRADAY_FEATURES, trading_config
 from velodrome.envs.trading.config import PRESETS as TRADING_PRESETS
+from velodrome.envs.trading.config import trading_config
 from velodrome.errors import BackendError, ConfigError
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.market import FOR_FILES, SYNTHETIC, MarketConfig
-from velodrome.runs.config.parameters import resolved_parameters, takes_market
+from velodrome.runs.config.parameters import price_data, resolved_parameters
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.setup import build_market
 from velodrome.tables.scaling import SCALER_KINDS
@@ -245,7 +245,7 @@ def test_the_default_run_trades_a_built_in_ar1_market():
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
     config = load_run_config(name)
-    if takes_market(config.env) and name != "gpu":
+    if price_data(config.env) and name != "gpu":
         market = build_market(config)
         envs = vd.make_vec(config.env, num_envs=2, market=market, split="train", backend="python", **config.params)
         envs.reset(seed=config.seed)
@@ -257,7 +257,8 @@ def test_the_presets_are_those_that_the_docs_promise():
                 "portfolio"}  # fmt: skip
     assert set(preset_names()) == promised
     assert preset_names()[0] == "trading"
-    assert load_run_config("intraday").market.features == INTRADAY_FEATURES
+    features = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
+    assert load_run_config("intraday").market.features == features
     gpu = load_run_config("gpu")
     assert (gpu.num_envs, gpu.ppo.rollout_length, gpu.ppo.precision) == (65_536, 32, "bfloat16")
     assert gpu.network.shared
@@ -327,9 +328,9 @@ def test_the_hash_does_not_depend_on_the_order_of_settings(order):
 
 
 def test_a_model_made_by_hand_refuses_what_would_have_no_effect():
-    with pytest.raises(ValueError, match=r"ppo is set and would have no effect: algorithm is dqn"):
+    with pytest.raises(ValueError, match=r"ppo.clip is set and would have no effect: algorithm is dqn"):
         RunConfig(algorithm="dqn", ppo={"clip": 0.1})
-    with pytest.raises(ValueError, match=r"market is set and would have no effect: env is CartPole-v1"):
+    with pytest.raises(ValueError, match=r"market.windows is set and would have no effect: env is CartPole-v1"):
         RunConfig(env="CartPole-v1", market={"windows": 4})
     # A full dump has idle sections at their defaults.
     assert RunConfig(**RunConfig(algorithm="dqn").model_dump()) == RunConfig(algorithm="dqn")

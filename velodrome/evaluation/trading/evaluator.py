@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from velodrome.envs.catalog import EnvEntry
-from velodrome.envs.trading.account import CODE_NAMES
+from velodrome.envs.trading.codes import CODE_NAMES
 from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import action_names
 from velodrome.evaluation.baselines import Baseline

@@ -18,7 +18,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.envs.trading import account as account_rule
-from velodrome.envs.trading.account import (
+from velodrome.envs.trading.account import Account
+from velodrome.envs.trading.codes import (
     CLOSED,
     DECREASED,
     LIQUIDATED,
@@ -27,8 +28,6 @@ from velodrome.envs.trading.account import (
     SWITCH_CLOSED,
     SWITCHED,
     TARGET,
-    Account,
-    Terms,
 )
 from velodrome.errors import VelodromeError
 from velodrome.evaluation.play import Backtest, Track
@@ -69,14 +68,14 @@ class ListedTable:
 def recording_step(played: Backtest, changes: list[Change]) -> Any:
     """Return the rule's step function, uncompiled, that appends to `changes` what it does to the account."""
 
-    def realise(account: Account, part: float, price: float, terms: Terms) -> Account:
+    def realise(account: Account, part: float, price: float, terms: Any) -> Account:
         after = account_rule.realise(account, part, price, terms)
         released = abs(part) * account.entry * terms.margin
         fee = abs(part) * price * terms.fee
         changes.append(Change(-part, price, after.cash - account.cash - released, fee, after.units))
         return after
 
-    def enlarge(account: Account, added: float, price: float, stop: float, target: float, terms: Terms) -> Account:
+    def enlarge(account: Account, added: float, price: float, stop: float, target: float, terms: Any) -> Account:
         after = account_rule.enlarge(account, added, price, stop, target, terms)
         if after.events != account.events:
             tied = abs(added) * price * terms.margin

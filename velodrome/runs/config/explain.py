@@ -1,52 +1,62 @@
-"""Every field of a run's configuration, explained: as a table, as text, as commented YAML, as a page of the docs.
+"""Every field of a run's configuration, explained: as tables, as text, as commented YAML, as a page of the docs.
 
-python -m velodrome.runs.config.explain docs/configuration.md      writes the page's tables anew
+python -m velodrome.runs.config.explain docs/configuration.md      rewrites the page's tables
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic.fields import FieldInfo
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.fields import FieldLine, field_lines
+from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.files import describe_presets
-from velodrome.runs.config.messages import SECTIONS
-from velodrome.runs.config.parameters import parameter_model, parameter_presets, resolved_parameters
-from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.config.text import value_text
+from velodrome.runs.config.messages import legal_values, section_fields
+from velodrome.runs.config.parameters import resolved_parameters
+from velodrome.runs.config.run_config import SECTIONS, RunConfig, section_model
 
-RUN = "run"  # what the fields outside any section are listed under
-COMMENT_WIDTH = 100  # columns of a comment in YAML
+RUN = "run"  # the name for the fields outside any section
+WIDTH = 100  # columns of a comment in YAML, and of help
 TABLES_BEGIN = "<!-- tables: python -m velodrome.runs.config.explain docs/configuration.md -->"
 TABLES_END = "<!-- end of tables -->"
 ALSO_LISTED = ("portfolio",)  # environments whose parameters the page of the docs has beside those of trading
 
 
+class FieldLine(NamedTuple):
+    """One field, ready to be shown."""
+
+    key: str  # dotted, such as ppo.gamma
+    legal: str
+    default: str  # as YAML
+    meaning: str
+
+    @property
+    def sentence(self) -> str:
+        """What the field means and takes."""
+        return f"{self.meaning}. Takes: {self.legal}"
+
+
 def section_lines(env: str = "trading") -> dict[str, list[FieldLine]]:
-    """Return every field by section, those of an environment's own parameters among them."""
-    lines = {RUN: [line for line in field_lines(RunConfig) if line.key != "params"]}
-    for name in RunConfig.model_fields:
-        if name in SECTIONS:
-            lines[name] = field_lines(SECTIONS[name], f"{name}.")
-        elif name == "params":
-            lines[name] = parameter_lines(env)
+    """Return every field by section, those of an environment's own parameters and of all algorithms among them."""
+    fields = RunConfig.model_fields
+    lines = {RUN: [_line(name, fields[name]) for name in fields if name not in {*SECTIONS, "params"}]}
+    for name in dict.fromkeys([*fields, *ALGORITHMS.names()]):
+        if name == "params" or section_model(name):
+            lines[name] = [_line(f"{name}.{inner}", field) for inner, field in section_fields(name, env).items()]
+    lines["params"] = lines["params"] or [_line("params", fields["params"])]  # where they are not declared
     return lines
 
 
-def parameter_lines(env: str) -> list[FieldLine]:
-    """Return the parameters of an environment; the field `params` itself where they are not known."""
-    model, presets = parameter_model(env), parameter_presets(env)
-    if model is None:
-        return [line for line in field_lines(RunConfig) if line.key == "params"]
-    choice = FieldLine(
-        "params.preset", f"one of {', '.join(presets)}, or null", None,
-        f"set of parameters of {env} to start from; those named beside it win",
-    )  # fmt: skip
-    return [*([choice] if presets else []), *field_lines(model, "params.")]
+def _line(key: str, field: FieldInfo) -> FieldLine:
+    default = value_text(field.get_default(call_default_factory=True))
+    return FieldLine(key, legal_values(field), default, field.description or "")
 
 
 def section_meaning(section: str, env: str = "trading") -> str:
@@ -55,7 +65,7 @@ def section_meaning(section: str, env: str = "trading") -> str:
         return "The run as a whole."
     if section == "params":
         return f"Parameters of the environment itself; these are those of {env}."
-    return (SECTIONS[section].__doc__ or "").strip().partition("\n")[0]
+    return str(getattr(section_model(section), "__doc__", "")).strip().partition("\n")[0]
 
 
 def chosen_lines(section: str | None, env: str = "trading") -> dict[str, list[FieldLine]]:
@@ -65,14 +75,12 @@ def chosen_lines(section: str | None, env: str = "trading") -> dict[str, list[Fi
         return lines
     if section in lines:
         return {section: lines[section]}
-    for name, found in lines.items():
-        for line in found:
-            if line.key == section:
-                return {name: [line]}
-    legal = [*lines, *(line.key for found in lines.values() for line in found)]
+    by_key = {line.key: {name: [line]} for name, found in lines.items() for line in found}
+    if section in by_key:
+        return by_key[section]
     raise ConfigError(
-        f"there is no section or field {section!r}.{did_you_mean(section, legal)} Sections: {', '.join(lines)}; a "
-        "field is written with its section, such as ppo.clip."
+        f"there is no section or field {section!r}.{did_you_mean(section, [*lines, *by_key])} Sections: "
+        f"{', '.join(lines)}; a field is written with its section, such as ppo.clip."
     )
 
 
@@ -86,104 +94,101 @@ def explain(section: str | None = None, env: str = "trading") -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    tables: list[Any] = []
-    for name, lines in chosen_lines(section, env).items():
-        table = Table(title=f"{name}: {escape(section_meaning(name, env))}", title_justify="left", expand=True)
-        table.add_column("key", no_wrap=True)
-        table.add_column("takes", ratio=3, overflow="fold")
-        table.add_column("default", ratio=2, overflow="fold")
-        table.add_column("meaning", ratio=5, overflow="fold")
-        for line in lines:
-            table.add_row(line.key, escape(line.legal), escape(value_text(line.default)), escape(line.meaning))
-        tables.append(table)
-    if section is None:
-        table = Table(title="presets", title_justify="left", expand=True)
-        table.add_column("preset", no_wrap=True)
-        table.add_column("what it is for", ratio=1)
-        for preset, meaning in describe_presets().items():
-            table.add_row(preset, escape(meaning))
+    tables = []
+    for title, headings, rows in _tables(section, env):
+        table = Table(title=escape(title), title_justify="left", expand=True)
+        for heading, share in headings.items():
+            table.add_column(heading, no_wrap=share == 0, ratio=share or None, overflow="fold")
+        for row in rows:
+            table.add_row(*map(escape, row))
         tables.append(table)
     return Group(*tables)
 
 
-def help_text(section: str | None = None, env: str = "trading", width: int = 100) -> str:
+def _tables(section: str | None, env: str) -> Iterator[tuple[str, dict[str, int], Iterable[tuple[str, ...]]]]:
+    """Yield title, headings with their shares of the width (0: what it needs) and rows, of the presets at the end."""
+    for name, lines in chosen_lines(section, env).items():
+        yield f"{name}: {section_meaning(name, env)}", {"key": 0, "takes": 3, "default": 2, "meaning": 5}, lines
+    if section is None:
+        yield "presets: given in place of a file", {"preset": 0, "what it is for": 1}, describe_presets().items()
+
+
+def help_text(section: str | None = None, env: str = "trading") -> str:
     """Return the same as plain text, for --help: a line for each field with its default, then what it means."""
     parts = []
-    for name, lines in chosen_lines(section, env).items():
-        parts.append(f"{name}: {section_meaning(name, env)}")
-        for line in lines:
-            parts.append(f"  {line.key}={value_text(line.default)}")
-            parts.append(textwrap.fill(
-                _sentence(line), width, initial_indent="      ", subsequent_indent="      ",
-                break_long_words=False, break_on_hyphens=False,
-            ))  # fmt: skip
-        parts.append("")
-    if section is None:
-        parts.append("presets: given in place of a configuration file")
-        parts.extend(f"  {preset:12} {meaning}" for preset, meaning in describe_presets().items())
-    return "\n".join(parts).rstrip() + "\n"
+    for title, _, rows in _tables(section, env):
+        parts += ["", title]
+        for row in rows:
+            if isinstance(row, FieldLine):
+                parts += [f"  {row.key}={row.default}", *_wrapped(row.sentence, "      ")]
+            else:
+                parts.append(f"  {row[0]:12} {row[1]}")
+    return "\n".join(parts[1:]) + "\n"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(WIDTH, indent, indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
 
 
 # YAML
+
+# Texts that stand without quotes: words, paths and timeframes, unless readers of YAML 1.1 see a truth value in them.
+PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)(?:[a-z/]|\./)[\w./+-]*|[1-9]\d*[a-z]+", re.A | re.I)
+
+
+def value_text(value: Any) -> str:
+    """Return a value as YAML in one line that readers of versions 1.1 and 1.2 take for the same."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{value_text(key)}: {value_text(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, float):
+        text = repr(value).replace("inf", ".inf").replace("nan", ".nan")
+        return text if "." in text else text.replace("e", ".0e")
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if PLAIN.fullmatch(value):
+        return value
+    if value.isprintable():
+        return "'" + value.replace("'", "''") + "'"
+    # JSON's escapes are legal in YAML; it leaves some that YAML must have.
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)
 
 
 def to_yaml(config: RunConfig, comments: bool = True) -> str:
     """Return the whole configuration as YAML that loads again to an equal one.
 
-    With comments, what each field means stands above it, and parameters of the environment that were not set stand as
-    comments with the values that they have.
+    With comments, the meaning of each field stands above it, and parameters of the environment that were not set stand
+    as comments with the values that they have.
     """
-    content = config.content()
     lines = section_lines(config.env)
+    known = {line.key: line for found in lines.values() for line in found}
     written: list[str] = []
-    for key, value in content.items():
-        if key not in lines:
-            written += _field_text(_line_of(key, lines[RUN]), value, "", comments)
+
+    def write(prefix: str, name: str, setting: str) -> None:
+        line = known.get(f"{prefix}{name}")
+        indent = "  " if prefix else ""
+        if comments and line is not None:
+            written.extend(_wrapped(line.sentence, f"{indent}# "))
+        written.append(f"{indent}{setting}")
+
+    for section, content in config.content().items():
+        if section not in lines:
+            write("", section, f"{section}: {value_text(content)}")
             continue
         if comments:
-            written += ["", *_comment(section_meaning(key, config.env), "")]
-        if key == "params":
-            written += _parameter_text(config, lines[key], comments)
-        else:
-            written.append(f"{key}:")
-            for name, inner in value.items():
-                written += _field_text(_line_of(f"{key}.{name}", lines[key]), inner, "  ", comments)
+            written += ["", *_wrapped(section_meaning(section, config.env), "# ")]
+        unset: dict[str, Any] = {}
+        if section == "params" and comments and "params" not in known:
+            resolved = {"preset": None, **resolved_parameters(config.env, content)}
+            unset = {name: resolved[name] for name in section_fields("params", config.env)}
+        written.append(f"{section}:" if content or unset else f"{section}: {{}}")
+        for name, value in {**unset, **content}.items():
+            setting = f"{value_text(name)}: {value_text(value)}"
+            write(f"{section}.", name, setting if name in content else f"#{setting}")
     return "\n".join(written) + "\n"
-
-
-def _parameter_text(config: RunConfig, lines: Iterable[FieldLine], comments: bool) -> list[str]:
-    known = {line.key.removeprefix("params."): line for line in lines}
-    if not comments or "params" in known:
-        inner = [f"  {value_text(name)}: {value_text(value)}" for name, value in config.params.items()]
-        return ["params:", *inner] if inner else ["params: {}"]
-    resolved = {"preset": None, **resolved_parameters(config.env, config.params)}
-    written = ["params:"]
-    for name, line in known.items():
-        if name in config.params:
-            written += _field_text(line, config.params[name], "  ", comments)
-        else:
-            written += [*_comment(_sentence(line), "  "), f"  #{name}: {value_text(resolved[name])}"]
-    return written
-
-
-def _line_of(key: str, lines: Iterable[FieldLine]) -> FieldLine:
-    return next(line for line in lines if line.key == key)
-
-
-def _field_text(line: FieldLine, value: Any, indent: str, comments: bool) -> list[str]:
-    setting = f"{indent}{line.key.rpartition('.')[2]}: {value_text(value)}"
-    return [*_comment(_sentence(line), indent), setting] if comments else [setting]
-
-
-def _sentence(line: FieldLine) -> str:
-    return f"{line.meaning}. Takes: {line.legal}"
-
-
-def _comment(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, COMMENT_WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
 
 
 # Markdown
@@ -192,25 +197,23 @@ def _comment(text: str, indent: str) -> list[str]:
 def markdown_table(section: str | None = None, env: str = "trading") -> str:
     """Return the fields as Markdown tables, one for each section, and the presets if all are asked for."""
     parts = []
-    if section is None:
-        parts += ["### Presets", "", *_markdown_rows(("preset", "what it is for"), describe_presets().items()), ""]
-    for name, lines in chosen_lines(section, env).items():
-        rows = [(f"`{line.key}`", line.legal, f"`{value_text(line.default)}`", line.meaning) for line in lines]
-        parts += [f"### {name}", "", section_meaning(name, env), ""]
-        parts += [*_markdown_rows(("key", "takes", "default", "meaning"), rows), ""]
+    for title, headings, rows in _tables(section, env):
+        name, _, meaning = title.partition(": ")
+        parts += [f"### {name}", "", f"{meaning[0].upper()}{meaning[1:].removesuffix('.')}.", ""]
+        for row in (tuple(headings), ("---",) * len(headings), *rows):
+            cells = [cell.replace("|", "\\|") for cell in row]
+            if isinstance(row, FieldLine):
+                cells = [f"`{cell}`" if place in (0, 2) else cell for place, cell in enumerate(cells)]
+            parts.append(f"| {' | '.join(cells)} |")
+        parts.append("")
         if section is None and name == "params":
             for other in ALSO_LISTED:
                 parts += [markdown_table(name, other).replace(f"### {name}", f"### {name} of {other}", 1)]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _markdown_rows(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return [f"| {' | '.join(row)} |" for row in (headings, ["---"] * len(headings), *escaped)]
-
-
 def with_tables(page: str) -> str:
-    """Return a page of the docs with the tables between its two marks written anew."""
+    """Return a page of the docs with the tables between its two marks brought up to date."""
     before, begin, rest = page.partition(TABLES_BEGIN)
     _, end, after = rest.partition(TABLES_END)
     if not begin or not end:
@@ -219,7 +222,7 @@ def with_tables(page: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the tables of the pages named anew."""
+    """Rewrite the tables of the pages named."""
     for name in arguments:
         page = Path(name)
         page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,34 +1,35 @@
-"""`load_run_config`: a preset, a file or a mapping, then overrides, become a `RunConfig`."""
+"""`load_run_config`: a preset, a file or a mapping, then overrides, become a `RunConfig`.
+
+YAML is read by the rules of its version 1.2, as most people expect it: `1e-3` is a number, `on` and `no` are texts.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.fields import unknown_key
 from velodrome.runs.config.market import SYNTHETIC
-from velodrome.runs.config.messages import (
-    SECTIONS,
-    Layer,
-    all_keys,
-    has_key,
-    idle_part,
-    made_choices,
-    place,
-    problems,
-    refuse_booleans,
-)
-from velodrome.runs.config.run_config import RunConfig, idle_keys, no_effect, respelled
-from velodrome.runs.config.text import SUFFIXES, parse_value, read_file
+from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
+from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 
+SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_PRESET = "trading"
-# These decide which other fields have an effect.
-CHOOSERS = ("env", "algorithm", "market.source")
+
+
+class Layer(NamedTuple):
+    """Settings from one place by dotted key; a later layer wins."""
+
+    origin: str  # the beginning of a message: the file and a colon; '' for what was typed just now
+    settings: dict[str, Any]
 
 
 def load_run_config(
@@ -42,27 +43,12 @@ def load_run_config(
     overrides: "key=value" texts, the value written as YAML, or a mapping. Keys are dotted (ppo.learning_rate); the last
         part alone will do where only one section in use has it.
     """
-    if source is None and _names_another_environment(overrides):
-        source = {}  # what the default preset chose is for its own environment
+    given = _read_overrides(overrides)
+    if source is None and any(given.get(key, DEFAULT_PRESET) != DEFAULT_PRESET for key in ("env", "env.id")):
+        source = {}  # the default preset's choices are for its own environment
     layers = _read_source(source)
-    layers.append(Layer("", _read_overrides(overrides, layers)))
-    content = _settle(layers)
-    refuse_booleans(content, layers)
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError("\n".join(problems(error, content, layers))) from error
-
-
-def _names_another_environment(overrides: Sequence[str] | Mapping[str, Any]) -> bool:
-    """Return whether overrides choose an environment that the default preset is not made for."""
-    if isinstance(overrides, Mapping):
-        named = [overrides[key] for key in ("env", "env.id") if key in overrides]
-    else:
-        texts = (overrides,) if isinstance(overrides, str) else overrides
-        pairs = [text.partition("=") for text in texts]
-        named = [value.strip() for key, _, value in pairs if key.strip() in ("env", "env.id")]
-    return any(name != DEFAULT_PRESET for name in named)
+    layers.append(Layer("", _with_full_keys(given, layers)))
+    return _checked(layers)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -72,44 +58,96 @@ def preset_names() -> tuple[str, ...]:
 
 
 def describe_presets() -> dict[str, str]:
-    """Return what each preset is for, which is the first line of its file."""
+    """Return what each preset is for: the first line of its file."""
     return {
         name: (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
         for name in preset_names()
     }
 
 
-# Reading
+# Text
+
+
+@functools.cache
+def _constructor() -> Any:
+    from ruamel.yaml.constructor import SafeConstructor
+
+    class Constructor(SafeConstructor):
+        """Keeps dates as texts, and what begins with 0 too: some instruments have such names."""
+
+        def construct_int(self, node: Any) -> Any:
+            text = self.construct_scalar(node)
+            return text if re.fullmatch(r"[-+]?0[0-9b_]+", text) else self.construct_yaml_int(node)
+
+    Constructor.add_constructor("tag:yaml.org,2002:int", Constructor.construct_int)
+    for tag in ("timestamp", "value"):
+        Constructor.add_constructor(f"tag:yaml.org,2002:{tag}", SafeConstructor.construct_yaml_str)
+    return Constructor
+
+
+def parse_value(text: str, where: str) -> Any:
+    """Return the value of a YAML text; `where` begins the message about one that is not legal."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _constructor()
+    try:
+        return reader.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        context = f" {error.context}" if error.context else ""
+        raise ConfigError(f"{where}{place}: not legal YAML: {error.problem}{context}.") from error
+    except (YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}: not legal YAML: {error}.") from error
+
+
+def parse_yaml(text: str, where: str = "configuration") -> dict[str, Any]:
+    """Return the mapping in a YAML text; an empty text has no keys."""
+    content = parse_value(text, where)
+    if content is not None and not isinstance(content, dict):
+        raise ConfigError(
+            f"{where} holds a {type(content).__name__} where keys and values are needed, such as 'steps: 1000000'."
+        )
+    return content or {}
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the content of a YAML or TOML file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix.lower() == ".toml" else parse_yaml(text, str(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not legal TOML: {error}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text, {error}"
+        raise ConfigError(f"{path} cannot be read: {reason}.") from error
+
+
+# Layers
 
 
 def _read_source(source: Any) -> list[Layer]:
-    if source is None:
-        source = DEFAULT_PRESET
     if isinstance(source, RunConfig):
-        return [Layer("", source.content())]
+        return [Layer("", _settings(source.content()))]
     if isinstance(source, Mapping):
-        return _with_preset(Layer("", dict(source)))
+        return _with_preset("", source)
+    if source is None or str(source) in preset_names():
+        name = source or DEFAULT_PRESET
+        return [Layer(f"preset {name}: ", _settings(read_file(PRESETS / f"{name}.yaml")))]
     if not isinstance(source, str | Path):
         raise ConfigError(
             f"a configuration is {source!r}; give the path of a file, the name of a preset, a mapping or a RunConfig."
         )
-    if str(source) in preset_names():
-        return [Layer(f"preset {source}", _nested(read_file(PRESETS / f"{source}.yaml")))]
     path = Path(source).expanduser()
-    if not _exists(path):
+    if not os.path.exists(path):  # Path.exists raises for the text of a file in place of its name
         raise ConfigError(_not_found(path))
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give a configuration file ({', '.join(SUFFIXES)}) or a preset.")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a configuration file ends in {', '.join(SUFFIXES)}.")
-    return _with_preset(Layer(str(path), read_file(path)))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # not even a legal path, such as the text of a file in place of its name
-        return False
+    return _with_preset(f"{path}: ", read_file(path))
 
 
 def _not_found(path: Path) -> str:
@@ -123,54 +161,27 @@ def _not_found(path: Path) -> str:
     )
 
 
-def _with_preset(layer: Layer) -> list[Layer]:
-    """Put the preset that a layer names under it."""
-    content = dict(layer.content)
-    name = content.pop("preset", None)
-    below: list[Layer] = []
-    if name is not None:
-        if name not in preset_names():
-            legal = preset_names()
-            raise ConfigError(
-                f"preset = {name!r}: there is no such preset; there are {', '.join(legal)}."
-                f"{did_you_mean(str(name), legal)}"
-            )
-        below = _read_source(str(name))
-    return [*below, Layer(layer.origin, _nested(content))]
+def _with_preset(origin: str, content: Mapping[Any, Any]) -> list[Layer]:
+    """Return the settings of a file or mapping above those of the preset that it names."""
+    own = {key: value for key, value in content.items() if key != "preset"}
+    name, legal = content.get("preset"), preset_names()
+    if name is not None and name not in legal:
+        raise ConfigError(
+            f"preset = {name!r}: there is no such preset; there are {', '.join(legal)}.{did_you_mean(str(name), legal)}"
+        )
+    return [*(_read_source(name) if name is not None else []), Layer(origin, _settings(own))]
 
 
-def _nested(content: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return settings as one mapping a section: dotted keys are taken apart and empty sections filled in."""
-    nested: dict[str, Any] = {}
-    _check_key_types(content)
-    for key, value in respelled(content).items():
-        section, dot, name = key.partition(".")
-        if not dot and (section in SECTIONS or section == "params"):
-            if value is None:  # a section in which every line is a comment
-                value = {}
-            if isinstance(value, BaseModel):
-                value = value.model_dump(exclude_unset=True)
-            if isinstance(value, Mapping):
-                _check_key_types(value)
-                nested.setdefault(section, {}).update(value)
-                continue
-        if dot and (section in SECTIONS or section == "params") and isinstance(nested.setdefault(section, {}), dict):
-            nested[section][name] = value
-        else:
-            nested[key] = value
-    return nested
-
-
-def _check_key_types(content: Mapping[Any, Any]) -> None:
-    for key in content:
-        if not isinstance(key, str):
-            raise ConfigError(f"the key {key!r} is of type {type(key).__name__}; keys are texts, such as steps.")
+def _settings(content: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return settings by dotted key; an empty section, such as one in which every line is a comment, has none."""
+    return {key: value for key, value in respelled(dotted(content)).items() if "." in key or value != {}}
 
 
 # Overrides
 
 
-def _read_overrides(overrides: Sequence[str] | Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
+def _read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Return overrides by key as they were written."""
     if isinstance(overrides, Mapping):
         given = dict(overrides)
     else:
@@ -178,37 +189,38 @@ def _read_overrides(overrides: Sequence[str] | Mapping[str, Any], layers: Sequen
         for text in (overrides,) if isinstance(overrides, str) else overrides:
             key, equals, value = text.partition("=")
             if not equals or not key.strip():
-                raise ConfigError(f"{text!r} is no setting; write key=value, such as ppo.learning_rate=1e-3.")
+                raise ConfigError(f"{text!r} is not a setting; write key=value, such as ppo.learning_rate=1e-3.")
             given[key.strip()] = parse_value(value, f"the value of {text!r}")
     if "preset" in given:
         raise ConfigError(
             f"preset = {given['preset']!r}: a preset is named in place of a configuration file; params.preset sets "
             "that of the environment's parameters."
         )
-    short = [key for key in given if isinstance(key, str) and "." not in key and key not in RunConfig.model_fields]
-    # First what decides which sections are in use.
-    short.sort(key=lambda key: all(key != chooser.rpartition(".")[2] for chooser in CHOOSERS))
-    settings = respelled({key: value for key, value in given.items() if key not in short})
-    for key in short:
-        choices = made_choices(_merged([*layers, Layer("", _nested(settings))]))
+    return given
+
+
+def _with_full_keys(given: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return overrides by dotted key; the last part of one will do where only one section in use has it."""
+    settings = _settings(given)
+    short = [key for key in settings if "." not in key and key not in RunConfig.model_fields and not section_model(key)]
+    values = {key: settings.pop(key) for key in short}
+    for key in sorted(short, key=lambda key: key != "source"):  # the source decides which fields are in use
+        choices = Choices.among(_merged([*layers, Layer("", settings)]))
         full = _full_key(key, choices)
         if full in settings:
             raise ConfigError(f"{key} and {full} are one setting; give it once.")
-        settings[full] = given[key]
-    return _nested(settings)
+        settings[full] = values[key]
+    return settings
 
 
-def _full_key(key: str, choices: tuple[str, str, str]) -> str:
-    """Return the dotted key that a short one stands for, given env, algorithm and market.source."""
-    idle = idle_keys(*choices)
-    every = [full for full in all_keys(choices[0]) if full.rpartition(".")[2] == key]
-    in_use = [full for full in every if idle_part(full, idle) is None]
-    # One that has no effect is told so, which says more than that it is unknown.
-    found = in_use or every
+def _full_key(key: str, choices: Choices) -> str:
+    every = [full for full in all_fields(choices.env) if full.partition(".")[2] == key]
+    # Where none is in use, the message that it has no effect says more than that it is unknown.
+    found = [full for full in every if choices.idle(full) is None] or every
     if len(found) > 1:
         raise ConfigError(f"{key!r} may mean {' or '.join(found)}; write which.")
     if not found:
-        raise ConfigError(unknown_key(key, RunConfig.model_fields, all_keys(choices[0])))
+        raise ConfigError(unknown_key(key, choices))
     return found[0]
 
 
@@ -216,74 +228,51 @@ def _full_key(key: str, choices: tuple[str, str, str]) -> str:
 
 
 def _merged(layers: Sequence[Layer]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.content.items():
-            if isinstance(value, dict) and isinstance(content.get(key), dict) and (key in SECTIONS or key == "params"):
-                content[key] = {**content[key], **value}
-            else:
-                content[key] = value
-    return content
+    return {key: value for layer in layers for key, value in layer.settings.items()}
 
 
-def _settle(layers: Sequence[Layer]) -> dict[str, Any]:
-    """Merge the layers; a setting without effect is refused, unless a later layer made it so by choosing otherwise."""
-    content = _merged(layers)
-    choices = made_choices(content)
-    if choices[1] not in ("ppo", "dqn"):
-        return content
-    kept = _own_bars(_own_parameters(layers))
-    for key, idle in idle_keys(*choices).items():
-        chosen_in = max(
-            (index for index, layer in enumerate(layers) if has_key(layer.content, idle.chooser)), default=-1
-        )
-        for index, layer in enumerate(kept):
-            if not has_key(layer.content, key):
+def _checked(layers: Sequence[Layer]) -> RunConfig:
+    """Return what the layers say together, or refuse it with a message for every key that is wrong."""
+    choices = Choices.among(_merged(layers))
+    settings: dict[str, Any] = {}
+    told: dict[str, str] = {}  # messages by what they are about
+    for index, layer in enumerate(layers):
+        later = _merged(layers[index + 1 :])
+        env = _merged(layers[: index + 1]).get("env", RunConfig.model_construct().env)
+        for key, value in layer.settings.items():
+            idle = choices.idle(key)
+            chosen_otherwise = idle is not None and idle.chooser in later
+            if key in later or chosen_otherwise or _left_behind(key, layer.settings, env, later):
                 continue
-            if index >= chosen_in:
-                raise ConfigError(f"{place(layer)}{no_effect(_first_leaf(layer.content, key), idle)}")
-            kept[index] = Layer(layer.origin, _without(layer.content, key))
-    return _merged(kept)
+            problem = idle.told(key) if idle else problem_of(key, value, choices)
+            if problem is None:
+                settings[key] = value
+            else:  # of a whole section without effect, one key is told
+                told.setdefault(idle.reason if idle else key, f"{layer.origin}{problem}")
+    try:
+        config = RunConfig.model_validate(settings)
+    except ValidationError as error:
+        for key, problem in model_problems(error, settings):
+            if key or not told:  # whether fields agree matters once each of them is legal
+                told.setdefault(key, f"{_origin(key, layers)}{problem}")
+        raise ConfigError("\n".join(told.values())) from error
+    if told:
+        raise ConfigError("\n".join(told.values()))
+    return config
 
 
-def _own_parameters(layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers without parameters of an environment that a later one has replaced by another."""
-    chosen = [layer.content.get("env") for layer in layers]
-    kept = []
-    for index, layer in enumerate(layers):
-        later = [env for env in chosen[index + 1 :] if env is not None]
-        before = [env for env in chosen[: index + 1] if env is not None]
-        own = before[-1] if before else RunConfig.model_construct().env
-        replaced = bool(later) and later[-1] != own and "params" in layer.content
-        kept.append(Layer(layer.origin, _without(layer.content, "params")) if replaced else layer)
-    return kept
+def _left_behind(key: str, own: Mapping[str, Any], env: Any, later: Mapping[str, Any]) -> bool:
+    """Return whether a setting was for an environment, or for a process, that later settings replace by another."""
+    if key.partition(".")[0] == "params":
+        return later.get("env", env) != env
+    if key == "market.timeframe" or (key == "market.symbols" and isinstance(own[key], int)):
+        # Files bring their own instruments and bars.
+        source = own.get("market.source")
+        return str(source) in SYNTHETIC and str(later.get("market.source", source)) not in SYNTHETIC
+    return False
 
 
-def _own_bars(layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers without number and bar size of instruments of a process that a later one replaced by files."""
-    chosen = [layer.content["market"].get("source") if isinstance(layer.content.get("market"), dict) else None
-              for layer in layers]  # fmt: skip
-    kept = []
-    for index, layer in enumerate(layers):
-        later = [source for source in chosen[index + 1 :] if source is not None]
-        if later and str(chosen[index]) in SYNTHETIC and str(later[-1]) not in SYNTHETIC:
-            content = _without(layer.content, "market.timeframe")
-            if isinstance(content["market"].get("symbols"), int):
-                content = _without(content, "market.symbols")
-            layer = Layer(layer.origin, content)
-        kept.append(layer)
-    return kept
-
-
-def _first_leaf(content: Mapping[str, Any], key: str) -> str:
-    """Return the first setting below a key, which is what a person wrote."""
-    inner = content.get(key)
-    return f"{key}.{next(iter(inner))}" if isinstance(inner, dict) and inner else key
-
-
-def _without(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    section, dot, name = key.partition(".")
-    if not dot:
-        return {other: value for other, value in content.items() if other != section}
-    inner = {other: value for other, value in content[section].items() if other != name}
-    return {**content, section: inner}
+def _origin(key: str, layers: Sequence[Layer]) -> str:
+    """Return the origin of the last layer that set a field, or something in a section; '' if none did."""
+    found = [layer for layer in layers if any(f"{name}.".startswith(f"{key}.") for name in layer.settings)]
+    return found[-1].origin if found else ""

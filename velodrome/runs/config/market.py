@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, PositiveInt, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.runs.config.sections import Section, Text, setting
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
-# The built-in processes, and which fields each is made from; velodrome/bars/synthetic.py has their equations.
+# The built-in processes and the fields each is made from; velodrome/bars/synthetic.py has their equations.
 SYNTHETIC = {
     "ar1": ("length", "seed", "start", "price", "volatility", "drift", "phi"),
     "ou": ("length", "seed", "start", "price", "volatility", "reversion"),
@@ -24,118 +24,93 @@ SYNTHETIC = {
     "factors": ("length", "seed", "start", "price", "volatility", "drift", "phi", "common"),
 }
 FOR_FILES = ("timezone", "day_first")
-# What makes no difference to the other of the two that are built of bars.
-FOR_MARKETS, FOR_BASKETS = ("session",), ("min_instruments",)
+FOR_SOME_SOURCES = frozenset(FOR_FILES).union(*SYNTHETIC.values())
+FOR_DATA = {"session": "market", "min_instruments": "basket"}  # fields that only one kind of price data uses
 FEWEST_INSTRUMENTS = 2  # of a basket
 
 
-class Section(BaseModel):
-    """Base of a run's sections: frozen, unknown names are errors."""
+def unused_by_source(name: str, source: str) -> str | None:
+    """Return why a field of the market has no effect with a source, None if it has one."""
+    if name not in FOR_SOME_SOURCES or name in SYNTHETIC.get(source, FOR_FILES):
+        return None
+    if source in SYNTHETIC:
+        return f"market.source is the built-in process {source}, which has no {name}"
+    return f"market.source is a path ({source}), and {name} is for a built-in process"
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 
 
 class MarketConfig(Section):
     """The price data, and what an agent sees of it."""
 
-    source: str = Field(
-        "ar1", min_length=1, description="where bars come from: a built-in process, or a price file or folder (write "
-        "./ar1 for a folder of that name)",
-        json_schema_extra={"legal": "path, or one of ar1, ou, gbm, regimes, factors"},
-    )  # fmt: skip
-    symbols: int | tuple[str, ...] | None = Field(
-        None, description="files: instruments to keep, all if null; built-in process: their names or number, 1 if null",
-        json_schema_extra={"legal": "list of names, or for a built-in process a number, or null"},
-    )  # fmt: skip
-    timeframe: str | None = Field(
-        None, description="of the bars that are traded, such as 5m; the data's own if null (built-in process: 1m)"
+    source: Text = setting(
+        "ar1",
+        "where bars come from: a built-in process, or a price file or folder (write ./ar1 for a folder of that name)",
+        legal=f"path, or one of {', '.join(SYNTHETIC)}",
+        min_length=1,
     )
-    timezone: str = Field("UTC", description="files: IANA zone of times that have none, and in which days begin")
-    day_first: bool | None = Field(
-        None, description="files: whether 02/03/2020 is 2 March; decided from the values if null"
+    symbols: int | Names | None = setting(
+        None,
+        "files: instruments to keep, all if null; built-in process: their names or number, 1 if null",
+        legal="list of names, or for a built-in process a number, or null",
     )
-    length: int = Field(20_000, ge=2, le=1_000_000_000, description="built-in process: bars of each instrument")
-    seed: int = Field(0, ge=0, description="built-in process: seed of the prices; that of the run does not change them")
-    start: str = Field("2020-01-01", description="built-in process: UTC time of the first bar")
-    price: float = Field(100.0, gt=0.0, description="built-in process: first price; ou: the level it returns to")
-    volatility: float = Field(
-        1e-3, gt=0.0, description="built-in process: deviation of the noise in a bar's log return"
+    timeframe: str | None = setting(
+        None, "of the bars that are traded, such as 5m; the data's own if null (built-in process: 1m)"
     )
-    drift: float = Field(0.0, description="ar1, gbm, factors: mean log return of a bar")
-    phi: float = Field(0.3, gt=-1.0, lt=1.0, description="ar1, factors: dependence of a bar's return on the last one")
-    reversion: float = Field(
-        0.05, gt=0.0, lt=2.0, description="ou: share of the distance to its level that the log price returns in a bar"
+    timezone: str = setting("UTC", "files: IANA zone of times that name none, and in which days begin")
+    day_first: bool | None = setting(None, "files: whether 02/03/2020 is 2 March; decided from the values if null")
+    length: int = setting(20_000, "built-in process: bars of each instrument", ge=2, le=1_000_000_000)
+    seed: int = setting(0, "built-in process: seed of the prices; the run's seed does not change them", ge=0)
+    start: str = setting("2020-01-01", "built-in process: UTC time of the first bar")
+    price: float = setting(100.0, "built-in process: first price; ou: the level it returns to", gt=0.0)
+    volatility: float = setting(1e-3, "built-in process: deviation of the noise in a bar's log return", gt=0.0)
+    drift: float = setting(0.0, "ar1, gbm, factors: mean log return of a bar")
+    phi: float = setting(0.3, "ar1, factors: dependence of a bar's return on the last one", gt=-1.0, lt=1.0)
+    reversion: float = setting(
+        0.05, "ou: share of the distance to its level that the log price returns in a bar", gt=0.0, lt=2.0
     )
-    persistence: float = Field(0.99, ge=0.0, le=1.0, description="regimes: probability of staying in a state")
-    states: tuple[tuple[float, float], ...] | None = Field(
-        None, description="regimes: drift and volatility of 2 or 3 states; a calm rise, a turbulent fall and a flat "
-        "state if null", json_schema_extra={"legal": "2 or 3 pairs [drift, volatility], or null"},
-    )  # fmt: skip
-    common: float = Field(
-        0.5, ge=0.0, le=0.6, description="factors: share of the noise's variance that instruments have in common"
+    persistence: float = setting(0.99, "regimes: probability of staying in a state", ge=0.0, le=1.0)
+    states: tuple[tuple[float, float], ...] | None = setting(
+        None,
+        "regimes: drift and volatility of 2 or 3 states; a calm rise, a turbulent fall and a flat state if null",
+        legal="2 or 3 pairs [drift, volatility], or null",
     )
-    features: tuple[str, ...] | dict[str, tuple[str, ...]] | None = Field(
-        None, description="what each bar of a window shows (`velodrome data features` lists the names); eight that do "
-        "not follow the price level if null",
-        json_schema_extra={"legal": "list of names, or {timeframe: list of names}, or null"},
-    )  # fmt: skip
-    windows: int | dict[str, int] = Field(
-        32, description="bars that an observation shows, of the traded timeframe or by timeframe",
-        json_schema_extra={"legal": "whole number ≥ 1, or {timeframe: whole number ≥ 1}"},
-    )  # fmt: skip
-    splits: dict[str, float] | dict[str, tuple[str | None, str | None]] = Field(
-        default_factory=lambda: {"train": 0.7, "validation": 0.15, "test": 0.15},
-        description="parts of the data in the order of time; the agent learns on train and scalers are fitted on it",
-        json_schema_extra={"legal": "{name: fraction}, or {name: [from, to]} with dates, null for an open side"},
+    common: float = setting(
+        0.5, "factors: share of the noise's variance that instruments have in common", ge=0.0, le=0.6
     )
-    embargo: int = Field(0, ge=0, description="bars left out at the beginning of every split but the earliest")
-    scaler: Literal["standard", "robust", "minmax", "none"] = Field("standard", description="of the features")
-    clip: float | None = Field(None, gt=0.0, description="bound of scaled features, on both sides of 0")
-    per_instrument: bool = Field(False, description="scale each instrument on its own")
-    session: str = Field(
-        "day", description="trading: day (calendar days), or the pause that ends a session, such as 6h"
+    features: Names | dict[str, Names] | None = setting(
+        None,
+        "what each bar of a window shows (`velodrome data features` lists the names); if null, eight features that do "
+        "not depend on the price level",
+        legal="list of names, or {timeframe: list of names}, or null",
     )
-    min_instruments: int = Field(
-        1, ge=1, description="portfolio: decisions begin when so many instruments have complete windows"
+    windows: PositiveInt | dict[str, PositiveInt] = setting(
+        32,
+        "bars that an observation shows, of the traded timeframe or by timeframe; {} shows none",
+        legal="whole number ≥ 1, or {timeframe: whole number ≥ 1}",
     )
-    check_leaks: bool = Field(True, description="prove while building that no feature or window knows the future")
-
-    @field_validator("source", mode="before")
-    @classmethod
-    def _path_is_text(cls, source: Any) -> Any:
-        return str(source) if isinstance(source, Path) else source
-
-    @field_validator("symbols", "features", mode="before")
-    @classmethod
-    def _one_name_is_a_list(cls, names: Any) -> Any:
-        return (names,) if isinstance(names, str) else names
-
-    @field_validator("splits", mode="before")
-    @classmethod
-    def _dates_are_text(cls, splits: Any) -> Any:
-        def text(moment: Any) -> Any:
-            return moment.isoformat() if isinstance(moment, datetime.date) else moment
-
-        if not isinstance(splits, dict):
-            return splits
-        return {
-            name: [text(moment) for moment in ends] if isinstance(ends, list | tuple) else ends
-            for name, ends in splits.items()
-        }
-
-    @field_validator("windows")
-    @classmethod
-    def _windows_have_bars(cls, windows: int | dict[str, int]) -> int | dict[str, int]:
-        if any(length < 1 for length in (windows.values() if isinstance(windows, dict) else (windows,))):
-            raise ValueError("a window needs at least 1 bar; {} shows none")
-        return windows
+    splits: dict[str, float] | dict[str, tuple[Text | None, Text | None]] = setting(
+        {"train": 0.7, "validation": 0.15, "test": 0.15},
+        "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
+        legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side",
+    )
+    embargo: int = setting(0, "bars left out at the beginning of every split but the earliest", ge=0)
+    scaler: Literal["standard", "robust", "minmax", "none"] = setting("standard", "of the features")
+    clip: float | None = setting(None, "bound of scaled features, on both sides of 0", gt=0.0)
+    per_instrument: bool = setting(False, "scale each instrument on its own")
+    session: str = setting("day", "trading: day (calendar days), or the pause that ends a session, such as 6h")
+    min_instruments: int = setting(
+        1, "portfolio: decisions begin once this number of instruments has complete windows", ge=1
+    )
+    check_leaks: bool = setting(True, "prove while building that no feature or window knows the future")
 
     @model_validator(mode="after")
     def _symbols_fit_the_source(self) -> MarketConfig:
         if isinstance(self.symbols, int) and not self.is_synthetic:
             raise ConfigError(
-                f"market.symbols = {self.symbols}: a number is for a built-in process ({', '.join(SYNTHETIC)}); name "
-                f"the instruments to keep of {self.source!r}, or leave it out for all."
+                f"market.symbols = {self.symbols}: a number is for a built-in process ({', '.join(SYNTHETIC)}). Name "
+                f"the instruments of {self.source!r} to keep, or leave it out to keep all."
             )
         return self
 
@@ -162,9 +137,9 @@ class MarketConfig(Section):
         return read_bars(path, names, timezone=self.timezone, day_first=self.day_first)
 
     def _choices(self) -> dict[str, Any]:
-        """Return what is chosen alike for a market and a basket."""
+        """Return the choices that a market and a basket share."""
         names = ("features", "windows", "splits", "embargo", "scaler", "check_leaks", "clip", "per_instrument")
-        # A built-in process makes bars of its timeframe; bars of files are kept as they are for finer windows.
+        # A built-in process makes bars of this timeframe; bars from files stay as they are for finer windows.
         timeframe = None if self.is_synthetic else self.timeframe
         return {**{name: getattr(self, name) for name in names}, "timeframe": timeframe}
 
@@ -184,6 +159,6 @@ class MarketConfig(Section):
             raise ConfigError(
                 f"market has {len(bars.symbols)} instrument ({bars.symbols[0]}), and a portfolio needs "
                 f"{FEWEST_INSTRUMENTS} or more: give {'market.symbols' if self.is_synthetic else 'market.source'} "
-                f"{wanted}, or the basket that the run was given (market=…)."
+                f"{wanted}, or pass the run's own basket as market=…."
             )
         return build_basket(bars, min_instruments=self.min_instruments, **self._choices())

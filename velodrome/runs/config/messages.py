@@ -1,143 +1,168 @@
-"""Settings in layers (preset, file, overrides), and what to say of a setting that is wrong: its full key and origin."""
+"""Every field by dotted key, what it takes in words, and what to say about a setting that is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+import difflib
+import json
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+import annotated_types
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from velodrome.errors import ConfigError
-from velodrome.runs.config.fields import accepts, legal_values, section_model, section_models, unknown_key
-from velodrome.runs.config.parameters import check_environment, parameter_names
-from velodrome.runs.config.run_config import Idle, RunConfig, idle_keys
-
-SECTIONS = section_models(RunConfig)
+from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.config.parameters import parameter_fields
+from velodrome.runs.config.run_config import SECTIONS, Choices, RunConfig, section_model
 
 
-class Layer(NamedTuple):
-    """Settings from one place, nested by section; a later layer wins."""
-
-    origin: str  # file, for messages; '' for what was typed just now
-    content: dict[str, Any]
-
-
-def made_choices(content: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return env, algorithm and market.source; an illegal one is left for the models to refuse."""
-    env, algorithm = content.get("env"), content.get("algorithm")
-    market = content.get("market")
-    source = market.get("source") if isinstance(market, dict) else None
-    if isinstance(env, str):
-        check_environment(env)
-    plain = RunConfig.model_construct()
-    return (
-        env if isinstance(env, str) else plain.env,
-        algorithm if isinstance(algorithm, str) else plain.algorithm,
-        str(source) if isinstance(source, str | Path) else plain.market.source,
-    )
+def section_fields(section: str, env: str) -> Mapping[str, FieldInfo]:
+    """Return the fields of a section by name; '' has those outside any, and `params` those of an environment."""
+    if section == "params":
+        return parameter_fields(env)
+    model = section_model(section) if section else RunConfig
+    return model.model_fields if model else {}
 
 
-def all_keys(env: str) -> list[str]:
-    """Return the dotted keys of all sections and of an environment's parameters."""
-    keys = [f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields]
-    return keys + [f"params.{name}" for name in parameter_names(env) if name != "preset"]
+def all_fields(env: str) -> dict[str, FieldInfo]:
+    """Return the fields of all sections by dotted key, those of an environment's parameters and of all algorithms."""
+    names = dict.fromkeys([*SECTIONS, "params", *ALGORITHMS.names()])
+    return {f"{name}.{field}": info for name in names for field, info in section_fields(name, env).items()}
 
 
-def idle_part(key: str, idle: Mapping[str, Idle]) -> Idle | None:
-    """Return why a field, or the section it is in, has no effect; None if it has."""
-    return idle.get(key) or idle.get(key.partition(".")[0])
+# What a field takes
 
 
-def has_key(content: Mapping[str, Any], key: str) -> bool:
-    """Return whether settings have something at a dotted key."""
-    section, dot, name = key.partition(".")
-    inner = content.get(section)
-    return section in content and (not dot or (isinstance(inner, dict) and name in inner)) and inner != {}
+def legal_values(field: FieldInfo) -> str:
+    """Return in words what a field takes."""
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    legal: Any = extra.get("legal")
+    if legal is not None:
+        return legal() if callable(legal) else legal
+    if extra.get("number"):  # a parameter of an environment, which may be a range
+        kind = "whole number" if extra["whole"] else "number"
+        return f"{kind} {extra['low']:g} … {extra['high']:g}, or a range [low, high]; unit: {extra['unit']}"
+    return _kind_text(field.annotation, _range_text(field.metadata))
 
 
-def place(layer: Layer) -> str:
-    """Return where a layer comes from, as the begin of a message."""
-    return f"{layer.origin}: " if layer.origin else ""
+def _kind_text(kind: Any, bounds: str) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin in (Union, types.UnionType):
+        parts = [_kind_text(part, bounds) for part in arguments if part is not type(None)]
+        return ", or ".join([*parts, "null"] if type(None) in arguments else parts)
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"list of {_plural(_kind_text(arguments[0], bounds))}"
+        return f"[{', '.join(_kind_text(part, bounds) for part in arguments)}]"
+    if origin is dict:
+        return f"mapping of {_plural(_kind_text(arguments[0], ''))} to {_plural(_kind_text(arguments[1], bounds))}"
+    if kind is Callable or origin is Callable:
+        return "a function"
+    named = {bool: "true or false", int: f"whole number{bounds}", float: f"number{bounds}", str: "text"}
+    return named.get(kind, "any value")
 
 
-def _leaves(content: Mapping[str, Any]) -> Iterator[tuple[str, FieldInfo, Any]]:
-    """Yield dotted key, field and value of every setting that has a field."""
-    for name, value in content.items():
-        field = RunConfig.model_fields.get(name)
-        model = section_model(field) if field else None
-        if model is not None and isinstance(value, dict):
-            known = model.model_fields
-            yield from ((f"{name}.{inner}", known[inner], value[inner]) for inner in value if inner in known)
-        elif field is not None:
-            yield name, field, value
+def _plural(kind: str) -> str:
+    return kind if kind.startswith("[") else kind.replace("number", "numbers", 1)
 
 
-def refuse_booleans(content: Mapping[str, Any], layers: Sequence[Layer]) -> None:
-    """Refuse true and false where a number is wanted: Python would take them for 1 and 0."""
-    for key, field, value in _leaves(content):
-        if isinstance(value, bool) and not accepts(field.annotation, bool):
-            raise ConfigError(_wrong_value(key, field, value, "", layers))
+def _range_text(metadata: Sequence[Any]) -> str:
+    signs = {annotated_types.Ge: "≥", annotated_types.Gt: ">", annotated_types.Le: "≤", annotated_types.Lt: "<"}
+    ends = {}
+    for kind, sign in signs.items():
+        for bound in (getattr(one, kind.__name__.lower()) for one in metadata if isinstance(one, kind)):
+            ends[sign] = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+    if list(ends) == ["≥", "≤"]:
+        return f" {ends['≥']} … {ends['≤']}"
+    return f" {' and '.join(f'{sign} {end}' for sign, end in ends.items())}" if ends else ""
 
 
-def problems(error: ValidationError, content: Mapping[str, Any], layers: Sequence[Layer]) -> Iterator[str]:
-    """Yield one sentence for every key that is wrong."""
-    told: set[str] = set()
-    for problem in error.errors():
-        cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):  # says all that there is to say
-            yield f"{_origin('.'.join(map(str, problem['loc'])), layers)}{cause}" if problem["loc"] else str(cause)
-            continue
-        location = [str(part) for part in problem["loc"]]
-        if not location:
-            yield str(problem["msg"])
-            continue
-        model: type[BaseModel] = SECTIONS.get(location[0], RunConfig) if len(location) > 1 else RunConfig
-        key = ".".join(location[: 1 if model is RunConfig else 2])
-        name = key.rpartition(".")[2]
-        if key in told:  # a union tells of each of its members
-            continue
-        told.add(key)
-        if problem["type"] == "extra_forbidden" and name not in model.model_fields:
-            yield f"{_origin(key, layers)}{_unknown(key, model, made_choices(content))}"
-            continue
-        section, dot, inner = key.partition(".")
-        received = content[section][inner] if dot else content[section]
-        own = str(problem["msg"]).removeprefix("Value error, ") if problem["type"] == "value_error" else ""
-        yield _wrong_value(key, model.model_fields[name], received, own, layers)
+def _accepts(kind: Any, wanted: type) -> bool:
+    """Return whether an annotation allows values of a plain type at its top level."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_accepts(part, wanted) for part in get_args(kind))
+    return kind in (wanted, Any) or (get_origin(kind) is Literal and any(type(v) is wanted for v in get_args(kind)))
 
 
-def _unknown(key: str, model: type[BaseModel], choices: tuple[str, str, str]) -> str:
-    section, _, name = key.partition(".")
+# What is wrong with a setting
+
+
+def problem_of(key: str, value: Any, choices: Choices) -> str | None:
+    """Return what is wrong with a setting and would not be told by the models: its key, or true where a number goes."""
+    section, name = _parts(key)
+    fields = section_fields(section, choices.env)
+    if section == "params" and not fields:  # parameters that are not declared
+        return None
+    if name not in fields and (section or section_model(name) is None):
+        return unknown_key(key, choices)
+    if isinstance(value, bool) and section != "params" and not _accepts(fields[name].annotation, bool):
+        return wrong_value(key, fields[name], value)
+    return None
+
+
+def unknown_key(key: str, choices: Choices) -> str:
+    """Return what to say about an unknown dotted key: the nearest one, and the legal names beside it."""
+    section, name = _parts(key)
+    legal = section_fields(section, choices.env)
     field, dot, inner = name.partition(".")
-    if dot and field in model.model_fields:
+    if dot and field in legal:
         whole = f"{section}.{field}"
         return f"{key!r} is not a key: {whole} is one value. Write it whole, such as {whole}={{{inner}: …}}."
-    idle = idle_keys(*choices)
-    in_use = [full for full in all_keys(choices[0]) if idle_part(full, idle) is None]
-    return unknown_key(key, model.model_fields, in_use)
+    in_use = [full for full in all_fields(choices.env) if choices.idle(full) is None]
+    elsewhere = {_parts(full)[1]: full for full in reversed(in_use)}
+    beside = {other: f"{section}.{other}" if section else other for other in legal}
+    suggested = [
+        *(difflib.get_close_matches(key, in_use, n=1) if not legal else ()),
+        *(elsewhere[other] for other in elsewhere if other == name),
+        *(beside[other] for other in difflib.get_close_matches(name, beside, n=1)),
+        *(elsewhere[other] for other in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.75)),
+    ]
+    hint = f" Did you mean {suggested[0]!r}?" if suggested else ""
+    where = "Sections" if not legal else f"Legal in {section}" if section else "Legal"
+    whose = f" They are parameters of {choices.env!r}." if section == "params" else ""
+    return f"unknown key {key!r}.{hint} {where}: {', '.join(legal or SECTIONS)}.{whose}"
 
 
-def _wrong_value(key: str, field: FieldInfo, received: Any, own: str, layers: Sequence[Layer]) -> str:
-    if section_model(field) is not None:
-        example = f"{key}.{next(iter(SECTIONS[key].model_fields))}"
-        said = own or f"= {_shown(received)}: it is a section; write settings in it, such as {example}."
-        return f"{_origin(key, layers)}{key}{':' if own else ''} {said}"
-    number = isinstance(received, int | float) and accepts(field.annotation, str)
+def _parts(key: str) -> tuple[str, str]:
+    """Return section and name of a dotted key; the section of a field outside any is ''."""
+    section, dot, name = key.partition(".")
+    return (section, name) if dot else ("", key)
+
+
+def wrong_value(key: str, field: FieldInfo, received: Any, reason: str = "") -> str:
+    """Return what to say about a value that its field does not take."""
+    number = isinstance(received, int | float) and _accepts(field.annotation, str)
     quotes = " (quotes make a text of it)" if number else ""
-    problem = own.removesuffix(".") or f"not legal; it takes: {legal_values(field)}{quotes}"
+    problem = reason.removesuffix(".") or f"not legal; it takes: {legal_values(field)}{quotes}"
     stop = "" if problem.endswith("?") else "."
     meaning = f" It is: {field.description}." if field.description else ""
-    return f"{_origin(key, layers)}{key} = {_shown(received)}: {problem}{stop}{meaning}"
+    return f"{key} = {_shown(received)}: {problem}{stop}{meaning}"
 
 
 def _shown(value: Any) -> str:
-    """Return a value as it was received, with what YAML calls null, true and false."""
-    plain = value is None or isinstance(value, bool)
-    return {None: "null", True: "true", False: "false"}[value] if plain else repr(value)
+    """Return a value as it was received, with YAML's words for None, True and False."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
 
 
-def _origin(key: str, layers: Sequence[Layer]) -> str:
-    """Return the file in which a key was set last, as the begin of a message."""
-    return next((place(layer) for layer in reversed(layers) if has_key(layer.content, key)), "")
+def model_problems(error: ValidationError, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and a sentence for everything that the models refused; '' is the whole configuration."""
+    for problem in error.errors():
+        location = [str(part) for part in problem["loc"]]
+        section = section_model(location[0]) if location else None
+        key = ".".join(location[: 2 if section else 1])
+        reason = str(problem["msg"]).removeprefix("Value error, ")
+        if isinstance(problem.get("ctx", {}).get("error"), ConfigError):  # says all that there is to say
+            yield key, reason
+        elif key not in settings:  # what fields say together
+            yield key, f"{key}: {reason}" if key else reason
+        elif section and len(location) == 1:
+            example = f"{key}.{next(iter(section.model_fields))}"
+            yield key, f"{key} = {_shown(settings[key])}: it is a section; write settings in it, such as {example}."
+        else:
+            field = (section or RunConfig).model_fields[key.rpartition(".")[2]]
+            own = reason if problem["type"] == "value_error" else ""
+            yield key, wrong_value(key, field, settings[key], own)

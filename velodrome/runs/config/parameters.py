@@ -1,4 +1,4 @@
-"""Which environments a run can name, whether they need a market, and the check of their own parameters."""
+"""The environment that a run names: what the catalogue says about it, and the check of its own parameters."""
 
 from __future__ import annotations
 
@@ -8,41 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from velodrome.envs.catalog import CATALOG, Data
+from velodrome.envs.catalog import CATALOG, Data, EnvEntry
+from velodrome.envs.parameters import with_preset
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.fields import unknown_key
+from velodrome.runs.config.sections import setting
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from velodrome.envs.parameters import EnvConfig
 
 
-def check_environment(env: str) -> None:
-    """Refuse a name that is neither in the catalogue nor registered with Gymnasium; module:Name is looked up later."""
+def known_environment(env: str) -> str:
+    """Return a name that the catalogue or Gymnasium knows, and refuse others; module:Name is looked up later."""
+    if env in CATALOG or ":" in env:
+        return env
     import gymnasium
 
-    if env in CATALOG or env in gymnasium.registry or ":" in env:
-        return
+    if env in gymnasium.registry:
+        return env
     own = CATALOG.names()
-    legal = (*own, *gymnasium.registry)
     raise ConfigError(
-        f"env = {env!r}: there is no such environment.{did_you_mean(env, legal)} Legal: {', '.join(own)}, an "
-        "environment registered with Gymnasium such as CartPole-v1, or module:Name-v1 to import a module first."
+        f"env = {env!r}: there is no such environment.{did_you_mean(env, (*own, *gymnasium.registry))} Legal: "
+        f"{', '.join(own)}, an environment registered with Gymnasium such as CartPole-v1, or module:Name-v1 to import "
+        "a module first."
     )
 
 
 def is_rule(env: str) -> bool:
-    """Return whether an environment is one of the catalogue, compiled from its rule."""
+    """Return whether an environment is in the catalogue: a rule that Velodrome compiles."""
     return env in CATALOG
-
-
-def takes_market(env: str) -> bool:
-    """Return whether an environment plays on price data: a market, or a basket."""
-    return price_data(env) is not None
-
-
-def takes_basket(env: str) -> bool:
-    """Return whether an environment plays on a basket: several instruments on one grid."""
-    return price_data(env) == "basket"
 
 
 def price_data(env: str) -> Data | None:
@@ -50,69 +45,48 @@ def price_data(env: str) -> Data | None:
     return CATALOG.get(env).data if env in CATALOG else None
 
 
-def parameter_model(env: str) -> type[EnvConfig] | None:
-    """Return the model that declares an environment's parameters, None where there is none."""
-    return CATALOG.get(env).parameter_model() if env in CATALOG else None
+def _declared(env: str) -> tuple[EnvEntry, type[EnvConfig]] | None:
+    """Return an environment's entry and the model of its parameters, None where they are not declared."""
+    entry = CATALOG.get(env) if env in CATALOG else None
+    model = entry.parameter_model() if entry else None
+    return (entry, model) if entry and model else None
 
 
-def parameter_presets(env: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the presets of an environment's parameters by name."""
-    return CATALOG.get(env).parameter_presets() if env in CATALOG else {}
-
-
-def parameter_names(env: str) -> tuple[str, ...]:
-    """Return the legal names of an environment's parameters; none where they are not known."""
-    model = parameter_model(env)
-    own = tuple(model.model_fields) if model else ()
-    return ("preset", *own) if parameter_presets(env) else own
+def parameter_fields(env: str) -> dict[str, FieldInfo]:
+    """Return the fields of an environment's parameters, `preset` first if there are any; none where not declared."""
+    declared = _declared(env)
+    if declared is None:
+        return {}
+    entry, model = declared
+    legal = ", ".join(entry.parameter_presets())
+    if not legal:
+        return dict(model.model_fields)
+    meaning = f"set of parameters of {env} to start from; those named beside it win"
+    return {"preset": setting(None, meaning, legal=f"one of {legal}, or null"), **model.model_fields}
 
 
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, checked, as plain JSON values."""
-    model = parameter_model(env)
-    if model is None:
-        return _plain(given)
-    legal = parameter_names(env)
-    for name in given:
-        if name not in legal:
-            raise ConfigError(f"{unknown_key(f'params.{name}', legal)} They are parameters of {env!r}.")
-    made = _made(env, model, given)
-    kept = made.model_dump(mode="json", include=set(given) - {"preset"})
-    return {"preset": given["preset"], **kept} if given.get("preset") is not None else kept
+    preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
+    return {**preset, **{name: value for name, value in resolved_parameters(env, given).items() if name in given}}
 
 
 def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of an environment, with presets and defaults filled in, as plain JSON values."""
-    model = parameter_model(env)
-    return _plain(given) if model is None else _made(env, model, given).model_dump(mode="json")
-
-
-def _made(env: str, model: type[EnvConfig], given: Mapping[str, Any]) -> EnvConfig:
-    presets, values = parameter_presets(env), dict(given)
-    preset = values.pop("preset", None)
-    if preset is not None and preset not in presets:
-        raise ConfigError(
-            f"params.preset = {preset!r}: there is no such preset of {env!r}; there are {', '.join(presets)}."
-            f"{did_you_mean(str(preset), presets)}"
-        )
-    for name, value in values.items():
-        if callable(value):
-            raise ConfigError(
-                f"params.{name} is the function {getattr(value, '__qualname__', value)}; a run's configuration is kept "
-                "as text, so that it can be resumed: use a value that has a name."
-            )
+    """Return every parameter of an environment, with its preset and defaults filled in, as plain JSON values."""
+    declared = _declared(env)
     try:
-        return model.create(**{**(presets[preset] if preset is not None else {}), **values})
+        if declared is None:
+            return json.loads(json.dumps(dict(given)))
+        (entry, model), own = declared, dict(given)
+        preset = own.pop("preset", None)
+        made = with_preset(model, entry.parameter_presets(), None if preset is None else str(preset), own)
+        return made.model_dump(mode="json")
     except ConfigError as error:
         cause = error.__cause__
         about_one = isinstance(cause, ValidationError) and bool(cause.errors()[0]["loc"])
         raise ConfigError(f"params.{error}" if about_one else f"params: {error}") from error
-
-
-def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return json.loads(json.dumps(dict(given)))
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"params = {dict(given)!r}: a run's configuration is kept as text; use numbers, texts, lists and mappings."
+            f"params = {dict(given)!r}: a run's configuration is kept as text, so that the run can be resumed; use "
+            "numbers, texts, lists and mappings, and a name in place of a function."
         ) from error

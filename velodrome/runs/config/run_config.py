@@ -2,107 +2,65 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import BackendError, ConfigError, did_you_mean
-from velodrome.learn.config import DQNConfig, NetworkConfig, PPOConfig
-from velodrome.runs.config.market import FOR_BASKETS, FOR_FILES, FOR_MARKETS, SYNTHETIC, MarketConfig, Section
-from velodrome.runs.config.parameters import (
-    check_environment,
-    checked_parameters,
-    is_rule,
-    resolved_parameters,
-    takes_basket,
-    takes_market,
-)
+from velodrome.learn.catalog import ALGORITHMS
+from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
+from velodrome.runs.config import parameters
+from velodrome.runs.config.market import FOR_DATA, MarketConfig, unused_by_source
+from velodrome.runs.config.parameters import is_rule, price_data
+from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, LoggingConfig, Section, setting
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
-# Of the fields of a run, those that change what is kept of it and not what it learns.
+# Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
 
 
-class CheckpointConfig(Section):
-    """When a run's state is kept, so that it can go on after a stop; it is always kept at the end."""
-
-    every_seconds: float | None = Field(60.0, gt=0.0, description="seconds between checkpoints; null: not by time")
-    every_steps: int | None = Field(None, ge=1, description="environment steps between checkpoints; null: not by steps")
-    keep: int = Field(2, ge=1, le=10_000, description="checkpoints kept; older ones are deleted")
-
-
-class EvaluationConfig(Section):
-    """How well the agent does on data it does not learn from."""
-
-    split: str | None = Field("validation", description="split that is played during training; null: none")
-    every_steps: int | None = Field(
-        250_000, ge=1, description="environment steps between evaluations during training; null: none"
-    )
-    episodes: int = Field(
-        16,
-        ge=1,
-        le=1_000_000,
-        description="episodes of an evaluation during training; a market's split is played in so many pieces",
-    )
-    final_split: str | None = Field("test", description="split that is played once training has ended; null: none")
-    seeds: int = Field(5, ge=1, le=10_000, description="seeds that the final evaluation is repeated with")
-    bootstrap_samples: int = Field(1_000, ge=10, le=10_000_000, description="resamples behind a confidence interval")
-    confidence: float = Field(0.95, gt=0.0, lt=1.0, description="level of the confidence intervals")
-
-
-class LoggingConfig(Section):
-    """Where what happened is written."""
-
-    folder: str = Field("runs", min_length=1, description="folder in which every run has one of its own")
-    store: str | None = Field(
-        None, description="SQLAlchemy URL of the store of all runs, such as postgresql+psycopg://host/name; an SQLite "
-        "file in the folder if null",
-    )  # fmt: skip
-    log_every: int = Field(1, ge=1, le=1_000_000, description="iterations between rows of metrics")
-    tensorboard: bool = Field(False, description="write metrics for TensorBoard too")
-    wandb: bool = Field(False, description="write metrics for Weights & Biases too")
-    wandb_project: str = Field("velodrome", min_length=1, description="project of Weights & Biases")
-    wandb_mode: Literal["offline", "online"] = Field("offline", description="online sends while the run goes on")
-
-    @field_validator("folder", mode="before")
-    @classmethod
-    def _path_is_text(cls, folder: Any) -> Any:
-        return str(folder) if isinstance(folder, Path) else folder
-
-
 class RunConfig(Section):
-    """Everything that a run is told."""
+    """Everything that a run is told.
 
-    name: str | None = Field(
-        None, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        description="of the run and its folder; made from the time and the environment if null",
-        json_schema_extra={"legal": "letters, digits, '.', '_' and '-', 100 at most, or null"},
-    )  # fmt: skip
-    seed: int = Field(
-        0, ge=0, lt=2**63, description="of environments, networks and sampling",
-        json_schema_extra={"legal": "whole number 0 … 2^63 − 1"},
-    )  # fmt: skip
-    env: str = Field(
-        "trading", description="environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
-        json_schema_extra={"legal": "name of an environment"},
-    )  # fmt: skip
-    algorithm: Literal["ppo", "dqn"] = Field("ppo", description="how the agent learns; its section has the details")
-    steps: int = Field(2_000_000, ge=1, description="environment steps in all, over all environments")
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="where environments and networks live; auto is cuda where that is usable, else cpu"
+    An algorithm of the catalogue that has no field here has its section among the extra fields, under its name.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[Any, BeforeValidator(lambda read: read())]]
+
+    name: str | None = setting(
+        None,
+        "of the run and its folder; made from the time and the environment if null",
+        legal="letters, digits, '.', '_' and '-', 100 at most, or null",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+    )
+    seed: int = setting(0, "of environments, networks and sampling", legal="whole number 0 … 2^63 − 1", ge=0, lt=2**63)
+    env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
+        "trading",
+        "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
+        legal="name of an environment",
+    )
+    algorithm: Annotated[str, AfterValidator(lambda name: ALGORITHMS.get(name).name)] = setting(
+        "ppo",
+        "how the agent learns; its section has the details",
+        legal=lambda: f"one of {', '.join(ALGORITHMS.names())}",
+    )
+    steps: int = setting(2_000_000, "environment steps in all, over all environments", ge=1)
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "where environments and networks live; auto is cuda where that is usable, else cpu"
     )
     vector: VectorizedEnvConfig = Field(default_factory=VectorizedEnvConfig)
     market: MarketConfig = Field(default_factory=MarketConfig)
-    params: dict[str, Any] = Field(
-        default_factory=dict, description="parameters of the environment itself; `preset` names a set of them",
-        json_schema_extra={"legal": "mapping of names to values"},
-    )  # fmt: skip
+    params: dict[str, Any] = setting(
+        {}, "parameters of the environment itself; `preset` names a set of them", legal="mapping of names to values"
+    )
     network: NetworkConfig = Field(default_factory=NetworkConfig)
     ppo: PPOConfig = Field(default_factory=PPOConfig)
     dqn: DQNConfig = Field(default_factory=DQNConfig)
@@ -112,43 +70,40 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _other_spellings(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "num_envs" not in given:
+    def _sections_and_spellings(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
             return given
-        content = respelled(given)
-        vector = content.get("vector") or {}
-        own = vector.model_dump(exclude_unset=True) if isinstance(vector, VectorizedEnvConfig) else vector
-        num_envs = content.pop("vector.num_envs")
-        return {**content, "vector": {**own, "num_envs": num_envs}}
-
-    @field_validator("env")
-    @classmethod
-    def _environment_exists(cls, env: str) -> str:
-        check_environment(env)
-        return env
+        content = nested(respelled(dotted(given)))
+        algorithm = content.get("algorithm")
+        if isinstance(algorithm, str) and algorithm not in cls.model_fields and algorithm in ALGORITHMS:
+            content.setdefault(algorithm, {})
+        # Read while pydantic validates, so that its errors name the section.
+        for name in content.keys() - cls.model_fields:
+            content[name] = functools.partial(_read_section, name, content[name])
+        return content
 
     @field_validator("params")
     @classmethod
     def _parameters_are_legal(cls, params: dict[str, Any], info: Any) -> dict[str, Any]:
-        # Without `env` its own error is told instead.
-        return checked_parameters(info.data["env"], params) if "env" in info.data else params
+        # Without a legal `env` only the error about that is told.
+        return parameters.checked_parameters(info.data["env"], params) if "env" in info.data else params
 
     @model_validator(mode="after")
     def _fields_agree(self) -> RunConfig:
-        whole = self.model_dump()
-        plain = type(self).model_construct().model_dump()
-        for key, idle in self.idle_keys().items():
-            if _at(whole, key) != _at(plain, key):
-                raise ConfigError(no_effect(key, idle))
+        defaults = dotted(type(self).model_construct().model_dump())
+        for key, value in dotted(self.model_dump(exclude_unset=True)).items():
+            idle = self.choices.idle(key)
+            if idle is not None and value != defaults.get(key, {}):
+                raise ConfigError(idle.told(key))
         self._check_backend()
-        batch = self.num_envs * self.learner.rollout_length
-        if self.steps < batch:
+        length = getattr(self.learner, "rollout_length", 1)
+        if self.steps < self.num_envs * length:
             raise ConfigError(
                 f"steps = {self.steps:,} is less than one rollout: num_envs × {self.algorithm}.rollout_length is "
-                f"{self.num_envs:,} × {self.learner.rollout_length:,} = {batch:,}. Give at "
-                "least that, or make those smaller."
+                f"{self.num_envs:,} × {length:,} = {self.num_envs * length:,}. Give at least that, or make those "
+                "smaller."
             )
-        if takes_market(self.env):
+        if price_data(self.env) is not None:
             self._check_splits()
         return self
 
@@ -157,8 +112,8 @@ class RunConfig(Section):
         vector.check(self.env, not is_rule(self.env))
         if vector.on_fault == "drop":
             raise ConfigError(
-                "vector.on_fault = 'drop': a learner has a row for every environment and would learn from those that "
-                "stand still. Use restart, or raise."
+                "vector.on_fault = 'drop': a learner has a row for every environment and would go on learning from "
+                "those that stand still. Use restart, or raise."
             )
         contradicting = {"native": "cuda", "python": "cuda", "cuda": "cpu"}.get(vector.env_type)
         if self.device == contradicting:
@@ -168,18 +123,18 @@ class RunConfig(Section):
             )
 
     def _check_splits(self) -> None:
-        wanted = {"evaluation.split": self.evaluation.split, "evaluation.final_split": self.evaluation.final_split}
         splits = self.market.splits
         if splits and "train" not in splits:
             raise ConfigError(
-                f"market.splits has {', '.join(splits)} and no 'train', on which the agent would learn; name one so, "
-                "or write market.splits={} to learn on all data."
+                f"market.splits has {', '.join(splits)} and no 'train', on which the agent would learn. Name one of "
+                "them train, or write market.splits={} to learn on all data."
             )
-        for key, split in wanted.items():
+        for name in ("split", "final_split"):
+            split = getattr(self.evaluation, name)
             if split is not None and split not in splits:
                 raise ConfigError(
-                    f"{key} = {split!r}: market.splits has {', '.join(splits) or 'none'}.{did_you_mean(split, splits)} "
-                    f"Use one of them, or {key}=null for no such evaluation."
+                    f"evaluation.{name} = {split!r}: market.splits has {', '.join(splits) or 'none'}."
+                    f"{did_you_mean(split, splits)} Use one of them, or evaluation.{name}=null for no such evaluation."
                 )
 
     @property
@@ -188,36 +143,32 @@ class RunConfig(Section):
         return self.vector.num_envs
 
     @property
-    def learner(self) -> PPOConfig | DQNConfig:
+    def learner(self) -> LearnerConfig:
         """The section of the algorithm in use."""
-        return self.ppo if self.algorithm == "ppo" else self.dqn
+        return getattr(self, self.algorithm)
 
-    def idle_keys(self) -> dict[str, Idle]:
-        """Return the fields and sections that these choices leave without effect."""
-        return idle_keys(self.env, self.algorithm, self.market.source)
+    @property
+    def choices(self) -> Choices:
+        """The choices that decide which other fields have an effect."""
+        return Choices(self.env, self.algorithm, self.market.source)
 
     def content(self) -> dict[str, Any]:
         """Return all that is in use as plain JSON values in the order of declaration; `RunConfig(**content)` reads it.
 
         The order of `market.splits` and `market.windows` is part of their meaning.
         """
-        content = self.model_dump(mode="json")
-        for key in self.idle_keys():
-            section, _, name = key.rpartition(".")
-            _at(content, section).pop(name)
-        return content
+        settings = dotted(self.model_dump(mode="json"))
+        return nested({key: value for key, value in settings.items() if self.choices.idle(key) is None})
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits, the same for all that learn the same: name, checkpoint and logging aside."""
+        """Twelve hexadecimal digits, equal for runs that learn the same: name, checkpoint and logging do not count."""
         content = {key: value for key, value in self.content().items() if key not in NOT_IN_HASH}
         vector = self.vector
-        # Where environments run changes no result, and how many there are does.
-        content["vector"] = [
-            vector.num_envs,
-            vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory],
-        ]
-        content["params"] = sorted(resolved_parameters(self.env, self.params).items())
+        # Where environments run changes no result; how many there are does.
+        scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
+        content["vector"] = [vector.num_envs, scaling]
+        content["params"] = sorted(parameters.resolved_parameters(self.env, self.params).items())
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     def usable_device(self) -> Literal["cpu", "cuda"]:
@@ -229,24 +180,76 @@ class RunConfig(Section):
         reason = unavailable_reason()
         if reason is None:
             return "cuda"
-        wish = next((key for key, value in (("device", self.device), ("vector.env_type", self.vector.env_type))
-                     if value == "cuda"), None)  # fmt: skip
-        if wish is not None:
-            raise BackendError(f"{wish} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
+        for key, value in (("device", self.device), ("vector.env_type", self.vector.env_type)):
+            if value == "cuda":
+                raise BackendError(f"{key} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
         return "cpu"
 
 
-def respelled(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with the fields' own names in place of other spellings."""
-    env = content.get("env")
-    if isinstance(env, Mapping) and set(env) == {"id"}:
-        content = {**content, "env": env["id"]}
+SECTIONS: dict[str, type[BaseModel]] = {
+    name: field.annotation
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+
+
+def section_model(name: str) -> type[BaseModel] | None:
+    """Return the model of a section, that of an algorithm of the catalogue too; None for what is no section."""
+    if name in RunConfig.model_fields:
+        return SECTIONS.get(name)
+    return ALGORITHMS.get(name).config_model() if name in ALGORITHMS else None
+
+
+def _read_section(name: str, given: Any) -> BaseModel:
+    model = section_model(name)
+    if model is None:
+        raise ConfigError(f"unknown key {name!r}.{did_you_mean(name, RunConfig.model_fields)}")
+    return model.model_validate(given)
+
+
+# Settings by dotted key
+
+
+def dotted(content: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return settings by dotted key, such as ppo.clip; a section that is empty or not a mapping stays as it is."""
+    settings: dict[str, Any] = {}
+    for key, value in content.items():
+        given = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+        if isinstance(given, Mapping) and given and (key in ("env", "params") or section_model(key)):
+            settings |= {f"{key}.{_named(name)}": inner for name, inner in given.items()}
+        else:
+            empty = given is None and (key == "params" or section_model(key))
+            settings[_named(key)] = {} if empty else given
+    return settings
+
+
+def _named(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ConfigError(f"the key {key!r} is of type {type(key).__name__}; keys are texts, such as steps.")
+    return key
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a mapping for each section; a section that was given as one value stays what it is."""
+    content: dict[str, Any] = {}
+    for key, value in settings.items():
+        section, dot, name = key.partition(".")
+        if not dot:
+            content[key] = value
+        elif isinstance(content.setdefault(section, {}), dict):
+            content[section][name] = value
+    return content
+
+
+def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by the fields' own keys in place of other spellings."""
     for spelling, key in SPELLINGS.items():
-        section, _, name = key.rpartition(".")
-        inner = content.get(section) if section else None
-        if spelling in content and (key in content or (isinstance(inner, Mapping) and name in inner)):
+        if spelling in settings and key in settings:
             raise ConfigError(f"{spelling} and {key} are one setting; give it once.")
-    return {SPELLINGS.get(key, key): value for key, value in content.items()}
+    return {SPELLINGS.get(key, key): value for key, value in settings.items()}
+
+
+# Settings without effect
 
 
 class Idle(NamedTuple):
@@ -255,41 +258,44 @@ class Idle(NamedTuple):
     chooser: str  # dotted key of the field that decided it
     reason: str
 
-
-def idle_keys(env: str, algorithm: str, source: str) -> dict[str, Idle]:
-    """Return the dotted keys of fields and sections that have no effect with these choices."""
-    idle: dict[str, Idle] = {}
-    if takes_market(env):
-        for name in (*FOR_FILES, *dict.fromkeys(name for names in SYNTHETIC.values() for name in names)):
-            if source not in SYNTHETIC and name not in FOR_FILES:
-                reason = f"market.source is a path ({source}), and {name} is for a built-in process"
-                idle[f"market.{name}"] = Idle("market.source", reason)
-            elif source in SYNTHETIC and name not in SYNTHETIC[source]:
-                reason = f"market.source is the built-in process {source}, which has no {name}"
-                idle[f"market.{name}"] = Idle("market.source", reason)
-        basket = takes_basket(env)
-        for name in FOR_MARKETS if basket else FOR_BASKETS:
-            data = "one grid of several instruments" if basket else "each instrument by itself"
-            idle[f"market.{name}"] = Idle("env", f"env is {env}, which plays on {data} and has no use for {name}")
-    else:
-        for key in ("market", "evaluation.split", "evaluation.final_split"):
-            idle[key] = Idle("env", f"env is {env}, which plays on no market")
-    if is_rule(env):
-        for name in WORKER_FIELDS:
-            idle[f"vector.{name}"] = Idle("env", f"env is {env}, a rule of Velodrome, which needs no worker processes")
-    for other in ("ppo", "dqn"):
-        if other != algorithm:
-            idle[other] = Idle("algorithm", f"algorithm is {algorithm}")
-    return idle
+    def told(self, key: str) -> str:
+        """Return what to say about a key that was set in vain."""
+        return f"{key} is set and would have no effect: {self.reason}. Leave {key} out, or change {self.chooser}."
 
 
-def no_effect(key: str, idle: Idle) -> str:
-    """Return what to say of a key that was set in vain."""
-    return f"{key} is set and would have no effect: {idle.reason}. Leave {key} out, or change {idle.chooser}."
+class Choices(NamedTuple):
+    """What decides which other fields have an effect."""
 
+    env: str
+    algorithm: str
+    source: str  # of the market
 
-def _at(content: dict[str, Any], key: str) -> Any:
-    """Return what lies at a dotted key; '' is the whole."""
-    for name in key.split(".") if key else ():
-        content = content[name]
-    return content
+    @classmethod
+    def among(cls, settings: Mapping[str, Any]) -> Choices:
+        """Return the choices that settings by dotted key make; one of a wrong type is left for the models to refuse."""
+        env, algorithm, source = (settings.get(key) for key in ("env", "algorithm", "market.source"))
+        made = RunConfig.model_construct().choices
+        if isinstance(env, str):
+            made = made._replace(env=parameters.known_environment(env))
+        if isinstance(algorithm, str):
+            made = made._replace(algorithm=ALGORITHMS.get(algorithm).name)
+        return made._replace(source=str(source)) if isinstance(source, str | Path) else made
+
+    def idle(self, key: str) -> Idle | None:
+        """Return why a dotted key has no effect, None if it has one."""
+        section, _, name = key.partition(".")
+        data, model = price_data(self.env), section_model(section)
+        if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
+            return Idle("env", f"env is {self.env}, which plays on no market")
+        if section == "market":
+            reason = unused_by_source(name, self.source)
+            if reason is not None:
+                return Idle("market.source", reason)
+            if FOR_DATA.get(name, data) != data:
+                kind = "one grid of several instruments" if data == "basket" else "each instrument by itself"
+                return Idle("env", f"env is {self.env}, which plays on {kind} and has no use for {name}")
+        elif section == "vector" and name in WORKER_FIELDS and is_rule(self.env):
+            return Idle("env", f"env is {self.env}, a rule of Velodrome, which needs no worker processes")
+        elif model and section != self.algorithm and (section not in SECTIONS or issubclass(model, LearnerConfig)):
+            return Idle("algorithm", f"algorithm is {self.algorithm}")
+        return None

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from velodrome.vector.compile.cuda_kernels import SIMULATED, cuda
+from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
 STRIDE = 4  # samples per thread of the gradient kernels: their sums meet less often
 REPORTED = 5  # policy loss, value loss, entropy, KL divergence, clipped: sums over samples
