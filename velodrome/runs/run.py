@@ -354,9 +354,10 @@ class _Session:
 
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
         if self.market is not None:
-            from velodrome.evaluation.validation import play_pieces
+            from velodrome.evaluation.validation import validate
 
-            return play_pieces(policy, self.market, self._split(), self.config.params, self.config.evaluation.episodes)
+            config = self.config
+            return validate(policy, config.env, self.market, self._split(), config.params, config.evaluation.episodes)
         from velodrome.evaluation.play import play_episodes
 
         episodes = self.config.evaluation.episodes
@@ -369,11 +370,11 @@ class _Session:
         return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
 
     def _evaluate_at_the_end(self, console: Console, mode: Mode) -> None:
-        from velodrome.runs.evaluate import evaluate_run
+        from velodrome.runs.evaluate import evaluate
 
         if self.market is not None and self.config.evaluation.final_split is None:
             return
-        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=mode == "live")
+        evaluation = evaluate(self.run, market=self.market, store=self.store, progress=mode == "live")
         if mode == "json":
             console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.evaluate import evaluate_run
+from velodrome.runs.evaluate import evaluate
 from velodrome.runs.folder import run_folders
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.report.folds import FILE, folds_table, write_folds
@@ -107,6 +108,7 @@ def walk_forward(
     """
     from rich.console import Console
 
+    from velodrome.evaluation.evaluator import keeps_account, world_on
     from velodrome.tables.folds import fold_splits, spans_of, with_splits
     from velodrome.tables.splits import make_splits
 
@@ -121,6 +123,10 @@ def walk_forward(
         setup.check_market(config, market)
     whole = setup.build_market(config) if market is None else market
     assert whole is not None
+    if not keeps_account(world_on(CATALOG.get(config.env), whole, config.params, whole=True)):
+        raise ConfigError(
+            f"env = {config.env!r} keeps no account to play the tests of all folds in, one after the other."
+        )
     if run_before is not None:
         run_before.check_data(whole, "to walk it forward")
     parts = fold_splits(whole, folds, embargo=embargo, **lengths)
@@ -144,7 +150,7 @@ def walk_forward(
             f"fold {number} of {len(plan)}: trained from {dates['train'][0][:19]}, tested from {dates['test'][0][:19]}"
         )
         run = _finished_run(chosen, own, folder, console)
-        done.append(Fold(number, run, dates, evaluate_run(run, "test", market=own, report=False)))
+        done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
         policies.append(_with_windows(run, own))
     joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo)
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
@@ -305,9 +311,9 @@ def _evaluate_joined(
 ) -> Evaluation:
     """Play all tests one after the other on one account, each bar by the agent of its fold."""
     from velodrome.evaluation.evaluate import evaluate_policy
-    from velodrome.evaluation.play import WHOLE_SPLIT, world_on
+    from velodrome.evaluation.evaluator import world_on
 
-    observed = world_on(market, {**config.params, **WHOLE_SPLIT}).observed
+    observed = world_on(CATALOG.get(config.env), market, config.params, whole=True).observed
     left_at = observed.index("episode_left") if "episode_left" in observed else None
     policy = FoldsPolicy(policies, tests, len(market), left_at)
     whole = tuple((first[0], last[1]) for first, last in zip(tests[0], tests[-1], strict=True))
@@ -320,4 +326,4 @@ def _evaluate_joined(
     joined = dataclasses.replace(market, splits={SPLIT: whole})
     told = config.evaluation
     how: dict[str, Any] = {"seeds": told.seeds, "samples": told.bootstrap_samples, "confidence": told.confidence}
-    return evaluate_policy(policy, joined, SPLIT, config.params, **how, trained_on=None, notes=notes)
+    return evaluate_policy(policy, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)

@@ -1,7 +1,7 @@
 """A portfolio world that also notes what each step traded, by instrument and side: the same rule, three names replaced.
 
-Within a step an instrument may be sold by its stop and bought again by an order, so that the change of its units does
-not tell what was traded. `trade`, `is_stopped` and `decays` of the rule are called as ever, and write down more.
+Within a step an instrument may be sold by its stop and bought again by an order, so the change of its units does not
+tell what was traded. `trade`, `is_stopped` and `decays` of the rule are called as always, and record more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from velodrome.envs.portfolio.state import Book, Costs
 
 BY_ORDER, BY_STOP, BY_DECAY = 0, 1, 2  # what sold a position, in `forced`
 
-# Columns of several rows, [K, lanes], each about the last step; who reads them empties them.
+# Columns of several rows, [K, lanes], each about the last step; the reader empties them.
 NOTED = ("bought", "sold", "buy_fees", "sell_fees", "spread", "forced")
 
 
@@ -50,7 +50,7 @@ def noted_stop(i: int, k: int, quote: float, distance: float, state: Any) -> boo
 
 
 def noted_decay(i: int, k: int, longest: float, state: Any) -> bool:
-    """Find as the rule does what was held for too long, and note it."""
+    """Find what was held for too long, as the rule does, and note it."""
     due = decays_in_the_rule(i, k, longest, state)
     if due:
         state.forced[k, i] = BY_DECAY

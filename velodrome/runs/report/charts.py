@@ -115,8 +115,13 @@ def drawdown_figure(evaluation: Evaluation) -> Figure:
 
 
 def shown_symbols(evaluation: Evaluation) -> list[str]:
-    """Return the instruments whose position is drawn: of a portfolio, those with most weight on average."""
+    """Return the instruments whose position is drawn: of a portfolio, those with most weight on average.
+
+    None where positions are not known.
+    """
     bars = evaluation.bars
+    if not {"weight", "exposure"} & set(bars.columns):
+        return []
     if "weight" in bars.columns:
         size = bars.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
         return size.sort("weight", descending=True, maintain_order=True)["symbol"].to_list()[:SHOWN_INSTRUMENTS]

@@ -33,7 +33,7 @@ def folds_table(walked: WalkForward) -> Group:
 
     def cells(found: Evaluation) -> list[str]:
         gains = found.row("return").baselines
-        own = [format_figure(found.row(metric).value, BY_NAME[metric].unit) for metric in SHOWN]
+        own = [format_figure(found.metrics.get(metric), BY_NAME[metric].unit) for metric in SHOWN]
         others = [format_figure(gains[name], BY_NAME["return"].unit) for name in names]
         return [found.information["first_bar"], found.information["last_bar"], *own, *others]
 

@@ -46,6 +46,8 @@ def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
     drawings = (
         {"equity": _equity, "drawdown": _drawdown, "position": _position} if evaluation.kind == "backtest" else {}
     )
+    if drawings and not shown_symbols(evaluation):
+        del drawings["position"]
     if charts_portfolio.is_portfolio(evaluation):
         drawings |= {"weights": _weights, "contributions": _contributions, "turnover": _turnover}
     if evaluation.actions:

@@ -210,7 +210,7 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
     bands = " Lines are means over seeds, bands run from the worst to the best seed." if several else ""
     of_mean = " Drawdowns are those of the mean curves; the table has the means of the seeds' own." if several else ""
     portfolio = charts_portfolio.is_portfolio(evaluation)
-    one_account = portfolio or len(evaluation.information["symbols"]) == 1
+    one_account = portfolio or evaluation.information.get("accounts", len(evaluation.information["symbols"])) == 1
     accounts = "" if one_account else " Several instruments: the mean of their accounts."
     hindsight = " A dotted line chose with the knowledge of the whole split." if about_hindsight(evaluation) else ""
     drawdown = evaluation.information["drawdown"]

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.evaluation.backtests import backtest
 from tests.learn.policies import Recorded, split_market
 from velodrome.envs.trading.account import CLOSED_POSITION, COUNT_MASK
 from velodrome.errors import VelodromeError
-from velodrome.evaluation import trades as trades_module
 from velodrome.evaluation.baselines import ConstantPolicy
-from velodrome.evaluation.play import Backtest, backtest
-from velodrome.evaluation.trades import SCHEMA, round_trips
+from velodrome.evaluation.play import Backtest
+from velodrome.evaluation.trades import SCHEMA
+from velodrome.evaluation.trading import trades as trades_module
+from velodrome.evaluation.trading.trades import round_trips
 
 MARKET = split_market(bars=150, jump=0.03)
 CALM = split_market(bars=150, instruments=1, jump=0.0, volatility=0.001)
@@ -60,14 +62,16 @@ def test_profits_and_costs_add_up_to_what_happened_to_the_account(name, seed):
             own = trades.filter((pl.col("symbol") == track.symbol) & (pl.col("seed") == drawn))
             start, end = track.equity[0, column], track.equity[-1, column]
             assert own["profit"].sum() == pytest.approx(end - start, rel=1e-9, abs=1e-9 * start)
-            assert own["fees"].sum() == pytest.approx(track.fees[:, column].sum(), rel=1e-9, abs=1e-9 * start)
-            assert own["funding"].sum() == pytest.approx(track.funding[:, column].sum(), rel=1e-9, abs=1e-9 * start)
+            assert own["fees"].sum() == pytest.approx(track.change("fees")[:, column].sum(), rel=1e-9, abs=1e-9 * start)
+            assert own["funding"].sum() == pytest.approx(
+                track.change("funding")[:, column].sum(), rel=1e-9, abs=1e-9 * start
+            )
             traded = (own["units"].abs() * (own["entry_price"] + own["exit_price"])).sum()
             unfinished = own.filter(pl.col("reason") == "end")
             marked = (unfinished["units"].abs() * unfinished["exit_price"]).sum()
             before = track.equity[:-1, column]
             if unfinished.is_empty():
-                assert traded - marked == pytest.approx((track.turnover[:, column] * before).sum(), rel=1e-9)
+                assert traded - marked == pytest.approx((track.change("turnover")[:, column] * before).sum(), rel=1e-9)
             assert (own["entry_time"] <= own["exit_time"]).all()
             assert (own["bars"] >= 0).all()
 
@@ -77,7 +81,7 @@ def test_there_is_a_trade_for_every_position_that_the_rule_closed(name):
     played = play(CASES[name], 3)
     trades = round_trips(played)
     for track in played.tracks:
-        codes = track.order_codes[:, 0], track.exit_codes[:, 0]
+        codes = track.held("order_code")[1:, 0], track.held("exit_code")[1:, 0]
         own = trades.filter(pl.col("symbol") == track.symbol)
         closed = own.filter(pl.col("reason") != "end")
         # Codes that close a position: closed, switched, switch_closed; liquidated, stopped, target, session_closed.

@@ -6,18 +6,20 @@ import gymnasium
 import numpy as np
 import pytest
 
+from tests.evaluation.backtests import backtest
 from tests.learn.policies import split_market
+from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
-from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, RANDOM, RandomPolicy, trading_baselines
-from velodrome.evaluation.play import backtest, environment_config
+from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, RANDOM, Baseline, RandomPolicy
+from velodrome.evaluation.trading.baselines import baselines as trading_baselines
 
 MARKET = split_market(instruments=1)
 
 
 def baselines(**params):
     world = trading_world(MARKET, **params)
-    found = {own.name: own for own in trading_baselines(environment_config(params), world.action_space, 3)}
+    found = {own.name: own for own in trading_baselines(trading_config(**params), world.action_space, 3)}
     assert list(found) == [BUY_AND_HOLD, FLAT, RANDOM]
     return found
 
@@ -85,3 +87,8 @@ def test_random_actions_fill_their_space_and_repeat_with_their_seed(space):
 def test_a_space_without_bounds_has_no_random_actions():
     with pytest.raises(ConfigError, match="bounded Box"):
         RandomPolicy(gymnasium.spaces.Box(-np.inf, np.inf, (1,)))
+
+
+def test_a_baseline_has_a_name_that_every_chart_knows():
+    with pytest.raises(ConfigError, match=r"no baseline is called 'buy_and_holt'.*Did you mean 'buy_and_hold'\?"):
+        Baseline("buy_and_holt", None, "")
