@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -314,3 +316,12 @@ def test_bars_that_overlap_are_refused():
         vd.build_basket(apart, features=["log_return"], windows=3)
     together = Bars({"BTC": days_from(5), "SPY": days_from(5)}, "1d", "UTC")
     assert len(vd.build_basket(together, features=["log_return"], windows=3)) == 400
+
+
+def test_a_row_that_holds_a_bar_which_closes_after_it_is_refused():
+    """An hourly bar from 03:30 reaches into the next four hours, whose first price of others is known by then."""
+    hours = [gappy_series(300, seed, minutes=60, missing=0.0) for seed in (1, 2)]
+    late = dataclasses.replace(hours[1], time=hours[1].time + 30 * MINUTE)
+    odd = Bars({"AAA": hours[0], "BBB": late}, "1h", "UTC")
+    with pytest.raises(LeakError, match=r"of 4h, BBB.*closes after the row does"):
+        vd.build_basket(odd, ["log_return"], {"1d": 2}, "4h")

@@ -224,7 +224,16 @@ def altered_after(source: Series, keep: int) -> Series:
 
 
 def _check_closed(check: Check, stretch: Stretch) -> None:
-    """Require of every window at every row that its last bar had closed when the decision was taken."""
+    """Require of every row, and of every window at it, that its bars had closed when the decision was taken."""
+    for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True):
+        if instrument is not None:
+            line = instrument.execution
+            rows = np.searchsorted(stretch.time, line.series.time)
+            late = rows[line.known_at > stretch.decided_at[rows]]
+            if len(late):
+                detail = "holds a bar that closes after the row does; orders of other instruments may fill before"
+                place = (0, int(late[0]), describe_time(stretch.time[late[0]]))
+                check.add(Leak("window", "close", check.choices.execution.text, symbol, detail, *place))
     for choice, window in zip(check.choices.windows, stretch.windows, strict=True):
         check.comparisons += 1
         shown = np.flatnonzero(window.last_row >= 0)
