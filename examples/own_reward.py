@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 import velodrome as vd
-from velodrome.envs.trading.rule import RewardAccount
+from velodrome.envs.trading import RewardAccount
 
 
 def cautious(old: RewardAccount, new: RewardAccount) -> float:

@@ -24,7 +24,7 @@ _HOMES = {
     "register_algorithm": "velodrome.learn.catalog",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
-    "recommend": "velodrome.vector.fleet.autotune",
+    "recommend": "velodrome.vector.workers.autotune",
     "EnvPool": "velodrome.vector.fleet.pool",
     "VecMonitor": "velodrome.vector.fleet.monitor",
     "VectorizedEnvConfig": "velodrome.vector.config",
@@ -83,10 +83,10 @@ if TYPE_CHECKING:
         walk_forward,
     )
     from velodrome.vector.config import VectorizedEnvConfig
-    from velodrome.vector.fleet.autotune import recommend
     from velodrome.vector.fleet.monitor import VecMonitor
     from velodrome.vector.fleet.pool import EnvPool
     from velodrome.vector.make import make, make_vec
+    from velodrome.vector.workers.autotune import recommend
 
 
 def __getattr__(name: str) -> Any:

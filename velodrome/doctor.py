@@ -45,7 +45,7 @@ OPTIONAL = {
 # What the second process runs: the same kernels, and how many of them came from the cache.
 SECOND_PROCESS = """
 import velodrome as vd
-from velodrome.vector.native import compiled_functions
+from velodrome.vector.compile.cpu_loops import compiled_functions
 envs = vd.make_vec("template", num_envs=1, backend="native", seed=0)
 envs.reset()
 envs.step([0])
@@ -386,7 +386,7 @@ def _workers() -> Iterator[Row]:
 
 
 def _cache() -> Iterator[Row]:
-    from velodrome.vector.compile.assemble import CACHE_VARIABLE, cache_folder
+    from velodrome.vector.compile.kernel_cache import CACHE_VARIABLE, cache_folder
 
     folder = cache_folder()
     named = os.environ.get(CACHE_VARIABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar
@@ -73,7 +74,12 @@ class Registry(Generic[EntryType]):
             return
         self._looked = True
         for point in importlib.metadata.entry_points(group=self.group):
-            found = point.load()
-            entry = found if hasattr(found, "name") and not callable(found) else found()
+            try:
+                found = point.load()
+                entry = found if hasattr(found, "name") and not callable(found) else found()
+            except Exception as error:  # somebody else's package: what it breaks must not be everything
+                told = f"the entry point {point.name} = {point.value!r} of {self.group} cannot be loaded: {error!r}"
+                warnings.warn(f"{told}; its {self.kind} is not known", RuntimeWarning, stacklevel=2)
+                continue
             if entry.name not in self._entries:
                 self.add(entry)

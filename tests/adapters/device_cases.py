@@ -26,7 +26,7 @@ def trading(backend: str, num_envs: int = 4, **options: Any) -> Any:
 
 
 def check_torchrl(observation: str, **options: Any) -> None:
-    """Play the same episodes on both backends, some of them begun anew half-way."""
+    """Play the same episodes on both backends, some of them begun again half-way."""
     import torch
 
     from velodrome.adapters import tensor_episodes
@@ -53,7 +53,7 @@ def check_torchrl(observation: str, **options: Any) -> None:
             theirs = host.reset(theirs.set("_reset", rows))
             assert _same_root(ours, theirs), step
     assert ends > 4
-    # Only for what was asked for: episodes that ended were begun anew by the step itself.
+    # Only for what was asked for: episodes that ended were begun again by the step itself.
     tensor_episodes.begin_on_device = begin
     assert len(launched) == 2
 
@@ -79,7 +79,7 @@ def check_refused_action() -> None:
 
 
 def check_changed_flags() -> None:
-    """Episodes that someone else declares done are begun anew too, whether the flags are new or changed in place."""
+    """Episodes that someone else declares done are begun again too, whether the flags are new or changed in place."""
     import torch
     from torchrl.envs.utils import step_mdp
 
@@ -102,7 +102,7 @@ def check_changed_flags() -> None:
 
 
 def check_wrapped() -> None:
-    """A wrapper between the adapter and the environments: its own reset begins episodes anew."""
+    """A wrapper between the adapter and the environments: its own reset begins new episodes."""
     import torch
     from gymnasium.vector import VectorWrapper
 

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from velodrome.adapters.episode_ends import last_observations, on_host, take_apart
+from velodrome.adapters.episode_ends import last_observations, take_apart
 from velodrome.vector.infos import add_info
+from velodrome.vector.space_arrays import on_host
 
 # A key always has values of one type: Gymnasium makes one array of them.
 VALUES = {

@@ -154,7 +154,7 @@ def test_a_partial_reset_of_rule_environments_begins_the_asked_ones_only():
 def test_a_step_counter_cuts_episodes_off_that_go_on_otherwise():
     env = TransformedEnv(to_torchrl(scripted("serial", 3)), StepCounter(max_steps=2))
     rollout = env.rollout(9, break_when_any_done=False)
-    # No episode reaches its own end, in its third step or later: each is begun anew after two.
+    # No episode reaches its own end, in its third step or later: each is begun again after two.
     assert rollout["next", "observation"][0, :, 1].tolist() == [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0]
     assert not rollout["next", "terminated"].any()
     assert rollout["next", "truncated"][0, :, 0].tolist() == [False, True] * 4 + [False]

@@ -17,17 +17,13 @@ from rich.console import Console
 from tests.learn.policies import Momentum, ar1_market, split_market
 from velodrome.errors import ConfigError, LeakError
 from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
-from velodrome.evaluation.evaluate import (
-    Evaluation,
-    Trials,
-    as_seeds,
-    episode_intervals,
-    evaluate_episodes,
-    evaluate_policy,
-    quick_figures,
-)
+from velodrome.evaluation.episodes import episode_intervals, evaluate_episodes
+from velodrome.evaluation.evaluate import as_seeds, evaluate_policy
+from velodrome.evaluation.intervals import Bootstrap
 from velodrome.evaluation.measures import METRICS
 from velodrome.evaluation.play import Episodes
+from velodrome.evaluation.result import Evaluation
+from velodrome.evaluation.sharpe import Trials
 
 MARKET = ar1_market()
 QUICK = {"samples": 60, "random_seeds": 3, "seeds": 3}
@@ -99,15 +95,6 @@ def test_the_same_evaluation_twice_is_the_same_to_the_bit(momentum):
     again = evaluate_policy(Momentum(MARKET), MARKET, "test", {"fee": 1e-5}, trials=Trials(10, 1e-4), **QUICK)
     assert again.to_json() == momentum.to_json()
     assert again.equity.equals(momentum.equity)
-
-
-def test_quick_figures_are_those_of_the_table(momentum):
-    found = quick_figures(Momentum(MARKET), MARKET, "test", {"fee": 1e-5})
-    assert {"return", "sharpe", "of_optimum", "reward", "turnover"} <= set(found)
-    for name, value in found.items():
-        assert value == momentum.row(name).value, name
-    with pytest.raises(LeakError):
-        quick_figures(Momentum(MARKET), MARKET, "train", {})
 
 
 # What is refused
@@ -267,8 +254,8 @@ def test_episodes_of_any_environment_are_measured_beside_random_actions(tmp_path
 
 
 def test_reward_per_step_weighs_episodes_by_their_length():
-    played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), {}, np.zeros(0, np.int64))
-    found = episode_intervals(played, samples=20)
+    played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), np.zeros(0, np.int64))
+    found = episode_intervals(played, Bootstrap(20))
     assert found["reward_per_step"].value == pytest.approx(12 / 11)
     assert found["episode_return"].value == 6.0
     assert found["worst_episode"].value == 2.0

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from velodrome.evaluation.measures import (
-    BAR_FIGURES,
     BY_NAME,
     EPISODE_METRICS,
     METRICS,
@@ -25,9 +24,10 @@ from velodrome.evaluation.measures import (
     drawdowns,
     format_figure,
     mean_of_known,
-    trade_figures,
 )
+from velodrome.evaluation.trades import trade_figures
 
+BAR_FIGURES = ("turnover", "fees", "funding", "exposure", "in_market", "reward", "account_log_return")
 DAY = 86_400_000_000_000
 PER_YEAR = 252.0
 

@@ -8,8 +8,8 @@ import pytest
 import velodrome as vd
 from velodrome.errors import LeakError
 from velodrome.evaluation.baselines import ConstantPolicy
-from velodrome.evaluation.evaluate import quick_figures
-from velodrome.evaluation.validation import _cut, play_pieces
+from velodrome.evaluation.evaluator import evaluator_for
+from velodrome.evaluation.validation import cut, validate
 
 LONG, FLAT = 2, 1
 
@@ -23,7 +23,7 @@ def market():
 @pytest.mark.parametrize("pieces", [1, 2, 7, 64])
 def test_pieces_cover_every_bar_of_the_split_once(market, pieces):
     part = market.split("validation")
-    first, last = _cut(part, pieces)
+    first, last = cut(part, pieces)
     played = np.concatenate([np.arange(begin, end) for begin, end in zip(first, last, strict=True)])
     wanted = np.concatenate([np.arange(begin, end - 1) for begin, end in zip(part.begin, part.end, strict=True)])
     np.testing.assert_array_equal(played, wanted)
@@ -31,24 +31,24 @@ def test_pieces_cover_every_bar_of_the_split_once(market, pieces):
 
 def test_one_piece_an_instrument_is_the_whole_way(market):
     """A long position that is never changed earns the same whether the way is cut or not, but for the cuts."""
-    whole = quick_figures(ConstantPolicy(LONG), market, "test", {})
-    pieces = play_pieces(ConstantPolicy(LONG), market, "test", {}, pieces=2)
-    assert pieces["reward"] == pytest.approx(whole["reward"], rel=1e-9)
+    whole = evaluator_for("trading", market, "test", {}).play("agent", ConstantPolicy(LONG), (0,), 1, None)
+    pieces = validate(ConstantPolicy(LONG), "trading", market, "test", {}, pieces=2)
+    assert pieces["reward"] == pytest.approx(whole.curve.per_bar["reward"].mean(), rel=1e-9)
 
 
 def test_a_flat_policy_earns_nothing(market):
-    found = play_pieces(ConstantPolicy(FLAT), market, "test", {}, pieces=8)
+    found = validate(ConstantPolicy(FLAT), "trading", market, "test", {}, pieces=8)
     assert found["return"] == found["turnover"] == found["max_drawdown"] == 0.0
 
 
 def test_the_training_split_is_refused(market):
     with pytest.raises(LeakError):
-        play_pieces(ConstantPolicy(FLAT), market, "train", {})
+        validate(ConstantPolicy(FLAT), "trading", market, "train", {})
 
 
 def test_a_piece_that_ends_early_counts_for_all_its_bars():
     bars = vd.synthetic_bars("gbm", 3_000, seed=1, volatility=0.02)
     market = vd.build_market(bars, features=["log_return"], windows=4, check_leaks=False)
-    found = play_pieces(ConstantPolicy(LONG), market, "test", {"leverage": 50.0, "bankrupt_at": 0.5}, pieces=4)
+    found = validate(ConstantPolicy(LONG), "trading", market, "test", {"leverage": 50.0, "bankrupt_at": 0.5}, pieces=4)
     assert found["return"] < -0.9
     assert np.isfinite(found["mean_log_return"])

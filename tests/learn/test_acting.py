@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import velodrome as vd
+from tests.evaluation.backtests import backtest
 from tests.learn.learners import SMALL_NETWORK, Bandit, Cue, foreign_worlds, make_ppo, trading_worlds
 from tests.learn.test_policy import SPACES, make_policy
 from tests.markets import small_market
 from tests.rollout.test_worlds import Structured
 from velodrome.errors import ConfigError
-from velodrome.evaluation.play import backtest, play_episodes
+from velodrome.evaluation.play import play_episodes
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.q_network import QNetwork

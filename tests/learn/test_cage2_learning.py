@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import velodrome as vd
-from velodrome.runs.official import LENGTHS, play_official
+from velodrome.evaluation.cage2.official import LENGTHS, play_official
 
 # Mean returns at 30, 50 and 100 steps of the plain PPO that was published.
 PLAIN_PPO = {"b_line": (-5.0, -8.5, -17.5), "meander": (-8.0, -13.0, -23.0)}

@@ -202,7 +202,7 @@ def test_its_policy_acts_for_evaluation():
     policy = TrainedPolicy.of(learner.policy, worlds, learner.moments)
     policy.begin(6)
     chosen = policy.act({"account": worlds.observation.values.numpy(), "cursor": worlds.observation.cursor.numpy()})
-    values = learner.policy(learner._seen(worlds.observation), worlds.bank)
+    values = learner.policy(learner.seen(worlds.observation), worlds.bank)
     assert chosen.tolist() == values.argmax(1).tolist()
     with pytest.raises(ConfigError, match="cannot draw"):
         policy.act({"account": worlds.observation.values.numpy(), "cursor": worlds.observation.cursor.numpy()}, False)

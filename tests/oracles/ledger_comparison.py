@@ -48,7 +48,7 @@ class LedgerComparison:
     def __init__(
         self, label: str, world: World, ledgers: list[Any], numbers: Sequence[str], first_actions: np.ndarray, seed: int
     ) -> None:
-        """numbers: what a world may draw anew for each episode. first_actions: [n, …], those before the first."""
+        """numbers: what a world may draw for each episode. first_actions: [n, …], those before the first."""
         self.label, self.world, self.ledgers, self.numbers = label, world, ledgers, numbers
         self.actions = first_actions
         self.envs = NativeVectorEnv(world, len(ledgers), seed=seed, observation="cursor", autoreset=False, threads=1)
@@ -73,7 +73,7 @@ class LedgerComparison:
 
     def begin(self, rows: np.ndarray) -> None:
         """Put the ledgers of environments that were reset at the start of the same episode."""
-        start, last, numbers = self.envs.column("start"), self.envs.column("last"), self.envs.column("numbers")
+        start, last, numbers = self.envs.column("start"), self.envs.column("last"), self.envs.column("drawn")
         for row in rows:
             ledger = self.ledgers[row]
             if self.world.params.randomised:

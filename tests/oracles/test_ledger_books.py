@@ -91,7 +91,7 @@ def test_protection_never_deepens_nor_forgives_a_debt_while_a_position_remains()
     assert account.posted["negative_balance_protection"] == near(138.75 + 81.25)
 
 
-# ------------------------------------------------------------------------------------------------ After the bar
+# -------------------------------------------------------------------------------------- The mark, the books and the end
 
 
 def test_session_close():

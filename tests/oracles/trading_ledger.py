@@ -24,7 +24,7 @@ class StepResult(NamedTuple):
 class TradingLedger(TradingOrders):
     """One account on one instrument. Call `reset`, then `step` until it says terminated or truncated."""
 
-    # ---------------------------------------------------------------------------------------------- One step
+    # ---------------------------------------------------------------------------------------------- A step
 
     def step(self, action: float, u: float = 0.0) -> StepResult:
         """`action` is an index (levels, brackets) or a value in [-1, 1] (continuous); `u` the step's uniform draw."""
@@ -33,7 +33,7 @@ class TradingLedger(TradingOrders):
         self.closest_tie = math.inf
         self.order_code = self.exit_code = "none"
 
-        # One step, 0.
+        # Notation: a step at the last bar does nothing.
         if self.cursor >= self.last:
             self.order_code = "exhausted"
             return self._finish(0.0, terminated=False)
@@ -45,40 +45,40 @@ class TradingLedger(TradingOrders):
         direction_before = self.direction
         drawdown_before = self.drawdown
 
-        # After the bar: a session begins with the bar after a last one, and the order of the step that reaches its
+        # Gates: a session begins with the bar after a last one, and the order of the step that reaches its
         # first bar belongs to it.
         if self._is_session_last(before):
             self.session_turnover = 0.0
             self.session_start_equity = equity_before
 
-        # One step, 1.
+        # The order: the quote.
         quoted = bar_open if self.fill == "next_open" else self.ohlc[before][3]
         cost = self._cost(quoted, u)
 
-        # One step, 2.
+        # The order: liquidation at the quote.
         if self.fill == "next_open" and self.liquidation_applies and self._is_beyond(quoted, self.liquidation_price):
             self.order_code = "dropped"
             self._liquidate(quoted)
         else:
-            # One step, 3.
+            # The order.
             if self.action_kind == "brackets":
                 self._bracket_order(action, quoted, cost)
             else:
                 self._level_order(self._level_of(action), quoted, cost)
 
-        # One step, 4.
+        # The bar: liquidation and brackets.
         if self.units != 0.0:
             self._play_bar(bar_open, bar_high, bar_low)
 
-        # One step, 5.
+        # The bar: funding.
         self._pay_funding(row, bar_close)
 
-        # One step, 6.
+        # The bar: session end.
         if self.flat_at_session_end and self.units != 0.0 and self._is_session_last(row):
             self._close(self._fill_price(bar_close, self._cost(bar_close, u), -self.direction))
             self.exit_code = "session_closed"
 
-        # One step, 7.
+        # The mark and the books.
         self.equity = self.equity_at(bar_close)
         self.peak = max(self.peak, self.equity)
         self.cursor = row
@@ -89,17 +89,17 @@ class TradingLedger(TradingOrders):
         else:
             self.hold_counter += 1
 
-        # After the bar: cool-down. Every decision uses one up, whatever it asked for; a fill starts the count anew.
+        # Gates, the books: cool-down. Every decision uses one up, whatever it asked for; a fill starts a new one.
         if self.step_fills > 0:
             self.cooldown_left = self.cooldown
         elif self.cooldown_left > 0:
             self.cooldown_left -= 1
 
-        # After the bar: turnover.
+        # The mark: turnover.
         self.step_turnover = self.step_notional / equity_before if equity_before > 0.0 else 0.0
         self.session_turnover += self.step_turnover
 
-        # One step, 8.
+        # The mark and the end: reward and flags.
         bar_return = self.equity / equity_before - 1.0 if equity_before > 0.0 else 0.0
         self.bar_returns.append(bar_return)
         self.deepest_drawdown = max(self.deepest_drawdown, self.drawdown)
@@ -176,7 +176,7 @@ class TradingLedger(TradingOrders):
             self._close(self.target)
             self.exit_code = "target"
 
-    # ----------------------------------------------------------------------------------------- After the bar
+    # ---------------------------------------------------------------------------------- The mark, the books and the end
 
     def _reward(self, equity_before: float, bar_return: float, drawdown_before: float) -> float:
         if equity_before <= 0.0:

@@ -100,7 +100,7 @@ class Story:
         buffer.store(torch.from_numpy(actions), self)  # type: ignore[arg-type]
 
     def answers(self, rows: int, n_step: int) -> dict[int, Answer]:
-        """Return by the first observation what the transitions are that a buffer of so many rows holds."""
+        """Return by the first observation what the transitions are that a buffer with this many rows holds."""
         found = {}
         for steps in self.steps:
             kept = steps[-rows:]

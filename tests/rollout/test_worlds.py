@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import velodrome as vd
 from tests.learn.learners import Bandit, Endless, foreign_worlds, trading_worlds
 from tests.markets import small_market
-from velodrome.envs.trading.rule import STATISTICS
+from velodrome.envs.trading.state import STATISTICS
 from velodrome.errors import BackendError, ConfigError
 from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds
 

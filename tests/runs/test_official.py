@@ -1,16 +1,16 @@
-"""CAGE-2's own evaluation of a run."""
+"""The official evaluation of a run, through the entry of its environment."""
 
 from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 import velodrome as vd
 from velodrome.errors import ConfigError
-from velodrome.evaluation.cage2.policies import POLICIES, simple_policy
-from velodrome.runs.official import LENGTHS, RED_AGENTS, official_evaluation, play_official
+from velodrome.evaluation.cage2.official import LENGTHS, RED_AGENTS
+from velodrome.evaluation.cage2.policies import POLICIES
+from velodrome.runs.official import official_evaluation
 
 SMALL = {"steps": 2048, "num_envs": 16, "device": "cpu", "ppo.rollout_length": 16, "network.hidden": [8],
          "evaluation.every_steps": None}  # fmt: skip
@@ -46,34 +46,12 @@ def test_the_table_is_for_people(run):
     assert all(word in text for word in ("b_line", "meander", "CardiffUni", "-3.47", "impact_repeats = False", "±"))
 
 
-def test_an_agent_of_the_reduced_set_is_scored_beside_policies_of_the_full_one():
-    params = {"action_set": "reduced", "scan_memory": True, "decoy_memory": True}
-    scores = play_official(simple_policy("sleep"), "restores a host for ever", params, episodes=20)
-    assert scores.rule["action_set"] == "reduced"
-    assert scores.of("restores a host for ever", "sleep", 30).mean == -30.0  # its first action is Restore
-    assert scores.of("sleep", "sleep", 30).mean == 0.0
-
-
 def test_what_cannot_be_scored_is_refused(run, tmp_path):
     other = vd.train({"env": "template", "logging.folder": str(tmp_path), **SMALL}, mode="quiet", evaluate=False)
-    with pytest.raises(ConfigError, match=r"the official evaluation is CAGE-2's, and this run is of 'template'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"of 'template', which has no official evaluation; those that have one: cage2\. Leave --official",
+    ):
         official_evaluation(other)
     with pytest.raises(ConfigError, match="an interval needs at least 2"):
         official_evaluation(run, episodes=1)
-    with pytest.raises(ConfigError, match="Did you mean 'react_remove'"):
-        simple_policy("react_remov")
-
-
-def test_policies_react_to_the_first_host_that_is_shown():
-    bits = np.zeros((6, 13, 4), np.float32)
-    bits[1, 8, 3] = 1  # Red's foothold is left alone
-    bits[2, 5, 3] = bits[2, 9, 2] = 1  # user session on Op_Host1
-    bits[3, 5, 2] = bits[3, 5, 3] = 1  # privileged
-    bits[4, 5, 2] = bits[5, 5, 2] = 1  # unknown
-    flat = bits.reshape(6, 52)
-    assert simple_policy("react_restore").act(flat).tolist() == [0, 0, 137, 137, 137, 137]
-    policy = simple_policy("react_remove")
-    policy.begin(6)
-    assert policy.act({"account": flat}).tolist() == [0, 0, 20, 137, 137, 137]
-    policy.forget(np.array([False] * 5 + [True]))
-    assert policy.act(flat).tolist() == [0, 0, 20, 137, 7, 137]

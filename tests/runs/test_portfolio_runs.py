@@ -144,8 +144,10 @@ def test_walk_forward_walks_on_the_basket_that_the_run_was_given_or_not_at_all(t
     made = train(mode="quiet", evaluate=False, market=scaled, **tiny(tmp_path, steps=256))
     with pytest.raises(RunError, match="the data has changed"):
         walk_forward(made, 2, console=Console(file=io.StringIO()), market=basket)
-    with pytest.raises(ConfigError, match=r"was scaled \(standard\) .* scaler='none'"):
-        walk_forward(made, 2, console=Console(file=io.StringIO()), market=scaled)
+    walked = walk_forward(made, 2, console=Console(file=io.StringIO(), width=300), market=scaled)
+    for fold, part in zip(walked.folds, vd.walk_forward(scaled, 2), strict=True):
+        assert fold.evaluation.information["bars"] == part.splits["test"][0][1] - part.splits["test"][0][0] - 1
+        assert fold.evaluation.information["data_hash"] != scaled.content_hash
 
 
 def test_what_the_live_view_is_told(tmp_path):

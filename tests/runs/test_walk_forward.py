@@ -19,7 +19,9 @@ from velodrome.evaluation.result import Evaluation
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run
-from velodrome.runs.walk_forward import SPLIT, FoldsPolicy, _cut_anew, walk_forward
+from velodrome.runs.walk_forward import SPLIT, FoldsPolicy, walk_forward
+from velodrome.tables.folds import spans_of, with_splits
+from velodrome.tables.splits import make_splits
 
 SETTINGS = {"steps": 192, "market.length": 600, "params.fee": 0.0001}
 
@@ -228,7 +230,7 @@ def test_bars_of_an_embargo_belong_to_the_fold_before():
     assert joined.fold_of_row.tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1]
 
 
-def test_a_market_that_was_built_already_is_cut_and_scaled_anew_for_each_fold(tmp_path):
+def test_a_given_market_is_cut_and_scaled_again_for_each_fold(tmp_path):
     config = config_in(tmp_path)
     bars = vd.synthetic_bars("gbm", 600, seed=5)
     market = vd.build_market(bars, windows=4, check_leaks=False)
@@ -239,7 +241,7 @@ def test_a_market_that_was_built_already_is_cut_and_scaled_anew_for_each_fold(tm
         low, high = part.splits["test"][0]
         found = fold.evaluation.information
         assert found["bars"] == high - low - 1
-        own = _cut_anew(market, fold.splits, 0)
+        own = with_splits(market, make_splits(fold.splits, spans_of(market), market.timezone, 0))
         assert found["data_hash"] == own.content_hash != market.content_hash
         built = vd.build_market(bars, windows=4, check_leaks=False, splits=fold.splits)
         assert own.splits == built.splits

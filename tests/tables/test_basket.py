@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,11 @@ import velodrome as vd
 from tests.tables.price_data import MINUTE, START, gappy_bars, gappy_series
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import ConfigError, DataError, LeakError
-from velodrome.tables import basket_build, grid
+from velodrome.tables import prepare, stretches
 from velodrome.tables.basket import per_instrument
-from velodrome.tables.basket_leaks import find_basket_leaks
+from velodrome.tables.choices import Choices, OnGrid
 from velodrome.tables.features import cross_section
+from velodrome.tables.leaks import find_leaks
 from velodrome.tables.windows import window_at
 
 FEATURES = ["log_return", "rsi_14", "rank:log_return", "zscore:range", "market_return"]
@@ -259,7 +262,7 @@ def test_a_feature_that_looks_ahead_is_caught(bars):
 
 def test_a_comparison_that_looks_ahead_is_caught(bars, monkeypatch):
     def hasty(values):
-        return cross_section.rank(values) + np.nanmax(values)
+        return cross_section.rank(values) + np.nanmax(values, initial=-1.0)
 
     monkeypatch.setitem(cross_section.COMPARISONS, "rank", cross_section.Comparison("rank", "", hasty))
     with pytest.raises(LeakError, match="rank:log_return"):
@@ -267,30 +270,25 @@ def test_a_comparison_that_looks_ahead_is_caught(bars, monkeypatch):
 
 
 def test_an_alignment_that_looks_ahead_is_caught(bars, monkeypatch):
-    honest = grid.carried_rows
+    honest = stretches.carried_rows
 
     def hasty(present):
         """Fill a hole with the bar after it."""
         following = len(present) - 1 - honest(present[::-1])[::-1]
         return np.where(following < len(present), following, honest(present))
 
-    monkeypatch.setattr(grid, "carried_rows", hasty)
-    draft = basket_build.make_basket_draft(
-        bars, ["close"], 2, None, {"train": 0.7}, 0, "none", None, None, False, 1
-    )  # fmt: skip
-    assert not find_basket_leaks(draft).passed
+    monkeypatch.setattr(stretches, "carried_rows", hasty)
+    choices = Choices(bars, OnGrid(), ["close"], 2, splits={"train": 0.7}, scaler="none")
+    assert not find_leaks(prepare.prepare(choices)).passed
 
 
 def test_a_scaler_that_is_fitted_on_everything_is_caught(bars, monkeypatch):
-    from velodrome.tables import basket_leaks
+    honest = prepare.training_rows
 
-    honest = basket_build.fit_scalers
+    def everything(made, spans, train, *rest):
+        return honest(made, spans, ((train[0][0], len(made[0].time)),), *rest)
 
-    def everything(symbols, choices, made, train, *rest):
-        return honest(symbols, choices, made, (train[0], len(made.time)), *rest)
-
-    monkeypatch.setattr(basket_build, "fit_scalers", everything)
-    monkeypatch.setattr(basket_leaks, "fit_scalers", everything)
+    monkeypatch.setattr(prepare, "training_rows", everything)
     with pytest.raises(LeakError, match="scaler 'log_return'"):
         vd.build_basket(bars, features=["log_return"], windows=2)
 
@@ -318,3 +316,12 @@ def test_bars_that_overlap_are_refused():
         vd.build_basket(apart, features=["log_return"], windows=3)
     together = Bars({"BTC": days_from(5), "SPY": days_from(5)}, "1d", "UTC")
     assert len(vd.build_basket(together, features=["log_return"], windows=3)) == 400
+
+
+def test_a_row_that_holds_a_bar_which_closes_after_it_is_refused():
+    """An hourly bar from 03:30 reaches into the next four hours, whose first price of others is known by then."""
+    hours = [gappy_series(300, seed, minutes=60, missing=0.0) for seed in (1, 2)]
+    late = dataclasses.replace(hours[1], time=hours[1].time + 30 * MINUTE)
+    odd = Bars({"AAA": hours[0], "BBB": late}, "1h", "UTC")
+    with pytest.raises(LeakError, match=r"of 4h, BBB.*closes after the row does"):
+        vd.build_basket(odd, ["log_return"], {"1d": 2}, "4h")

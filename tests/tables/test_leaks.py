@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.tables.price_data import MINUTE, gappy_bars
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import LeakError
-from velodrome.tables import build_market, check_leaks, leaks, recipe
+from velodrome.tables import build_market, check_leaks, instruments, leaks, prepare, stretches
 from velodrome.tables.features.families import DEFAULT_FEATURES
 
 
@@ -137,7 +137,7 @@ def open_time_alignment(window, execution):
 
 @pytest.mark.parametrize("without_rule", [False, True])
 def test_a_coarse_bar_that_is_shown_before_it_closed_is_caught(bars, monkeypatch, without_rule):
-    monkeypatch.setattr(recipe, "last_closed_rows", open_time_alignment)
+    monkeypatch.setattr(stretches, "last_closed_rows", open_time_alignment)
     if without_rule:
         monkeypatch.setattr(leaks, "_check_closed", lambda *arguments: None)
     with pytest.raises(LeakError, match="window 15m"):
@@ -145,29 +145,26 @@ def test_a_coarse_bar_that_is_shown_before_it_closed_is_caught(bars, monkeypatch
 
 
 def test_an_unfinished_coarse_bar_is_caught(bars, monkeypatch):
-    honest = recipe.make_timeline
+    honest = instruments.make_timeline
 
-    def hasty(source, choices, timeframe, until=None):
+    def hasty(source, choices, timeframe, until):
         """Keep the last bar although its bin has not ended, and call it closed with its last source bar."""
         if timeframe == choices.source:
-            return honest(source, choices, timeframe)
-        series, _ = recipe.resample(source, timeframe, choices.timezone)
+            return honest(source, choices, timeframe, until)
+        series, _ = instruments.resample(source, timeframe, choices.bars.timezone)
         last = np.append(np.searchsorted(source.time, series.time[1:]), len(source)) - 1
-        return recipe.Timeline(series, series.time + MINUTE, last)
+        return instruments.Timeline(series, series.time + MINUTE, last, series.time + MINUTE)
 
-    monkeypatch.setattr(recipe, "make_timeline", hasty)
-    monkeypatch.setattr(recipe, "last_closed_rows", open_time_alignment)
+    monkeypatch.setattr(instruments, "make_timeline", hasty)
+    monkeypatch.setattr(stretches, "last_closed_rows", open_time_alignment)
     assert not check_leaks(bars, ["close"], {"1m": 4, "15m": 2}).passed
 
 
 def test_a_scaler_that_is_fitted_on_everything_is_caught(bars, monkeypatch):
-    from velodrome.tables import draft
+    def everything(made, spans, train, index, length):
+        return {each.symbols[0]: each.windows[index].values[60:, 0] for each in made}
 
-    def everything(instruments, choices, first, train):
-        return [[each.windows[index].values[60:] for each in instruments] for index in range(len(choices.windows))]
-
-    for module in (draft, leaks):
-        monkeypatch.setattr(module, "training_rows", everything)
+    monkeypatch.setattr(prepare, "training_rows", everything)
     report = check_leaks(bars, ["rsi_14"], 4)
     assert [(leak.kind, leak.feature) for leak in report.findings] == [("scaler", "rsi_14")]
 
@@ -209,7 +206,7 @@ def test_the_report_can_be_shown(bars):
 
 
 def test_many_findings_are_counted():
-    finding = leaks.Leak("feature", "f", "1m", "A", 1, 2, "now", "differs")
+    finding = leaks.Leak("feature", "f", "1m", "A", "differs", 1, 2, "now")
     with pytest.raises(LeakError, match="and 3 more"):
         leaks.LeakReport((finding,) * 11, 1, ()).raise_if_any()
 

@@ -12,7 +12,7 @@ from tests.tables.price_data import MINUTE, gappy_bars, with_series
 from velodrome.errors import ConfigError
 from velodrome.tables import build_market
 from velodrome.tables.leaks import altered_after
-from velodrome.tables.scaling import Scaler, centre_and_scale, fit
+from velodrome.tables.scaling import Scaler, centre_and_scale
 from velodrome.tables.windows import window_at
 
 FEATURES = ["log_return", "rsi_5", "volume"]
@@ -132,6 +132,6 @@ def test_warm_up_rows_are_zero_and_never_shown():
 
 
 def test_fit_takes_rows_by_instrument():
-    rows = [np.array([[0.0], [2.0]]), np.array([[10.0], [30.0]])]
-    assert fit("minmax", "1m", ("x",), ("A", "B"), rows, per_instrument=True).centre.tolist() == [[1.0], [20.0]]
-    assert fit("minmax", "1m", ("x",), ("A", "B"), rows).centre.tolist() == [[15.0]]
+    rows = {"A": np.array([[0.0], [2.0]]), "B": np.array([[10.0], [30.0]])}
+    assert Scaler("1m", "minmax", ("x",), ("A", "B")).fit(rows).centre.tolist() == [[1.0], [20.0]]
+    assert Scaler("1m", "minmax", ("x",)).fit(rows).centre.tolist() == [[15.0]]

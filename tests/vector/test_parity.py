@@ -1,6 +1,6 @@
 """Plain Python and compiled code agree to the bit on trading worlds, markets and actions that Hypothesis draws.
 
-Numbers and modes are values at run time: nothing is compiled anew for an example.
+Numbers and modes are values at run time: nothing is compiled again for an example.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import velodrome as vd
 from tests.markets import small_market
 from tests.vector.scenarios import Scenario, assert_identical, record, trading
-from velodrome.envs.parameters import number_names
+from velodrome.envs.parameters import ranged_names
 from velodrome.envs.trading.config import TradingConfig
 
 # Every numeric parameter in the range in which it does something: (low, high, whether it is a whole number).
@@ -100,7 +100,7 @@ def assert_parity(scenario: Scenario) -> None:
 
 
 def test_every_numeric_parameter_is_drawn():
-    assert set(NUMBERS) == set(number_names(TradingConfig))
+    assert set(NUMBERS) == set(ranged_names(TradingConfig))
 
 
 @settings(max_examples=45)

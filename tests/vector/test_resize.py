@@ -22,8 +22,9 @@ from tests.vector import resizing
 from velodrome.envs import _template
 from velodrome.envs.contract import Int64
 from velodrome.errors import ConfigError
+from velodrome.vector.compile.cpu_loops import compiled_functions
 from velodrome.vector.cuda import unavailable_reason
-from velodrome.vector.native import SMALLEST_PARALLEL_BATCH, compiled_functions
+from velodrome.vector.native import SMALLEST_PARALLEL_BATCH
 
 NO_DEVICE = unavailable_reason()
 
@@ -108,7 +109,7 @@ def test_a_batch_says_its_backend(backend):
     assert vd.make_vec("template", 2, backend=backend).backend == backend
 
 
-def test_nothing_is_compiled_anew():
+def test_nothing_is_compiled_again():
     envs = vd.make_vec("trading", 4, market=small_market(), episode_length=5, threads=1)
     envs.reset(seed=0)
     envs.step(np.zeros(4, np.int64))

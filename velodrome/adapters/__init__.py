@@ -1,6 +1,7 @@
 """The same environments for other libraries: Stable-Baselines3, TorchRL, and any Gymnasium vector environment in.
 
-`to_sb3` and `to_torchrl` import the library that they are for when they are called, not before.
+`to_sb3` and `to_torchrl` import the library that they are for when they are called, not before. Read `episode_ends`,
+`gymnasium`, `library_class`, `sb3`, `tensor_episodes`, `torchrl`.
 """
 
 from velodrome.adapters.gymnasium import from_gymnasium

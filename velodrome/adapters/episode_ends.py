@@ -1,4 +1,4 @@
-"""What a vector environment says about single environments, taken apart: infos by row, and last observations."""
+"""What a vector environment says about single environments: infos by row, and last observations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.vector.space_arrays import map_nested
+from velodrome.vector.space_arrays import map_nested, on_host
 
-# Keys of infos that tell of the episode that ended in this step.
+# Keys of infos that describe the episode that ended in this step.
 FINAL_KEYS = ("final_obs", "final_info")
 
 
 def is_mask(key: str, infos: dict[str, Any]) -> bool:
-    """Tell whether a key of vector infos is the mask of another key."""
+    """Return whether a key of vector infos is the mask of another key."""
     return key.startswith("_") and key[1:] in infos
 
 
@@ -34,15 +34,10 @@ def take_apart(infos: dict[str, Any], rows: NDArray[np.int64]) -> dict[int, dict
     return found
 
 
-def on_host(value: Any) -> NDArray:
-    """Return an array, or a tensor of any device, as a NumPy array; that of a tensor is a copy."""
-    return value.detach().to("cpu", copy=True).numpy() if hasattr(value, "detach") else np.asarray(value)
-
-
 def last_observations(infos: dict[str, Any], rows: NDArray[np.int64]) -> list[Any]:
     """Return copies of the last observations of the episodes that ended in these rows.
 
-    Gymnasium has them one by one in an array of objects, rule environments as arrays over all environments.
+    Gymnasium gives them one by one in an array of objects, rule environments as arrays over all environments.
     """
     final = infos["final_obs"]
     if isinstance(final, np.ndarray) and final.dtype == object:

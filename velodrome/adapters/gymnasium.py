@@ -1,4 +1,4 @@
-"""Any Gymnasium vector environment in: with the next episode begun in the step that ends one, as learners need it."""
+"""Any Gymnasium vector environment in, made to begin the next episode in the step that ends one, as learners need."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.infos import add_info
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import flat_leaves, take_rows
-from velodrome.vector.workers.foreign import ForeignVectorEnv
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
-# Classes that reset by mask what they are told to and nothing else.
+# Classes known to reset exactly what a mask names.
 HONOUR_MASKS = (SyncVectorEnv, AsyncVectorEnv, ForeignVectorEnv, RuleVectorEnv)
 SAME_STEP_ADVICE = (
     "Make the environments with vd.make_vec, or with autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP "
@@ -28,13 +28,13 @@ SAME_STEP_ADVICE = (
 def from_gymnasium(vector_env: VectorEnv) -> VectorEnv:
     """Return a vector environment that begins the next episode in the step that ends one.
 
-    One that does so already comes back as it is. Where ended episodes are left to the caller (DISABLED), and where
-    Gymnasium's and Velodrome's own classes would begin the next a step later (NEXT_STEP), they are reset by mask within
+    One that already does so is returned as it is. If ended episodes are left to the caller (DISABLED), or if one of
+    Gymnasium's or Velodrome's own classes would begin the next a step later (NEXT_STEP), they are reset by mask within
     the step, and the infos are those that Gymnasium gives with SAME_STEP. Anything else is refused.
     """
     if not isinstance(vector_env, VectorEnv):
         raise ConfigError(
-            f"received {type(vector_env).__name__}, which is no gymnasium.vector.VectorEnv; vd.make_vec makes one of "
+            f"received {type(vector_env).__name__}, which is no gymnasium.vector.VectorEnv; vd.make_vec makes one from "
             f"an environment's name, class or maker."
         )
     mode = vector_env.metadata.get("autoreset_mode")
@@ -65,7 +65,7 @@ def from_gymnasium(vector_env: VectorEnv) -> VectorEnv:
 
 
 class SameStepVectorEnv(VectorWrapper):
-    """Begins the next episodes in the step that ended one, by resetting those environments by mask."""
+    """Begins the next episode in the step that ended one, by resetting those environments by mask."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
@@ -78,7 +78,7 @@ class SameStepVectorEnv(VectorWrapper):
         if not ended.any():
             return observations, rewards, terminated, truncated, infos
         last = [deepcopy(row) for row in iterate(self.env.observation_space, observations)]
-        # They may be views that the reset clears.
+        # The reset may clear them if they are views.
         rewards, terminated, truncated = np.array(rewards), np.array(terminated), np.array(truncated)
         observations, reset_infos = reset_rows(self.env, ended, observations)
         merged = self._merge(ended, last, infos, reset_infos)
@@ -100,9 +100,9 @@ class SameStepVectorEnv(VectorWrapper):
 
 
 def reset_rows(envs: VectorEnv, rows: NDArray[np.bool_], observations: Any) -> tuple[Any, dict[str, Any]]:
-    """Begin new episodes of some environments; refuse a vector environment that resets others along with them.
+    """Begin new episodes of some environments; refuse a vector environment that resets others too.
 
-    `observations` are the current ones, which those of the other environments must stay.
+    `observations` are the current ones; those of the other environments must not change.
     """
     known = isinstance(envs, HONOUR_MASKS)
     kept = None if known else take_rows(observations, ~rows)

@@ -16,13 +16,14 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, on_host, take_apart
+from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, take_apart
 from velodrome.adapters.gymnasium import from_gymnasium
+from velodrome.adapters.library_class import with_base
 from velodrome.envs.contract import state_columns
-from velodrome.errors import BackendError, ConfigError, MissingDependencyError, VelodromeError, did_you_mean
+from velodrome.errors import BackendError, ConfigError, VelodromeError, did_you_mean
 from velodrome.vector.rule_env import RuleVectorEnv
-from velodrome.vector.space_arrays import map_nested
-from velodrome.vector.workers.foreign import ForeignVectorEnv
+from velodrome.vector.space_arrays import map_nested, on_host
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -30,21 +31,21 @@ if TYPE_CHECKING:
 else:
     VecEnv = object  # the class that `vec_env_class` makes has the real one as its second base
 
-# Of a row that ended: keys beside `final_info` that tell of the episode that ended, not of the one that began.
+# Keys besides `final_info` that describe the episode that ended in a row, not the one that began.
 ENDED_KEYS = ("statistics", "episode", "fault")
 PLAIN = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class NoAttributeError(VelodromeError, AttributeError):
-    """An attribute or a method that environments do not have."""
+    """Environments do not have this attribute or method."""
 
 
 def to_sb3(envs: VectorEnv, *, monitor: bool = True) -> VelodromeVecEnv:
     """Return environments as a `VecEnv` of Stable-Baselines3.
 
     envs: what `vd.make_vec` returns, or any Gymnasium vector environment that `from_gymnasium` takes. Those of the
-        cuda backend work too, but everything is copied to the host in every step: that is what SB3 reads.
-    monitor: at the end of an episode add what SB3 logs, {"r": return, "l": length, "t": seconds} as "episode".
+        cuda backend work too, but every step copies everything to the host, because SB3 reads it there.
+    monitor: at the end of an episode add what SB3 logs as "episode": {"r": return, "l": length, "t": seconds}.
     """
     return vec_env_class()(envs, monitor=monitor)
 
@@ -52,14 +53,7 @@ def to_sb3(envs: VectorEnv, *, monitor: bool = True) -> VelodromeVecEnv:
 @functools.cache
 def vec_env_class() -> type[VelodromeVecEnv]:
     """Return the class of what `to_sb3` returns; imports Stable-Baselines3."""
-    try:
-        from stable_baselines3.common.vec_env import VecEnv
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"to_sb3 needs Stable-Baselines3, which cannot be imported ({error}): pip install 'velodrome[sb3]'."
-        ) from error
-    names = {"__doc__": VelodromeVecEnv.__doc__, "__module__": __name__}
-    return type("VelodromeVecEnv", (VelodromeVecEnv, VecEnv), names)
+    return with_base(VelodromeVecEnv, "stable_baselines3.common.vec_env", "VecEnv", "Stable-Baselines3", "to_sb3")
 
 
 class VelodromeVecEnv(VecEnv):
@@ -67,7 +61,7 @@ class VelodromeVecEnv(VecEnv):
 
     Rewards are float32 and `dones` is terminated or truncated. Where an episode ended, the info has
     "terminal_observation", "TimeLimit.truncated" (cut off, but not terminated), "episode" if monitored, and the rule's
-    "statistics" or what the environment itself said in that step; elsewhere it is what the environment said, or empty.
+    "statistics" or the environment's own info of that step. Elsewhere it is the environment's own info, or empty.
     """
 
     def __init__(self, envs: VectorEnv, *, monitor: bool = True) -> None:
@@ -78,7 +72,7 @@ class VelodromeVecEnv(VecEnv):
         self.spec = envs.spec
         self._base = envs.unwrapped
         self._rule = self._base if isinstance(self._base, RuleVectorEnv) else None
-        # A rule keeps its own sums, unless a wrapper changes its rewards; those of other environments are kept here.
+        # A rule keeps its own sums, but a wrapper may change its rewards; all other sums are kept here.
         self._summed_by_rule = isinstance(envs, RuleVectorEnv) and {"reward", "length"} <= set(envs.world.statistics)
         self._returns = np.zeros(envs.num_envs, np.float64)
         self._lengths = np.zeros(envs.num_envs, np.int64)
@@ -90,7 +84,7 @@ class VelodromeVecEnv(VecEnv):
     # Episodes
 
     def reset(self) -> Any:
-        """Begin new episodes of all environments, with the seed and options that were set for it."""
+        """Begin new episodes of all environments, with the seed and options that were set before."""
         self._check_size()
         observations, infos = self.envs.reset(seed=self._seed, options=self._reset_choices())
         self._seed = None
@@ -101,7 +95,7 @@ class VelodromeVecEnv(VecEnv):
         return self._copied(observations)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Choose the seed of the next reset(), which is then that of `envs.reset(seed=seed)`."""
+        """Choose the seed of the next reset(), which is passed to `envs.reset(seed=seed)`."""
         seeds = super().seed(seed)
         self._seed = seeds[0]
         return seeds
@@ -149,7 +143,7 @@ class VelodromeVecEnv(VecEnv):
         return self._copied(observations), np.array(rewards, np.float32), dones, row_infos
 
     def _row_infos(self, infos: dict[str, Any], ended: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Return an info for each environment; they are new in every step, because SB3's wrappers write into them."""
+        """Return an info for each environment, new in every step, because SB3's wrappers write into them."""
         if self.envs is self._rule:
             rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
             if len(ended):
@@ -162,7 +156,7 @@ class VelodromeVecEnv(VecEnv):
         if len(ended):
             final = take_apart({"info": infos.get("final_info", {})}, ended)
             for row in ended.tolist():
-                # What else is said of such a row is of the episode that began in this step.
+                # Everything else about such a row belongs to the episode that began in this step.
                 begun, info = rows[row], dict(final[row]["info"])
                 info |= {key: begun.pop(key) for key in ENDED_KEYS if key in begun}
                 self.reset_infos[row], rows[row] = begun, info
@@ -195,7 +189,7 @@ class VelodromeVecEnv(VecEnv):
         return [range(self.num_envs)[index] for index in self._get_indices(indices)]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return an attribute of environments; those of a rule have the columns of their state, and what all share."""
+        """Return an attribute of environments; those of a rule have the columns of their state too."""
         rows = self._rows(indices)
         if self._rule is not None and attr_name in state_columns(self._rule.world.state_type):
             values = self._rule.column(attr_name)
@@ -228,7 +222,7 @@ class VelodromeVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list:
-        """Call a method of environments; rule environments have `render` alone."""
+        """Call a method of environments; rule environments have only `render`."""
         rows = self._rows(indices)
         if self._rule is not None:
             if method_name != "render":
@@ -248,9 +242,9 @@ class VelodromeVecEnv(VecEnv):
         return list(self._of_environments("call")(method_name, *method_args, **method_kwargs))
 
     def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
-        """Tell whether environments are wrapped; wrappers within other processes are not seen.
+        """Return whether environments are wrapped; wrappers in other processes are not seen.
 
-        With `monitor` they count as wrapped with SB3's Monitor: the infos say what it would.
+        With `monitor` they count as wrapped with SB3's Monitor, because the infos say what it would.
         """
         from stable_baselines3.common.env_util import is_wrapped
         from stable_baselines3.common.monitor import Monitor

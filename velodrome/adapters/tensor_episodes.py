@@ -1,8 +1,9 @@
-"""Vector environments in terms of torch tensors: on the host, and on a device from which nothing is read back."""
+"""Vector environments as torch tensors: on the host, or on a device from which nothing is read back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -19,7 +20,7 @@ OUTSIDE = "an action lies outside its space; clip or mask the policy's output (c
 
 
 class Stepped(NamedTuple):
-    """What a step gave, one row per environment; `observations` are the last ones where an episode ended."""
+    """What a step returned, one row per environment; where an episode ended, `observations` has its last one."""
 
     observations: Any
     rewards: Tensor  # [n] float32
@@ -27,34 +28,41 @@ class Stepped(NamedTuple):
     truncated: Tensor  # [n] bool
 
 
-class Episodes(Protocol):
-    """Vector environments in terms of tensors; what is returned is the caller's to keep."""
+class Episodes(ABC):
+    """Vector environments as tensors; the caller may keep what is returned."""
 
-    def begin(self, seed: int | None) -> None:
-        """Begin new episodes of all environments."""
-
-    def step(self, actions: Tensor) -> Stepped:
-        """Step all environments."""
-
-    def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where that just happened because the last one ended."""
-
-    def observations(self) -> Any:
-        """Return the observations that the next step starts from."""
-
-
-class HostEpisodes:
-    """Environments that take and give NumPy arrays: all but those of the cuda backend."""
-
-    def __init__(self, envs: VectorEnv) -> None:
+    def __init__(self, envs: VectorEnv, begun: Any) -> None:
         self.envs = envs
         self._seen: Any = None  # what the environments returned last; views that their next step overwrites
-        self._begun = np.zeros(envs.num_envs, bool)  # because the last episode ended in the last step
+        self._begun = begun  # [n] bool: the last episode ended in the last step, so the next has begun
 
     def begin(self, seed: int | None) -> None:
         """Begin new episodes of all environments."""
         self._seen, _ = self.envs.reset(seed=seed)
-        self._begun = np.zeros(self.envs.num_envs, bool)
+        self.settle()
+
+    def settle(self) -> None:
+        """Accept the episodes that began in the last step, as `restart` of exactly these rows would."""
+        self._begun = self._begun & False
+
+    @abstractmethod
+    def step(self, actions: Tensor) -> Stepped:
+        """Step all environments."""
+
+    @abstractmethod
+    def restart(self, rows: Tensor) -> None:
+        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
+
+    @abstractmethod
+    def observations(self) -> Any:
+        """Return the observations that the next step starts from."""
+
+
+class HostEpisodes(Episodes):
+    """Environments that take and return NumPy arrays: all but those of the cuda backend."""
+
+    def __init__(self, envs: VectorEnv) -> None:
+        super().__init__(envs, np.zeros(envs.num_envs, bool))
 
     def step(self, actions: Tensor) -> Stepped:
         """Step all environments."""
@@ -79,7 +87,7 @@ class HostEpisodes:
         )
 
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where that just happened because the last one ended."""
+        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
         chosen = rows.detach().cpu().numpy()
         still = chosen & ~self._begun
         if still.any():
@@ -93,29 +101,21 @@ class HostEpisodes:
         return map_nested(lambda part: torch.from_numpy(np.array(part)), self._seen)
 
 
-class DeviceEpisodes:
-    """Environments of the cuda backend. Nothing here asks the device for a value, which would wait for it."""
+class DeviceEpisodes(Episodes):
+    """Environments of the cuda backend. Nothing here reads a value back, which would wait for the device."""
 
     def __init__(self, envs: VectorEnv, rule: Any) -> None:
         import torch
 
-        self.envs, self.rule = envs, rule
-        self._wrapped = envs is not rule
         self.device = rule.buffers.out.rewards.device
-        self._seen: Any = None
-        self._begun = torch.zeros(envs.num_envs, dtype=torch.bool, device=self.device)
+        super().__init__(envs, torch.zeros(envs.num_envs, dtype=torch.bool, device=self.device))
+        self.rule = rule
+        self._wrapped = envs is not rule
         # The environments' own check reads a flag back in every step; this one stays on the device.
         self._checks = rule.check_actions
         rule.check_actions = False
         low, high = action_bounds(rule.single_action_space)
         self._low, self._high = (torch.as_tensor(bound, device=self.device) for bound in (low, high))
-
-    def begin(self, seed: int | None) -> None:
-        """Begin new episodes of all environments."""
-        import torch
-
-        self._seen, _ = self.envs.reset(seed=seed)
-        self._begun = torch.zeros_like(self._begun)
 
     def step(self, actions: Tensor) -> Stepped:
         """Step all environments."""
@@ -135,14 +135,8 @@ class DeviceEpisodes:
         observations = {key: last(final[key], self._seen[key]) for key in final} if named else last(final, self._seen)
         return Stepped(observations, rewards.clone(), terminated.clone(), truncated.clone())
 
-    def settle(self) -> None:
-        """Take the episodes that began in the last step for asked for: what `restart` of exactly these does."""
-        import torch
-
-        self._begun = torch.zeros_like(self._begun)
-
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where that just happened because the last one ended."""
+        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
         rows = rows.to(self.device)
         still = rows & ~self._begun
         self._begun = self._begun & ~rows
@@ -150,7 +144,7 @@ class DeviceEpisodes:
             begin_on_device(self.rule, still)
             self._seen = self.rule._observations()
         elif bool(still.any()):
-            # A wrapper may change observations: only its own reset() knows the first ones, and it takes no empty mask.
+            # A wrapper may change observations, so its own reset() must give the first ones; it takes no empty mask.
             self._seen, _ = self.envs.reset(options={"reset_mask": still})
 
     def observations(self) -> Any:
@@ -159,7 +153,7 @@ class DeviceEpisodes:
 
 
 def begin_on_device(rule: Any, rows: Tensor) -> None:
-    """Begin episodes in rows, [n] bool on the device, maybe in none; reset() would read its mask on the host."""
+    """Begin episodes in rows, [n] bool on the device, perhaps in none; reset() would read the mask on the host."""
     arguments = (rule._array(rows), rule._memory, rule._tables, rule._params, rule._out)
     rule._launch(rule._kernels.reset, rule._grid, *arguments)
     rule._gather(after_step=False)

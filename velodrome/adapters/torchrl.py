@@ -1,8 +1,8 @@
 """Velodrome's environments for TorchRL: one batched `EnvBase` whose batch is the environments.
 
 A vector environment has begun the next episode when a step returns. TorchRL wants the last observation first, under
-"next", and asks for a reset afterwards: both are there, so such a reset costs a copy and no second start. On the cuda
-backend all of that is kernels on tensors of the device: nothing is read back, not even a flag.
+"next", and then asks for a reset: both are known, so that reset costs a copy and no second start. On the cuda backend
+all of this is kernels on tensors of the device: nothing is read back, not even a flag.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 
 from velodrome.adapters.gymnasium import from_gymnasium
+from velodrome.adapters.library_class import with_base
 from velodrome.adapters.tensor_episodes import DeviceEpisodes, Episodes, HostEpisodes
-from velodrome.errors import BackendError, ConfigError, MissingDependencyError
+from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.rule_env import RuleVectorEnv
 
 if TYPE_CHECKING:
@@ -45,14 +46,7 @@ def to_torchrl(envs: VectorEnv) -> VelodromeEnv:
 @functools.cache
 def env_class() -> type[VelodromeEnv]:
     """Return the class of what `to_torchrl` returns; imports TorchRL."""
-    try:
-        from torchrl.envs import EnvBase
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"to_torchrl needs TorchRL, which cannot be imported ({error}): pip install 'velodrome[torchrl]'."
-        ) from error
-    names = {"__doc__": VelodromeEnv.__doc__, "__module__": __name__}
-    return type("VelodromeEnv", (VelodromeEnv, EnvBase), names)
+    return with_base(VelodromeEnv, "torchrl.envs", "EnvBase", "TorchRL", "to_torchrl")
 
 
 class VelodromeEnv(EnvBase):
@@ -67,7 +61,7 @@ class VelodromeEnv(EnvBase):
         self.envs = envs
         self.episodes: Episodes = episodes
         self._just_seeded = False
-        self._done: tuple[Tensor, int] | None = None  # flags of the last step, and their version: counts changes
+        self._done: tuple[Tensor, int] | None = None  # flags of the last step, and their version, which counts changes
         self._set_specs(size)
         self.is_closed = False
 
@@ -122,7 +116,7 @@ class VelodromeEnv(EnvBase):
         return self._tensordict({**self._as_dict(self.episodes.observations()), **flags})
 
     def maybe_reset(self, tensordict: Any) -> Any:
-        """Begin new episodes where those of a tensordict are done; on a device without reading whether any is."""
+        """Begin new episodes where a tensordict is done; on a device, without reading whether any is."""
         import torch
 
         episodes = self.episodes
@@ -130,7 +124,7 @@ class VelodromeEnv(EnvBase):
             return super().maybe_reset(tensordict)
         done = tensordict.get("done")
         if self._done is not None and done is self._done[0] and done._version == self._done[1]:
-            # Just what the last step returned: these episodes have begun, and two launches are saved.
+            # These are the flags of the last step: the episodes have begun already, and two launches are saved.
             episodes.settle()
         else:
             episodes.restart(done.reshape(self.batch_size))
@@ -143,7 +137,7 @@ class VelodromeEnv(EnvBase):
         return tensordict
 
     def _set_seed(self, seed: int | None) -> None:
-        """Begin new episodes with a seed at once; a reset() that follows returns these."""
+        """Begin new episodes with a seed now; the next reset() returns them."""
         if seed is not None:
             self.episodes.begin(int(seed))
             self._just_seeded, self._done = True, None

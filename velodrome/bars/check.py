@@ -1,4 +1,4 @@
-"""`check_bars`: everything worth knowing about price files before they are trusted, without refusing any."""
+"""`check_bars`: everything worth knowing about price files before you trust them; none is refused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 
 from velodrome.bars.frame import PRICE_COLUMNS, Series
 from velodrome.bars.gaps import find_gaps
-from velodrome.bars.inspection import inspect_bars
-from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, Rows
+from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, SymbolRows
 from velodrome.bars.timeframe import DAY, HOUR, MINUTE, Timeframe, describe_time, infer_timeframe
 
 JUMP = 0.2  # relative change from close to close that is worth a look
@@ -76,6 +75,8 @@ def check_bars(
 
     Data never raises here, nor does a path without data; a wrong argument raises `ConfigError` as in `read_bars`.
     """
+    from velodrome.bars.inspection import inspect_bars
+
     inspection = inspect_bars(path, symbols, timeframe, timezone, day_first)
     findings = list(inspection.findings)
     summaries = []
@@ -86,7 +87,7 @@ def check_bars(
     return BarsReport(str(path), tuple(findings), tuple(summaries))
 
 
-def describe(rows: Rows, series: Series, timezone: str) -> tuple[SymbolSummary, list[Finding]]:
+def describe(rows: SymbolRows, series: Series, timezone: str) -> tuple[SymbolSummary, list[Finding]]:
     """Return a symbol's figures and the notes on them."""
     notes = [note_order(rows), note_volume(rows), *note_missing_extra(rows)]
     size = infer_timeframe(series.time) if len(series) >= 2 else None
@@ -113,44 +114,37 @@ def describe(rows: Rows, series: Series, timezone: str) -> tuple[SymbolSummary, 
     return summary, notes
 
 
-def note_order(rows: Rows) -> Finding:
+def note_order(rows: SymbolRows) -> Finding:
     backwards = np.flatnonzero((np.diff(rows.time) < 0) & rows.timed[1:] & rows.timed[:-1]) + 1
-    if len(backwards) == 0:
-        return Finding(OK, "order of time", rows.symbol)
-    newest_first = len(backwards) == len(rows) - 1
-    message = "the newest row comes first" if newest_first else "the row is older than the one before"
+    message = "the row is older than the one before"
+    if len(backwards) == len(rows) - 1:
+        backwards, message = backwards[:1], "the newest row comes first"
     advice = "Rows are sorted when read; nothing to do."
-    count = 1 if newest_first else len(backwards)
-    return rows.find(NOTE, "order of time", int(backwards[0]), "time", count, message, advice)
+    return rows.found(NOTE, "order of time", backwards, "time", lambda row: message, advice)
 
 
-def note_volume(rows: Rows) -> Finding:
+def note_volume(rows: SymbolRows) -> Finding:
     if not rows.has_volume:
         advice = "Volumes are read as zero; features that use them will be constant."
         file = str(rows.tables[0].file)
         return Finding(NOTE, "volume", rows.symbol, 1, file, message="there is no volume column", advice=advice)
-    empty = rows.values["volume"] == 0
-    if not empty.any():
-        return Finding(OK, "volume", rows.symbol)
-    message = f"volume is zero in {empty.mean():.1%} of the rows"
+    empty = np.flatnonzero(rows.values["volume"] == 0)
+    message = f"volume is zero in {len(empty) / max(len(rows), 1):.1%} of the rows"
     advice = "No trade could have been made in such a bar; leave them out if they are many."
-    return rows.find(NOTE, "volume", int(np.argmax(empty)), "volume", int(empty.sum()), message, advice)
+    return rows.found(NOTE, "volume", empty, "volume", lambda row: message, advice)
 
 
-def note_missing_extra(rows: Rows) -> list[Finding]:
-    findings = []
-    for name, values in rows.values.items():
-        missing = np.isnan(values)
-        if name in (*PRICE_COLUMNS, "volume") or not missing.any():
-            continue
-        message, advice = f"{name} is missing", "It is kept as NaN; fill it before it becomes a feature."
-        row = int(np.argmax(missing))
-        findings.append(rows.find(NOTE, "missing value", row, name, int(missing.sum()), message, advice))
-    return findings
+def note_missing_extra(rows: SymbolRows) -> list[Finding]:
+    advice = "It is kept as NaN; fill it before it becomes a feature."
+    return [
+        rows.finding(NOTE, "missing value", int(missing[0]), name, f"{name} is missing", advice, len(missing))
+        for name, values in rows.values.items()
+        if name not in (*PRICE_COLUMNS, "volume") and len(missing := np.flatnonzero(np.isnan(values)))
+    ]
 
 
 def summarise_gaps(
-    rows: Rows, series: Series, size: Timeframe, timezone: str
+    rows: SymbolRows, series: Series, size: Timeframe, timezone: str
 ) -> tuple[int, int, tuple[GapExample, ...], Finding]:
     """Return the missing bars, the session breaks, the longest gaps, and a note at the longest."""
     gaps = find_gaps(series.time, size, timezone)
@@ -172,11 +166,11 @@ def summarise_gaps(
     )
     advice = "Fill short gaps from another source, or let windows end at long ones; single days may be holidays."
     row = first_row_at(rows, series.time[gaps.before[longest[0]]])
-    note = rows.find(NOTE, "gaps", row, "time", len(gaps.before), message, advice)
+    note = rows.finding(NOTE, "gaps", row, "time", message, advice, len(gaps.before))
     return missing, gaps.session_breaks, examples, note
 
 
-def note_jumps(rows: Rows, series: Series) -> Finding:
+def note_jumps(rows: SymbolRows, series: Series) -> Finding:
     with np.errstate(divide="ignore", invalid="ignore"):
         change = series.close[1:] / series.close[:-1] - 1
     jumps = np.flatnonzero(np.abs(change) > JUMP)
@@ -189,10 +183,10 @@ def note_jumps(rows: Rows, series: Series) -> Finding:
         f"by {change[largest]:+.1%} at {describe_time(series.time[largest + 1])} UTC"
     )
     advice = "Look for a split, a contract change or a wrong price; adjusted prices avoid the first two."
-    return rows.find(NOTE, "jumps", row, "close", len(jumps), message, advice)
+    return rows.finding(NOTE, "jumps", row, "close", message, advice, len(jumps))
 
 
-def note_flat(rows: Rows, series: Series) -> Finding:
+def note_flat(rows: SymbolRows, series: Series) -> Finding:
     """Stretches in which every price equals the close before them."""
     still = (series.high[1:] == series.low[1:]) & (series.close[1:] == series.close[:-1])
     edges = np.flatnonzero(np.diff(np.r_[False, still, False].astype(np.int8)))
@@ -207,10 +201,11 @@ def note_flat(rows: Rows, series: Series) -> Finding:
         f"from {describe_time(start)} UTC"
     )
     advice = "Gaps may have been filled forward, or trading was halted; leave the stretch out if so."
-    return rows.find(NOTE, "flat stretches", first_row_at(rows, start), "close", int(long.sum()), message, advice)
+    row = first_row_at(rows, start)
+    return rows.finding(NOTE, "flat stretches", row, "close", message, advice, int(long.sum()))
 
 
-def first_row_at(rows: Rows, time: np.int64) -> int:
+def first_row_at(rows: SymbolRows, time: np.int64) -> int:
     return int(np.argmax((rows.time == time) & rows.timed))
 
 

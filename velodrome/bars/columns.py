@@ -15,13 +15,11 @@ PRICE_SPELLINGS = {
     "low": ("low", "l", "lowprice", "lowbid", "bidlow"),
     "close": ("close", "c", "closeprice", "closelast", "closebid", "bidclose"),
 }
-# fmt: off
 TIME_SPELLINGS = (
-    "datetime", "timestamp", "dateandtime", "opentime", "opentimestamp", "gmttime", "utctime", "timeutc", "utc",
-    "datetimeutc", "localtime", "starttime", "timeperiodstart", "begin", "date", "time", "dateutc", "dtyyyymmdd", "day",
-    "dt", "ts", "t", "unix", "unixtime", "unixtimestamp", "epoch",
+    *("datetime", "timestamp", "dateandtime", "opentime", "opentimestamp", "gmttime", "utctime", "timeutc", "utc"),
+    *("datetimeutc", "localtime", "starttime", "timeperiodstart", "begin", "date", "time", "dateutc", "dtyyyymmdd"),
+    *("day", "dt", "ts", "t", "unix", "unixtime", "unixtimestamp", "epoch"),
 )
-# fmt: on
 DATE_SPELLINGS = ("date", "dtyyyymmdd", "day")
 SYMBOL_SPELLINGS = ("symbol", "ticker", "tic", "pair", "currencypair", "instrument", "sym", "asset", "secid", "code")
 VOLUME_SPELLINGS = ("volume", "vol", "v", "volumebase", "basevolume", "realvolume")

@@ -21,7 +21,7 @@ LARGEST_VOLATILITY = 0.1  # up to which the expansion below is good to a few per
 GOLDEN = (5**0.5 - 1) / 2
 DRAWS = 600_000  # means that are drawn, times the number of instruments
 FEWEST_DRAWS = 4_000
-CLOSE_ENOUGH = 1e-5  # of the volatility: by so much at most the weights of a draw miss their best
+CLOSE_ENOUGH = 1e-5  # of the volatility: the most by which the weights of a draw may miss their best
 MOST_EXCHANGES = 5_000
 
 
@@ -52,7 +52,7 @@ def portfolio_optimum(instruments: int, volatility: float, drift: float, phi: fl
     second order in r that is w·(m + diag(S)/2) − w·S·w/2 with S the covariance of the noise, which is maximised
     exactly; the expansion is exact for one instrument alone. m has the stationary distribution N(drift, phi²/(1 − phi²)
     S), over which the mean is taken by draws of a fixed seed in pairs around the drift. At a volatility of 0.01 the
-    result is good to about 0.5 %, most of it from the draws; above 0.1 the expansion no longer holds: None.
+    result is good to about 0.5 %; the draws cause most of that error. Above 0.1 the expansion no longer holds: None.
     """
     if volatility > LARGEST_VOLATILITY:
         return None
@@ -71,8 +71,8 @@ def best_weights(gain: NDArray[np.float64], risk: NDArray[np.float64], tolerance
     """Return the weights [N, K], each at least 0 and together at most 1, that maximise w·gain − w·risk·w/2.
 
     Weight is moved from the holding with the lowest marginal value to the place with the highest, as far as that pays,
-    until no two differ by more than the tolerance: by so much at most the result is below the best. Cash is a place
-    with no gain and no risk.
+    until no two differ by more than the tolerance, which is then the most that the result can be below the best. Cash
+    is a place with no gain and no risk.
     """
     count, instruments = gain.shape
     gain = np.column_stack([gain, np.zeros(count)])

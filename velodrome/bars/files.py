@@ -14,22 +14,20 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.bars.columns import count_price_names
 from velodrome.errors import DataError, did_you_mean
 
-if TYPE_CHECKING:
-    import polars as pl
-
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
 SEPARATORS = (",", ";", "\t")
-PREAMBLE_LINES = 30  # a header further down than this is not looked for
+PREAMBLE_LINES = 30  # no header is looked for further down
 PREAMBLE_BYTES = 1 << 16
 
 
@@ -98,8 +96,6 @@ def read_table(file: Path) -> Table:
 
 
 def read_parquet(file: Path) -> Table:
-    import polars as pl
-
     try:
         frame = pl.read_parquet(file)
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -108,8 +104,6 @@ def read_parquet(file: Path) -> Table:
 
 
 def read_text(file: Path) -> Table:
-    import polars as pl
-
     content = file_bytes(file)
     if not content.strip():
         raise DataError(f"{file}: the file is empty. Check that the export finished, or remove the file.")

@@ -57,16 +57,8 @@ class Series:
 
     def slice(self, begin: int, end: int) -> Series:
         """Return the bars begin … end − 1."""
-        extra = {name: column[begin:end] for name, column in self.extra.items()}
-        return Series(
-            self.time[begin:end],
-            self.open[begin:end],
-            self.high[begin:end],
-            self.low[begin:end],
-            self.close[begin:end],
-            self.volume[begin:end],
-            extra,
-        )
+        own = {name: getattr(self, name)[begin:end] for name in ("time", *PRICE_COLUMNS, "volume")}
+        return Series(**own, extra={name: column[begin:end] for name, column in self.extra.items()})
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class Bars:
     timezone: str = "UTC"  # where days and sessions begin; times themselves are UTC
     source: str = ""  # file, folder or generator that they came from
     optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
-    optimum_of: Literal["instrument", "portfolio"] = "instrument"  # what has it: each by itself, or all in one account
+    optimum_of: Literal["instrument", "portfolio"] = "instrument"  # of each instrument by itself, or of one account
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "series", MappingProxyType(dict(self.series)))

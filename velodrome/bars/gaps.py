@@ -1,4 +1,4 @@
-"""Missing bars, told apart from nights and weekends in which the market is closed."""
+"""Missing bars, as opposed to nights and weekends on which the market is closed."""
 
 from __future__ import annotations
 

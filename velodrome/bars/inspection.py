@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.bars.columns import ColumnMap, map_columns
 from velodrome.bars.files import Table, find_files, read_table
 from velodrome.bars.frame import PRICE_COLUMNS, Bars, Series
 from velodrome.bars.numbers import ParsedNumbers, parse_numbers
-from velodrome.bars.rules import NOTE, REFUSED, Finding, Rows, clean_series, judge_rows
+from velodrome.bars.rules import NOTE, REFUSED, Finding, SymbolRows, clean_series, judge_rows
 from velodrome.bars.timeframe import Timeframe, check_timezone, infer_timeframe, parse_timeframe, resample
 from velodrome.bars.times import join_date_and_clock, parse_times
 from velodrome.errors import ConfigError, DataError, did_you_mean
@@ -24,17 +25,13 @@ class Inspection:
     """What was found at a path, and the bars if nothing is refused."""
 
     findings: tuple[Finding, ...]
-    rows: Mapping[str, Rows]  # by symbol, as the files hold them
+    rows: Mapping[str, SymbolRows]  # by symbol, as the files hold them
     series: Mapping[str, Series]  # by symbol, cleaned as far as the faults allow, before resampling
     bars: Bars | None  # None: at least one finding is a refusal
 
 
 def inspect_bars(
-    path: str | Path,
-    symbols: str | Sequence[str] | None = None,
-    timeframe: str | None = None,
-    timezone: str = "UTC",
-    day_first: bool | None = None,
+    path: str | Path, symbols: str | Sequence[str] | None, timeframe: str | None, timezone: str, day_first: bool | None
 ) -> Inspection:
     """Read everything at the path and judge it. Only a wrong argument raises (`ConfigError`); data never does."""
     wanted = parse_timeframe(timeframe) if timeframe is not None else None
@@ -48,7 +45,7 @@ def inspect_bars(
         return Inspection((file_refusal(error, str(path)),), {}, {}, None)
 
     findings: list[Finding] = []
-    parts: dict[str, list[Rows]] = {}
+    parts: dict[str, list[SymbolRows]] = {}
     for file in files:
         try:
             for part in read_rows(file, timezone, day_first, findings):
@@ -72,7 +69,7 @@ def inspect_bars(
         findings.extend(judge_rows(symbol_rows))
     series = {symbol: clean_series(symbol_rows) for symbol, symbol_rows in rows.items()}
     for symbol, bars in series.items():
-        if len(bars) < 2 and rows[symbol].timed.all():  # where times are unreadable, that is the finding
+        if len(bars) < 2 and rows[symbol].timed.all():  # unreadable times are a finding already
             findings.append(too_short(symbol, bars, rows[symbol]))
     if any(finding.severity == REFUSED for finding in findings):
         return Inspection(tuple(findings), rows, series, None)
@@ -90,14 +87,14 @@ def file_refusal(error: DataError, file: str, rule: str = "unreadable file") -> 
     return Finding(REFUSED, rule, "", 1, message=str(error).removeprefix(f"{file}: ").rstrip("."), file=file)
 
 
-def too_short(symbol: str, series: Series, rows: Rows) -> Finding:
+def too_short(symbol: str, series: Series, rows: SymbolRows) -> Finding:
     file = str(rows.tables[0].file)
     message = f"{symbol} has {len(series)} bar{'' if len(series) == 1 else 's'}; at least 2 are needed"
     advice = "Add bars or leave the symbol out."
     return Finding(REFUSED, "too few bars", symbol, 1, file, message=message, advice=advice)
 
 
-def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[Finding]) -> list[Rows]:
+def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[Finding]) -> list[SymbolRows]:
     """Return the file's rows by symbol; notes on the file's columns are added to the findings."""
     table = read_table(file)
     columns = map_columns(table.frame.columns, str(file))
@@ -126,7 +123,7 @@ def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[
             moments = together
     times = parse_times(moments, "UTC" if columns.time_is_utc else timezone, day_first)
 
-    everything = Rows(
+    everything = SymbolRows(
         table.stem,
         [table],
         np.zeros(len(table.frame), np.int64),
@@ -156,10 +153,8 @@ def choose_volume(table: Table, columns: ColumnMap) -> tuple[str | None, dict[st
     return columns.tick_volume, others
 
 
-def split_symbols(rows: Rows, table: Table, columns: ColumnMap) -> list[Rows]:
+def split_symbols(rows: SymbolRows, table: Table, columns: ColumnMap) -> list[SymbolRows]:
     """Return the rows by the value of the symbol column, if the file has one."""
-    import polars as pl
-
     if columns.symbol is None:
         return [rows]
     symbol = table.frame[columns.symbol].cast(pl.String).str.strip_chars()
@@ -174,7 +169,7 @@ def split_symbols(rows: Rows, table: Table, columns: ColumnMap) -> list[Rows]:
     return [replace(chosen(rows, np.flatnonzero(values == name)), symbol=name) for name in unique]
 
 
-def chosen(rows: Rows, keep: NDArray[np.int64]) -> Rows:
+def chosen(rows: SymbolRows, keep: NDArray[np.int64]) -> SymbolRows:
     """Return some of the rows."""
     return replace(
         rows,
@@ -186,17 +181,17 @@ def chosen(rows: Rows, keep: NDArray[np.int64]) -> Rows:
     )
 
 
-def joined(parts: list[Rows]) -> Rows:
+def joined(parts: list[SymbolRows]) -> SymbolRows:
     """Return one symbol's rows of several files together; a column that one of them lacks is NaN there."""
     if len(parts) == 1:
         return parts[0]
     names = dict.fromkeys(name for part in parts for name in part.values)
     reasons = dict.fromkeys(reason for part in parts for reason in part.time_faults)
 
-    def absent(part: Rows) -> NDArray[np.bool_]:
+    def absent(part: SymbolRows) -> NDArray[np.bool_]:
         return np.zeros(len(part), np.bool_)
 
-    return Rows(
+    return SymbolRows(
         parts[0].symbol,
         [table for part in parts for table in part.tables],
         np.concatenate([np.full(len(part), number) for number, part in enumerate(parts)]),

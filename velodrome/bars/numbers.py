@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MISSING_SPELLINGS = ("", "nan", "null", "none", "na", "n/a", "#n/a", "<na>", "-", ".")
 THOUSANDS_COMMAS = r"^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$"  # 1,234,567.89
@@ -26,8 +23,6 @@ class ParsedNumbers:
 
 def parse_numbers(column: pl.Series, separator: str | None) -> ParsedNumbers:
     """Return the column as float64. In a file with semicolons between the fields a comma is the decimal sign."""
-    import polars as pl
-
     dtype = column.dtype
     if dtype.is_numeric() or dtype == pl.Boolean:
         value = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
@@ -48,8 +43,6 @@ def parse_numbers(column: pl.Series, separator: str | None) -> ParsedNumbers:
 
 def plain_decimals(text: pl.Series, separator: str | None) -> pl.Series:
     """Return the numbers with a decimal point and without thousands separators."""
-    import polars as pl
-
     has_comma = text.str.contains(",", literal=True)
     if not has_comma.any():
         return text

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from velodrome.bars.frame import Bars
-from velodrome.bars.inspection import inspect_bars
 from velodrome.bars.rules import REFUSED
 from velodrome.errors import DataError
 
@@ -40,6 +39,8 @@ def read_bars(
             all such places at once.
         ConfigError: An unknown symbol, time zone or timeframe.
     """
+    from velodrome.bars.inspection import inspect_bars
+
     inspection = inspect_bars(path, symbols, timeframe, timezone, day_first)
     refusals = [finding for finding in inspection.findings if finding.severity == REFUSED]
     if inspection.bars is None:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.files import Table
 from velodrome.bars.frame import PRICE_COLUMNS, Series
 from velodrome.bars.timeframe import describe_time
-from velodrome.bars.times import TIME_ADVICE
+
+if TYPE_CHECKING:
+    from velodrome.bars.files import Table
 
 OK, NOTE, REFUSED = "ok", "note", "refused"
+UNREADABLE = "unreadable time"
+DAY_OR_MONTH = "day or month"
+SKIPPED_HOUR = "skipped hour"
+ROW_NUMBER = "row number as time"
+TIME_ADVICE = {
+    UNREADABLE: "Write times as 2020-01-31 09:30:00, with or without a zone such as +01:00, or as an epoch number.",
+    DAY_OR_MONTH: "No value proves whether the day or the month comes first: pass day_first=True or day_first=False.",
+    SKIPPED_HOUR: "Clocks skip this local time: pass the time zone that the file is really in, or export it in UTC.",
+    ROW_NUMBER: "The numbers are too small for an epoch after March 1973: give the file a column with times.",
+}
 TOLERANCE = 1e-9  # relative: a close this far above the high is rounding, and the high is widened
 
 
@@ -39,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Rows:
+class SymbolRows:
     """One symbol's rows as the files hold them: any order, faults included. All arrays have one entry a row."""
 
     symbol: str
@@ -55,12 +67,21 @@ class Rows:
     def __len__(self) -> int:
         return len(self.time)
 
-    def find(self, severity: str, rule: str, row: int, column: str, count: int, message: str, advice: str) -> Finding:
-        """Return a finding located at the row."""
-        table = self.tables[self.table[row]]
-        own_name = self.names[self.table[row]].get(column, column)
-        place = table.place(self.index[row])
-        return Finding(severity, rule, self.symbol, count, str(table.file), place, own_name, message, advice)
+    def found(
+        self, severity: str, rule: str, at: NDArray[np.int64], column: str, tell: Callable[[int], str], advice: str
+    ) -> Finding:
+        """Return a finding at the first of some rows, or that the rule holds where there are none."""
+        if len(at) == 0:
+            return Finding(OK, rule, self.symbol, column=column)
+        return self.finding(severity, rule, int(at[0]), column, tell(int(at[0])), advice, len(at))
+
+    def finding(
+        self, severity: str, rule: str, row: int, column: str, message: str, advice: str, count: int
+    ) -> Finding:
+        """Return a finding located at a row."""
+        table, names = self.tables[self.table[row]], self.names[self.table[row]]
+        where = (str(table.file), table.place(self.index[row]), names.get(column, column))
+        return Finding(severity, rule, self.symbol, count, *where, message, advice)
 
     def received(self, row: int, column: str) -> str:
         """Return the value as the file has it, quoted."""
@@ -74,48 +95,44 @@ class Rows:
         return ~np.logical_or.reduce([np.zeros(len(self), np.bool_), *self.time_faults.values()])
 
 
-def judge(
-    rows: Rows, rule: str, broken: NDArray[np.bool_], column: str, tell: Callable[[int], str], advice: str
-) -> Finding:
-    """Return a refusal at the first broken row, or that the rule holds."""
-    count = int(broken.sum())
-    if count == 0:
-        return Finding(OK, rule, rows.symbol, column=column)
-    row = int(np.argmax(broken))
-    return rows.find(REFUSED, rule, row, column, count, tell(row), advice)
-
-
-def judge_times(rows: Rows) -> list[Finding]:
+def judge_times(rows: SymbolRows) -> list[Finding]:
     return [
-        judge(rows, rule, broken, "time", lambda row, rule=rule: f"{rule}: {rows.received(row, 'time')}", advice)  # type: ignore[misc]
+        rows.found(
+            REFUSED,
+            rule,
+            np.flatnonzero(broken),
+            "time",
+            lambda row, rule=rule: f"{rule}: {rows.received(row, 'time')}",  # type: ignore[misc]
+            advice,
+        )
         for rule, advice in TIME_ADVICE.items()
         if (broken := rows.time_faults.get(rule)) is not None
     ]
 
 
-def judge_numbers(rows: Rows) -> list[Finding]:
+def judge_numbers(rows: SymbolRows) -> list[Finding]:
     """Every price must be a positive finite number, and every volume a finite one from zero up."""
     findings = []
     for name in (*PRICE_COLUMNS, "volume"):
         value = rows.values[name]
+        number = np.isfinite(value)
+        rules = [("not a number", ~number, "Repair the row, or delete it to leave a gap.")]
+        if name == "volume":
+            rules.append(("negative volume", number & (value < 0), "Repair the row or delete it."))
+        else:
+            advice = "Prices must be above zero: repair or delete the row, or shift a spread so that it stays positive."
+            rules.append(("price not positive", number & (value <= 0), advice))
 
         def tell(row: int, name: str = name) -> str:
             return f"{name} is {rows.received(row, name)}"
 
-        number = np.isfinite(value)
-        findings.append(
-            judge(rows, "not a number", ~number, name, tell, "Repair the row, or delete it to leave a gap.")
-        )
-        if name == "volume":
-            advice = "Repair the row or delete it."
-            findings.append(judge(rows, "negative volume", number & (value < 0), name, tell, advice))
-        else:
-            advice = "Prices must be above zero: repair or delete the row, or shift a spread so that it stays positive."
-            findings.append(judge(rows, "price not positive", number & (value <= 0), name, tell, advice))
+        findings += [
+            rows.found(REFUSED, rule, np.flatnonzero(broken), name, tell, advice) for rule, broken, advice in rules
+        ]
     return findings
 
 
-def judge_shape(rows: Rows) -> list[Finding]:
+def judge_shape(rows: SymbolRows) -> list[Finding]:
     """High is the highest and low the lowest price of a bar."""
     opened, high, low, closed = (rows.values[name] for name in PRICE_COLUMNS)
     room = TOLERANCE * np.abs(np.where(np.isfinite(high), high, 0))
@@ -125,18 +142,18 @@ def judge_shape(rows: Rows) -> list[Finding]:
     def tell_crossed(i: int) -> str:
         return f"high {high[i]} is below low {low[i]}"
 
-    findings = [judge(rows, "high below low", crossed, "high", tell_crossed, advice)]
+    findings = [rows.found(REFUSED, "high below low", np.flatnonzero(crossed), "high", tell_crossed, advice)]
     for name, value in (("open", opened), ("close", closed)):
 
         def tell(i: int, name: str = name, value: NDArray[np.float64] = value) -> str:
             return f"{name} {value[i]} lies outside low {low[i]} … high {high[i]}"
 
-        outside = ~crossed & ((value > high + room) | (value < low - room))
-        findings.append(judge(rows, f"{name} outside the bar", outside, name, tell, advice))
+        outside = np.flatnonzero(~crossed & ((value > high + room) | (value < low - room)))
+        findings.append(rows.found(REFUSED, f"{name} outside the bar", outside, name, tell, advice))
     return findings
 
 
-def time_order(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def time_order(rows: SymbolRows) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the readable rows in order of time, and which of them repeat the time of the one before."""
     readable = np.flatnonzero(rows.timed)
     order = readable[np.argsort(rows.time[readable], kind="stable")]
@@ -144,7 +161,7 @@ def time_order(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     return order, np.r_[np.zeros(min(len(order), 1), np.bool_), time[1:] == time[:-1]]
 
 
-def judge_duplicates(rows: Rows) -> list[Finding]:
+def judge_duplicates(rows: SymbolRows) -> list[Finding]:
     """Rows with one time must be equal in every column; then one of them is kept."""
     order, repeats = time_order(rows)
     differs = np.zeros(len(order), np.bool_)
@@ -155,36 +172,33 @@ def judge_duplicates(rows: Rows) -> list[Finding]:
         if unequal.any() and not differs.any():
             column = name
         differs |= unequal
-    findings = []
-    if differs.any():
-        at = int(np.argmax(differs))
-        row, earlier = int(order[at]), int(order[at - 1])
+
+    def moment(row: int) -> str:
+        return f"{describe_time(rows.time[row])} UTC"
+
+    def tell_conflict(row: int) -> str:
+        earlier = int(order[np.argmax(differs) - 1])
         other = rows.tables[rows.table[earlier]]
-        message = (
-            f"two rows for {describe_time(rows.time[row])} UTC with different values; "
-            f"the other is {other.file.name}, {other.place(rows.index[earlier])}"
-        )
-        advice = "Delete the wrong row. If clocks went back in that hour, export the file in UTC."
-        findings.append(rows.find(REFUSED, "conflicting rows", row, column, int(differs.sum()), message, advice))
-    else:
-        findings.append(Finding(OK, "conflicting rows", rows.symbol))
-    same = repeats & ~differs
-    if same.any():
-        row = int(order[int(np.argmax(same))])
-        message = f"the row for {describe_time(rows.time[row])} UTC stands in the file more than once"
-        advice = "Equal rows count once; nothing to do."
-        findings.append(rows.find(NOTE, "repeated rows", row, "time", int(same.sum()), message, advice))
-    else:
-        findings.append(Finding(OK, "repeated rows", rows.symbol))
-    return findings
+        place = f"{other.file.name}, {other.place(rows.index[earlier])}"
+        return f"two rows for {moment(row)} with different values; the other is {place}"
+
+    def tell_repeated(row: int) -> str:
+        return f"the row for {moment(row)} stands in the file more than once"
+
+    advice = "Delete the wrong row. If clocks went back in that hour, export the file in UTC."
+    harmless = "Equal rows count once; nothing to do."
+    return [
+        rows.found(REFUSED, "conflicting rows", order[differs], column, tell_conflict, advice),
+        rows.found(NOTE, "repeated rows", order[repeats & ~differs], "time", tell_repeated, harmless),
+    ]
 
 
-def judge_rows(rows: Rows) -> list[Finding]:
+def judge_rows(rows: SymbolRows) -> list[Finding]:
     """Return what every rule found, refusals in the order in which reading reports them."""
     return [*judge_times(rows), *judge_numbers(rows), *judge_shape(rows), *judge_duplicates(rows)]
 
 
-def clean_series(rows: Rows) -> Series:
+def clean_series(rows: SymbolRows) -> Series:
     """Return the rows sorted, each time once, with highs and lows widened over rounding noise."""
     order, repeats = time_order(rows)
     kept = order[~repeats]

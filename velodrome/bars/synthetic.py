@@ -10,13 +10,14 @@ With r the log return of a bar and z standard normal, independent from bar to ba
 | regimes | r = drift_s + volatility_s·z, the state s a hidden Markov chain | no |
 | factors | as ar1, where z has a part that all instruments share: `velodrome/bars/factors.py` | yes, of a portfolio |
 
-`Bars.optimum` is the best expected log return a bar without costs for positions of −1, 0 and 1 times the equity, set
-anew at each bar. A position does not move the price, so the best one maximises the next bar's expectation given what is
+`Bars.optimum` is the best expected log return a bar without costs for positions of −1, 0 and 1 times the equity, chosen
+at each bar. A position does not move the price, so the best one maximises the next bar's expectation given what is
 known (the last return for ar1, the price for ou). With m the conditional mean of r these expectations are m for long,
 0 for flat and E[ln(2 − e^r)] ≈ −m − m² − volatility² for short, which is integrated numerically; m follows its
 stationary distribution. A short position can lose everything where r reaches ln 2: if that is within 8 standard
 deviations the optimum is not finite in any useful sense and is None. It is None too for regimes, whose state is hidden.
-That of factors is another: of weights on the simplex of all instruments and cash, `Bars.optimum_of` says so.
+The optimum of factors is that of a portfolio, of weights on the simplex of all instruments and cash: see
+`Bars.optimum_of`.
 """
 
 from __future__ import annotations

@@ -1,35 +1,22 @@
 """Times as files write them, to nanoseconds UTC.
 
-Numbers are epochs, told apart by magnitude, or dates such as 20200131. Text is year first (2020-01-31, 2020.01.31,
-20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of day and a zone. A time without a
-zone is read in the caller's time zone. One that occurs twice when clocks go back is taken as the first of the two; one
-that clocks skip does not exist and is refused, except midnight in a column of dates, which means the day's first
-moment.
+Numbers are epochs, whose unit follows from their magnitude, or dates such as 20200131. Text is year first (2020-01-31,
+2020.01.31, 20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of day and a zone. A
+time without a zone is read in the caller's time zone. One that occurs twice when clocks go back is taken as the first
+of the two; one that clocks skip does not exist and is refused, except midnight in a column of dates, which means the
+day's first moment.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from velodrome.bars.rules import DAY_OR_MONTH, ROW_NUMBER, SKIPPED_HOUR, UNREADABLE
 from velodrome.bars.timeframe import start_of_local_day
-
-if TYPE_CHECKING:
-    import polars as pl
-
-UNREADABLE = "unreadable time"
-DAY_OR_MONTH = "day or month"
-SKIPPED_HOUR = "skipped hour"
-ROW_NUMBER = "row number as time"
-TIME_ADVICE = {
-    UNREADABLE: "Write times as 2020-01-31 09:30:00, with or without a zone such as +01:00, or as an epoch number.",
-    DAY_OR_MONTH: "No value proves whether the day or the month comes first: pass day_first=True or day_first=False.",
-    SKIPPED_HOUR: "Clocks skip this local time: pass the time zone that the file is really in, or export it in UTC.",
-    ROW_NUMBER: "The numbers are too small for an epoch after March 1973: give the file a column with times.",
-}
 
 NUMBER = r"^[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?$"
 YEAR_FIRST = r"^(\d{4})[-./](\d{1,2})[-./](\d{1,2})"
@@ -40,16 +27,8 @@ UTC_SUFFIX = r"(?i)^(.*\d)\s*(?:Z|UTC|GMT)$"
 OFFSET_SUFFIX = r"(?i)^(.*\d:\d{2}(?::\d{2}(?:[.,]\d+)?)?)\s*(?:UTC|GMT)?([+-])(\d{2}):?(\d{2})?$"
 CLOCK = r"(?i)^(?:\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AP]M)?|\d{1,6})$"
 FORMATS = (
-    "%Y-%m-%d %H:%M:%S%.f",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%d",
-    "%Y-%m-%d %I:%M:%S %p",
-    "%Y-%m-%d %I:%M %p",
-    "%Y-%m-%d %H%M%S",
-    "%Y-%m-%d %H%M",
-    "%d-%b-%Y",
-    "%d %b %Y",
-    "%b %d, %Y",
+    *("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m-%d %I:%M:%S %p", "%Y-%m-%d %I:%M %p"),
+    *("%Y-%m-%d %H%M%S", "%Y-%m-%d %H%M", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y"),
 )
 # Largest absolute epoch in each unit: seconds up to the year 5138, milliseconds from March 1973 …
 EPOCH_UNITS = ((1e11, 1_000_000_000), (1e14, 1_000_000), (1e17, 1_000), (np.inf, 1))
@@ -72,8 +51,6 @@ class ParsedTimes:
 
 def parse_times(column: pl.Series, timezone: str, day_first: bool | None) -> ParsedTimes:
     """Return the column's times. `timezone` is where naive ones are."""
-    import polars as pl
-
     dtype = column.dtype
     if dtype == pl.Date:
         column = column.cast(pl.Datetime("us"))
@@ -92,8 +69,6 @@ def parse_times(column: pl.Series, timezone: str, day_first: bool | None) -> Par
 
 def join_date_and_clock(date: pl.Series, clock: pl.Series) -> pl.Series | None:
     """Return 'date clock' as text, the date where it has a time of day itself, or None where the clock is no clock."""
-    import polars as pl
-
     if isinstance(date.dtype, pl.Datetime):
         if date.dtype.time_zone is not None or not (date == date.dt.truncate("1d")).all():
             return date
@@ -110,8 +85,6 @@ def join_date_and_clock(date: pl.Series, clock: pl.Series) -> pl.Series | None:
 
 def blank(column: pl.Series, where: pl.Series) -> pl.Series:
     """Return the column with nulls in the rows marked."""
-    import polars as pl
-
     return pl.select(pl.when(where).then(None).otherwise(column)).to_series()
 
 
@@ -126,8 +99,6 @@ def to_nanoseconds(moments: pl.Series) -> NDArray[np.int64]:
 
 
 def from_datetimes(column: pl.Series, timezone: str) -> ParsedTimes:
-    import polars as pl
-
     column = in_nanoseconds(column)
     missing = column.is_null().to_numpy()
     assert isinstance(column.dtype, pl.Datetime)
@@ -147,8 +118,6 @@ def localise(naive: pl.Series, timezone: str) -> tuple[NDArray[np.int64], NDArra
 
 
 def from_numbers(column: pl.Series, timezone: str, day_first: bool | None) -> ParsedTimes:
-    import polars as pl
-
     missing = column.is_null().to_numpy()
     values = column.fill_null(0).to_numpy()
     if values.dtype.kind == "f":
@@ -178,8 +147,6 @@ def from_numbers(column: pl.Series, timezone: str, day_first: bool | None) -> Pa
 
 
 def from_text(text: pl.Series, timezone: str, day_first: bool | None) -> ParsedTimes:
-    import polars as pl
-
     present = text.is_not_null().to_numpy()
     naive = first_format(text, FORMATS[:3])
     offset = np.zeros(len(text), np.int64)
@@ -213,8 +180,6 @@ def first_format(text: pl.Series, formats: tuple[str, ...]) -> pl.Series:
 
 def split_zone(text: pl.Series) -> tuple[pl.Series, NDArray[np.int64], NDArray[np.bool_]]:
     """Return the text without its zone, the zone's offset in nanoseconds, and which rows have a zone."""
-    import polars as pl
-
     parts = text.str.extract_groups(OFFSET_SUFFIX).struct.unnest()
     with_offset = parts["1"].is_not_null()
     hours = parts["3"].cast(pl.Int64).fill_null(0).to_numpy()
@@ -229,8 +194,6 @@ def split_zone(text: pl.Series) -> tuple[pl.Series, NDArray[np.int64], NDArray[n
 
 def year_to_front(text: pl.Series, day_first: bool | None) -> tuple[pl.Series, NDArray[np.bool_]]:
     """Return the text with dates as year-month-day, and the rows whose order of day and month stays undecided."""
-    import polars as pl
-
     text = text.str.replace(YEAR_FIRST, "$1-$2-$3")
     parts = text.str.extract_groups(YEAR_LAST).struct.unnest()
     year_last = parts["1"].is_not_null()

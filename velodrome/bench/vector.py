@@ -30,7 +30,7 @@ from velodrome.bench.vector_render import show_vector_report
 from velodrome.bench.vector_report import EnvironmentResult, StragglerResult, VectorMeasurement, VectorReport
 from velodrome.errors import ConfigError
 from velodrome.vector.cores import available_cores
-from velodrome.vector.fleet.autotune import worker_counts
+from velodrome.vector.workers.autotune import worker_counts
 
 LARGEST_SWEEP = 64  # workers
 

@@ -21,7 +21,7 @@ from velodrome.bench.vector_envs import environment_source, straggler_sources
 from velodrome.bench.vector_options import VECTOR_PEERS
 from velodrome.errors import ConfigError
 from velodrome.vector.space_arrays import nested_arrays, take_rows
-from velodrome.vector.workers.makers import EnvMaker, environment_makers
+from velodrome.vector.workers.env_maker import EnvMaker, environment_makers
 
 RING = 64  # batches of actions that are cycled through
 HIDDEN = 64  # width of both hidden layers of the policy
@@ -124,6 +124,7 @@ def _unchecked(maker: EnvMaker) -> Callable[[], gymnasium.Env]:
 
 def _open_own(contender: Contender, makers: list[EnvMaker]) -> Batch:
     from velodrome.vector.workers.asynchronous import AsyncVectorEnv
+    from velodrome.vector.workers.options import WorkerOptions
     from velodrome.vector.workers.process import ProcessVectorEnv
     from velodrome.vector.workers.serial import SerialVectorEnv
 
@@ -131,7 +132,7 @@ def _open_own(contender: Contender, makers: list[EnvMaker]) -> Batch:
     if contender.kind == "serial":
         return _gymnasium_batch(SerialVectorEnv(makers, contender.num_envs))
     kind = AsyncVectorEnv if contender.kind == "async" else ProcessVectorEnv
-    return _gymnasium_batch(kind(makers, contender.num_envs, workers=contender.workers))
+    return _gymnasium_batch(kind(makers, contender.num_envs, options=WorkerOptions(workers=contender.workers)))
 
 
 def _gymnasium_batch(envs: Any) -> Batch:

@@ -165,7 +165,7 @@ class Server:
 
     def on_recommend(self, env: str, num_envs: int, seconds: float, folder: str) -> dict[str, Any]:
         """Return the recommendation for an environment."""
-        from velodrome.vector.fleet.autotune import recommend
+        from velodrome.vector.workers.autotune import recommend
 
         travel_by_value()
         found = recommend(environment_source(env, Path(folder)), num_envs, seconds=seconds)

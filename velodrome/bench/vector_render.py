@@ -8,7 +8,7 @@ from rich.text import Text
 
 from velodrome.bench.render import compact, last_lines, machine_lines, narrow_table
 from velodrome.bench.vector_report import EnvironmentResult, VectorMeasurement, VectorReport
-from velodrome.vector.fleet.step_times import seconds_text
+from velodrome.vector.messages import seconds_text
 
 # Peer -> heading of the column that compares with it. All ratios are in the JSON; these fit 80 characters.
 COMPARED = {"dummy": "×Dummy", "subproc": "×Subp", "async": "×Async"}

@@ -113,9 +113,10 @@ def evaluate(
     folds
         Windows of --walk-forward.
     official
-        CAGE-2 only: the challenge's own table, three lengths against each Red agent, beside published scores.
+        The environment's own evaluation, if it has one. CAGE-2's: three lengths against each Red agent, beside
+        published scores.
     episodes
-        Episodes of each entry of --official; 1,000 if not given.
+        Episodes of each entry of --official; as many as that asks for (CAGE-2: 1,000) if not given.
     """
     from velodrome.runs import evaluate as evaluating
 
@@ -127,11 +128,10 @@ def evaluate(
         others["--allow-training-split"] = allow_training_split
         if given := [flag for flag, value in others.items() if value]:
             raise ConfigError(f"--official plays episodes of its own; leave out {given[0]}")
-        from velodrome.runs.official import EPISODES, official_evaluation
+        from velodrome.runs.official import official_evaluation
 
-        count = EPISODES if episodes is None else episodes
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
-            scores = official_evaluation(run, root=runs_folder, checkpoint=checkpoint, progress=tell, episodes=count)
+            scores = official_evaluation(run, root=runs_folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
         sys.stdout.write(scores.to_json() + "\n") if json else out.print(scores.table())
         return
     if walk_forward:

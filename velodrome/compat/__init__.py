@@ -1,1 +1,1 @@
-"""The names and data that users of other systems know, thin over the rest."""
+"""The names and data that users of other systems know, thin over the rest. Read `torchtrade`, then `alpaca_crypto`."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from velodrome.bars.timeframe import HOUR
 from velodrome.envs.contract import World
-from velodrome.envs.portfolio.numbers import BUYS, SELLS
+from velodrome.envs.portfolio.codes import BUYS, SELLS
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.errors import DataError
 from velodrome.tables.basket import Basket
@@ -28,6 +28,13 @@ OBSERVED_EVERY = 10  # steps between recorded observations of an episode
 ACTION_LIMIT = 1000.0
 MIN_POSITIONS, FEW_PART, EVENNESS_PART = 3, 0.5, 0.1  # of the concentration penalty
 EXCESS_PART, RETURN_PART, CASH_PART, SHORTFALL_PART = 0.5, 0.3, 0.2 * 0.1, 0.5  # of the reward
+STEP_COLUMNS = {  # recorded array -> state column
+    "time": "cursor",
+    "cash": "cash",
+    "total_asset": "equity",
+    "equal_weight_asset": "benchmark",
+    "fees_paid": "fees",
+}
 INPUTS = ("config", "price", "indicators", "ep_offset", "action", "obs_offset")
 
 
@@ -146,11 +153,9 @@ class _Recorder:
         self.reward_sum = np.zeros(envs.num_envs)
         width = 1 + coins + lookback * recorded["indicators"].shape[1]
         self.arrays: dict[str, NDArray] = {
-            "time": np.zeros(steps, np.int32),
-            **{name: np.zeros(steps) for name in ("cash", "total_asset", "equal_weight_asset", "reward", "fees_paid")},
+            **{name: np.zeros(steps) for name in (*STEP_COLUMNS, "reward")},
+            **{name: np.zeros(steps, np.int32) for name in ("time", "buys", "sells")},
             "holdings": np.zeros((steps, coins)),
-            "buys": np.zeros(steps, np.int32),
-            "sells": np.zeros(steps, np.int32),
             "done": np.zeros(steps, bool),
             "obs": np.zeros((int(self.shown_from[-1]), width), np.float32),
         }
@@ -164,11 +169,7 @@ class _Recorder:
     def keep_step(self, running: NDArray[np.bool_], step: int, done: NDArray[np.bool_]) -> None:
         """Store one step of the episodes that are still running."""
         rows = self.offsets[:-1][running] + step
-        columns = {
-            "time": "cursor", "cash": "cash", "total_asset": "equity", "equal_weight_asset": "benchmark",
-            "fees_paid": "fees",
-        }  # fmt: skip
-        for name, column in columns.items():
+        for name, column in STEP_COLUMNS.items():
             self.arrays[name][rows] = self.envs.column(column)[running]
         counts = self.envs.column("counts")
         self.arrays["buys"][rows] = counts[BUYS, running]

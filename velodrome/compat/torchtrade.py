@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.timeframe import DAY, parse_timeframe
-from velodrome.envs.trading import account as codes
+from velodrome.envs.trading import codes
+from velodrome.envs.trading.account import Account, liquidation_price
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.market import Market
@@ -281,33 +282,31 @@ class _Recorder:
         return np.array([bool(ended[end - 1]) and not ended[start : end - 1].any() for start, end in pairwise(offsets)])
 
     def _liquidation_prices(self, column: Mapping[str, NDArray]) -> NDArray[np.float64]:
-        config = self.header["config"]
-        terms = codes.Terms(1.0 / config["leverage"], config["transaction_fee"], config["maintenance_margin_rate"], 0.0)
         accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
-        return np.array(
-            [codes.liquidation_price(codes.Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts]
-        )
+        # Without ranges the parameters are the terms of every episode.
+        terms = self.envs.world.params
+        return np.array([liquidation_price(Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts])
 
     def _events(self, column: Mapping[str, NDArray]) -> NDArray[np.int8]:
         """Translate codes to the package's own labels, which are informative only."""
-        names = self.header["events"]
-        brackets = self.header["kind"] == "sltp"
+        names, brackets = self.header["events"], self.header["kind"] == "sltp"
         shorts = bool(self.envs.world.params.allow_short)
-        labels = []
-        for order, leave, units in zip(column["order_code"], column["exit_code"], column["units"], strict=True):
-            side = ("long" if units > 0 else "short") if brackets or shorts else "buy"
-            entered = order in (codes.OPENED, codes.SWITCHED, codes.INCREASED)
-            closed = "close" if brackets else ("flat" if shorts else "sell")
-            reduced = "close_partial" if shorts else "sell"
-            label = EXIT_EVENTS.get(int(leave)) or (
-                side if entered
-                else closed if order == codes.CLOSED or (order == codes.SWITCH_CLOSED and not brackets)
-                else reduced if order == codes.DECREASED
-                else "exhausted" if order == codes.EXHAUSTED
-                else "hold"
-            )  # fmt: skip
-            labels.append(names.index(label))
-        return np.array(labels, np.int8)
+        happened = zip(column["order_code"], column["exit_code"], column["units"], strict=True)
+        labels = [
+            EXIT_EVENTS.get(int(leave)) or _order_event(int(order), units, brackets, shorts)
+            for order, leave, units in happened
+        ]
+        return np.array([names.index(label) for label in labels], np.int8)
+
+
+def _order_event(order: int, units: float, brackets: bool, shorts: bool) -> str:
+    if order in (codes.OPENED, codes.SWITCHED, codes.INCREASED):
+        return ("long" if units > 0 else "short") if brackets or shorts else "buy"
+    if order == codes.CLOSED or (order == codes.SWITCH_CLOSED and not brackets):
+        return "close" if brackets else ("flat" if shorts else "sell")
+    if order == codes.DECREASED:
+        return "close_partial" if shorts else "sell"
+    return "exhausted" if order == codes.EXHAUSTED else "hold"
 
 
 EXIT_EVENTS = {codes.LIQUIDATED: "liquidation", codes.STOPPED: "sltp_sl", codes.TARGET: "sltp_tp"}

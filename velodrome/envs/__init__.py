@@ -1,1 +1,6 @@
-"""Rules, one world at a time: what an environment is, its generator, the catalogue, and the environments themselves."""
+"""Rules, one world at a time. An environment says what one world does; `velodrome.vector` runs many of them.
+
+Read `contract` (what an environment is), `rng`, `parameters` and `_template` (the smallest environment); `exponential`
+(the same bits on every machine), `terms` (parameters drawn per episode) and `market` (what environments on prices
+share); `trading`, `portfolio` and `cage2`; `catalog`, which knows them by name.
+"""

@@ -1,7 +1,7 @@
 """The smallest legal environment, made to be copied: guess on which side of zero a hidden walk will step next.
 
-Copy this file, rename things, add one line to `catalog.py`, and give `tests/contracts/` a world of yours: every backend
-then runs it. `docs/add_an_environment.md` explains each part.
+Copy this file, rename things, give it an entry in `catalog.py` (or register it from a package of your own), and give
+`tests/contracts/` a world of yours: every backend then runs it. `docs/add_an_environment.md` explains each part.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, did_you_mean
 from velodrome.registry import Registry, load
 
 if TYPE_CHECKING:
@@ -27,12 +27,20 @@ class EnvEntry:
     parameters: str | type[EnvConfig] | None = None  # the model that declares its parameters; None: checked when made
     presets: str | Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parameters, by name
     data: Data | None = None  # what it plays on: instruments by themselves, several on one grid, or no prices at all
-    evaluator: str | Callable[..., Any] | None = None  # (market, split, params) -> evaluation.evaluator.Evaluator
+    evaluator: str | Callable[..., Any] | None = None  # a kind of evaluation.evaluator.Evaluator; None: the general one
     benchmark: str | Callable[..., Any] | None = None  # what `velodrome bench step` measures; see bench/step.py
-    official: str | Callable[..., Any] | None = None  # an evaluation of its own, for `velodrome eval --official`
+    official: str | Callable[..., Any] | None = None  # what `velodrome eval --official` plays; see runs/official.py
 
     def make_world(self, **values: Any) -> World:
-        """Return the World that these parameters make."""
+        """Return the World that these parameters make, on top of those of a `preset` if the entry has presets."""
+        presets, preset = self.parameter_presets(), values.get("preset")
+        if presets:
+            values = {name: value for name, value in values.items() if name != "preset"}
+        if presets and preset is not None:
+            if preset not in presets:
+                known = f"there are {', '.join(presets)}.{did_you_mean(str(preset), presets)}"
+                raise ConfigError(f"unknown preset {preset!r}; {known}")
+            values = {**presets[preset], **values}
         return load(self.world)(**values)
 
     def parameter_model(self) -> type[EnvConfig] | None:
@@ -60,7 +68,7 @@ CATALOG = Registry(
             parameters="velodrome.envs.trading.config:TradingConfig",
             presets="velodrome.envs.trading.config:PRESETS",
             data="market",
-            evaluator="velodrome.evaluation.trading.evaluator:TradingGame",
+            evaluator="velodrome.evaluation.trading.evaluator:TradingEvaluator",
         ),
         EnvEntry(
             "portfolio",
@@ -69,13 +77,14 @@ CATALOG = Registry(
             parameters="velodrome.envs.portfolio.config:PortfolioConfig",
             presets="velodrome.envs.portfolio.config:PRESETS",
             data="basket",
-            evaluator="velodrome.evaluation.portfolio.evaluator:PortfolioGame",
+            evaluator="velodrome.evaluation.portfolio.evaluator:PortfolioEvaluator",
         ),
         EnvEntry(
             "cage2",
             "velodrome.envs.cage2:cage2_world",
             "defend a network of 13 hosts: CAGE Challenge 2",
             parameters="velodrome.envs.cage2.config:Cage2Config",
+            official="velodrome.evaluation.cage2.official:play_official",
         ),
         EnvEntry(
             "template",
@@ -98,6 +107,7 @@ def register_env(
     data: Data | None = None,
     evaluator: str | Callable[..., Any] | None = None,
     benchmark: str | Callable[..., Any] | None = None,
+    official: str | Callable[..., Any] | None = None,
     replace: bool = False,
 ) -> EnvEntry:
     """Make an environment known by name, so that it is trained, evaluated and benchmarked like Velodrome's own.
@@ -106,6 +116,6 @@ def register_env(
     data: "market" or "basket" if it plays on prices; its function then takes `market` and `split`, too.
     A package does the same with an entry point of the group `velodrome.envs` that is an EnvEntry or returns one.
     """
-    entry = EnvEntry(name, world, summary, parameters, presets or {}, data, evaluator, benchmark)
+    entry = EnvEntry(name, world, summary, parameters, presets or {}, data, evaluator, benchmark, official)
     CATALOG.add(entry, replace=replace)
     return entry

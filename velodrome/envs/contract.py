@@ -1,4 +1,4 @@
-"""What an environment is: scalar rule functions, and the arrays that they work on.
+"""What an environment is: scalar rule functions, and the arrays they work on.
 
 A rule is four plain functions about environment `i` of many:
 
@@ -35,11 +35,11 @@ from velodrome.tables.windows import WindowTables, no_windows
 
 @dataclass(frozen=True)
 class Column:
-    """One state column: its type, and its number of rows when an environment has several values of it."""
+    """One state column: its type, and its number of rows if an environment has several values."""
 
     dtype: type
     rows: int | None = None  # None: one value per environment, shape [lanes]; else shape [rows, lanes]
-    scratch: bool = False  # of no meaning between steps, and not the same on every kind of machine
+    scratch: bool = False  # means nothing between steps, and differs from one kind of machine to another
 
 
 Float64 = Annotated[NDArray[np.float64], Column(np.float64)]
@@ -66,23 +66,23 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class InstrumentLayout:
-    """Which parts of an observation and of an action belong to each of several alike things, such as instruments.
+    """Which parts of an observation and of an action belong to which instrument.
 
     A row of every window holds the features of each instrument in turn. The first `count` components of an action
-    belong to the instruments, further ones to none of them.
+    belong to the instruments, the others to none of them.
     """
 
     count: int
-    own: tuple[int, ...] = ()  # first places in `observed` of runs of `count` values, one for each instrument in turn
+    own: tuple[int, ...] = ()  # where runs of `count` values, one for each instrument in turn, begin in `observed`
 
     def shared(self, values: int) -> tuple[tuple[int, int], ...]:
-        """Return [begin, end) of those of so many observed values that belong to no instrument."""
+        """Return [begin, end) of the observed values, of this number, that belong to no instrument."""
         begins = (0, *(first + self.count for first in sorted(self.own)))
         ends = (*sorted(self.own), values)
         return tuple((begin, end) for begin, end in zip(begins, ends, strict=True) if end > begin)
 
     def check(self, values: int, windows: tuple[tuple[int, int], ...]) -> None:
-        """Refuse a layout that does not fit so many observed values and windows of [rows, features]."""
+        """Refuse a layout that does not fit this number of observed values and windows of [rows, features]."""
         runs = sorted(self.own)
         apart = all(first + self.count <= after for first, after in pairwise((*runs, values)))
         if self.count < 1 or not apart or (runs and runs[0] < 0):
@@ -114,8 +114,8 @@ class World:
     window_names: tuple[str, ...] = ()
     cursors: tuple[tuple[int, int], ...] = ()  # [begin, end) of the bars that a cursor can be at; none given: all
     instruments: InstrumentLayout | None = None  # how observations and actions divide by instrument, if they do
-    shortest_truncation: int = 1  # an episode that is truncated had at least so many steps
-    substitutions: Mapping[str, Callable] = field(default_factory=dict)  # names in the rule taken by a user's function
+    shortest_truncation: int = 1  # the fewest steps that a truncated episode can have had
+    substitutions: Mapping[str, Callable] = field(default_factory=dict)  # name in the rule -> function in its place
     substitution_examples: Mapping[str, tuple] = field(default_factory=dict)  # arguments to try each on
     reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it
     check_options: Callable[[Mapping[str, NDArray]], None] | None = None  # raises if an option of reset() is illegal
@@ -134,23 +134,23 @@ class World:
         )
 
 
-# Whether neighbouring environments run in lockstep and read memory together: False on CPUs; code for a GPU sees True. A
-# rule may choose by it in what order it does things, never what comes out.
+# Whether neighbouring environments run in lockstep and read memory together: False on CPUs; code for a GPU sees True.
+# A rule may let it decide in which order things are done, never what comes out.
 LOCKSTEP = False
 
 
 def increment(counts: NDArray[np.int32], row: int, i: int) -> None:
-    """Count something in a column of several rows; an atomic addition, for which nobody waits, on a GPU."""
+    """Count something in a column of several rows. On a GPU this is an atomic addition, which nothing waits for."""
     counts[row, i] += 1
 
 
 def check_name(owner: str, name: str) -> None:
-    """Refuse names that NumPy's records have for something else: uncompiled code would read that."""
+    """Refuse a name that NumPy's records use for something else: uncompiled code would read that instead."""
     if hasattr(np.recarray, name) or hasattr(np.record, name):
         raise ConfigError(f"{owner}.{name}: NumPy's records have an attribute of that name; choose another")
 
 
-# Of the types in use at a time: resolving a type's annotations takes milliseconds, and every batch needs them often.
+# Resolving the annotations of a type takes milliseconds, and every batch needs them often.
 @functools.lru_cache(maxsize=64)
 def declared_columns(state_type: type) -> Mapping[str, Column]:
     """Return all columns of a State type by field name, checking that it has what the engine needs."""
@@ -190,7 +190,7 @@ def params_record(params: Any) -> NDArray:
     fields = [(name, np.float64 if isinstance(value, float) else np.int64) for name, value in params._asdict().items()]
     for name, _ in fields:
         check_name(type(params).__name__, name)
-    # Aligned: of a packed record a GPU would read every field byte by byte.
+    # Aligned: a GPU would read the fields of a packed record byte by byte.
     record = np.array([tuple(params)], dtype=np.dtype(fields, align=True)).view(np.recarray)
     record.flags.writeable = False
     return record

@@ -1,4 +1,4 @@
-"""The exponential of numbers up to 0 in additions, multiplications and divisions: the same bits on every machine."""
+"""The exponential of numbers up to 0, by additions, multiplications and divisions: the same bits on every machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,9 @@
-"""What a policy is worth on data it never saw: play, measures, intervals, baselines, trades."""
+"""What a policy is worth on data it never saw. An environment's entry names its evaluator, and the general one serves
+any other.
+
+Read `intervals` and `sharpe` (how sure a figure is), `play` (a policy plays a split, or episodes), `measures` (what its
+curve amounts to), `trades` and `baselines` (what a trade is, what to beat), `evaluator` (what one environment has to
+say), then the rooms of our own environments, `trading`, `portfolio` and `cage2`; `result` (an evaluation as a table and
+files), `comparison` (an agent beside its baselines), `episodes` and `evaluate` (the two kinds of evaluation), and
+`validation` (the quick look during training).
+"""

@@ -1,4 +1,4 @@
-"""Policies without a thought, to be beaten: buy-and-hold, always-flat, random."""
+"""Simple policies that an agent should beat: what a baseline is, and those that suit any environment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.trading.config import TradingConfig
-from velodrome.envs.trading.world import action_names
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, did_you_mean
 from velodrome.evaluation.play import Policy
 
 BUY_AND_HOLD, FLAT, RANDOM = "buy_and_hold", "always_flat", "random"
@@ -26,18 +24,28 @@ LABELS = {
     CASH: "cash",
     RANDOM: "random",
 }
-HINDSIGHT = (BEST_SINGLE,)  # what nobody could have known beforehand: no doubt is cast on an agent that is below it
+HINDSIGHT = (BEST_SINGLE,)  # chosen with knowledge that nobody had: an agent below it gets no warning
 
 
-class ConstantPolicy:
-    """Takes the same action always: a number, or an array of them."""
+class Memoryless:
+    """A policy that needs no memory."""
+
+    def begin(self, num_envs: int) -> None:
+        """Do nothing: there is nothing to remember."""
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Do nothing: there is nothing to forget."""
+
+
+class ConstantPolicy(Memoryless):
+    """Always takes the same action: a number, or an array of numbers."""
 
     def __init__(self, action: int | float | NDArray) -> None:
         self.action = action
         self._actions: NDArray = np.zeros(0)
 
     def begin(self, num_envs: int) -> None:
-        """Make room for the actions of so many environments."""
+        """Make room for an action of every environment."""
         kind = np.int64 if np.asarray(self.action).dtype.kind in "iu" else np.float32
         self._actions = np.full((num_envs, *np.shape(self.action)), self.action, kind)
 
@@ -45,12 +53,9 @@ class ConstantPolicy:
         """Return the action for every environment."""
         return self._actions
 
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Do nothing: there is no memory."""
 
-
-class RandomPolicy:
-    """Draws every action uniformly from its space; the same draws after every `begin`."""
+class RandomPolicy(Memoryless):
+    """Draws every action uniformly from its space; `begin` starts the same draws again."""
 
     def __init__(self, space: gymnasium.Space, seed: int = 0) -> None:
         bounded = isinstance(space, gymnasium.spaces.Box) and bool(np.isfinite([space.low, space.high]).all())
@@ -62,7 +67,7 @@ class RandomPolicy:
         self._count = 0
 
     def begin(self, num_envs: int) -> None:
-        """Start the draws anew for so many environments."""
+        """Start the draws again."""
         self._rng = np.random.default_rng(self.seed)
         self._count = num_envs
 
@@ -76,53 +81,23 @@ class RandomPolicy:
         assert isinstance(space, gymnasium.spaces.Box)
         return self._rng.uniform(space.low, space.high, (self._count, *space.shape)).astype(np.float32)
 
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Do nothing: there is no memory."""
-
 
 @dataclass(frozen=True)
 class Baseline:
     """A baseline for one action space."""
 
-    name: str
+    name: str  # one of LABELS, which has a label and a colour in every chart
     policy: Policy | None  # None: the actions cannot express it
     note: str  # what it does, or why it cannot
     params: Mapping[str, Any] | None = None  # of the environment that it plays in; None: the agent's own
 
-
-def trading_baselines(config: TradingConfig, space: gymnasium.Space, seed: int = 0) -> tuple[Baseline, ...]:
-    """Return buy-and-hold, always-flat and random in the actions of a trading environment."""
-    return (
-        _buy_and_hold(config),
-        _flat(config),
-        Baseline(RANDOM, RandomPolicy(space, seed), "uniform over all actions"),
-    )
+    def __post_init__(self) -> None:
+        if self.name not in LABELS:
+            raise ConfigError(
+                f"no baseline is called {self.name!r}; legal: {', '.join(LABELS)}.{did_you_mean(self.name, LABELS)}"
+            )
 
 
-def _buy_and_hold(config: TradingConfig) -> Baseline:
-    leverage = "" if config.leverage == 1.0 else f", times a leverage of {config.leverage}"
-    if config.action == "continuous":
-        return Baseline(BUY_AND_HOLD, ConstantPolicy(1.0), f"exposure +1 always{leverage}")
-    if config.action == "brackets":
-        return Baseline(BUY_AND_HOLD, None, "not playable: every entry carries a stop and a target that close it")
-    highest = int(np.argmax(config.levels))
-    if config.levels[highest] <= 0.0:
-        return Baseline(BUY_AND_HOLD, None, f"not playable: no level above 0 in {config.levels}")
-    return Baseline(BUY_AND_HOLD, ConstantPolicy(highest), f"level {config.levels[highest]:+g} always{leverage}")
-
-
-def _flat(config: TradingConfig) -> Baseline:
-    if config.action == "continuous":
-        return Baseline(FLAT, ConstantPolicy(0.0), "exposure 0 always")
-    if config.action == "brackets":
-        for name in ("hold", "close"):
-            if name in action_names(config):
-                return Baseline(FLAT, ConstantPolicy(action_names(config).index(name)), f"{name.upper()} always")
-        return Baseline(FLAT, None, "not playable: every action enters a position (no HOLD and no CLOSE)")
-    if 0.0 in config.levels:
-        return Baseline(FLAT, ConstantPolicy(config.levels.index(0.0)), "level 0 always")
-    below = [index for index, level in enumerate(config.levels) if level < 0.0]
-    if below and not config.allow_short:
-        note = f"level {config.levels[below[0]]:g} always, which is flat without short positions"
-        return Baseline(FLAT, ConstantPolicy(below[0]), note)
-    return Baseline(FLAT, None, f"not playable: no level 0 in {config.levels}")
+def random_baseline(space: gymnasium.Space, seed: int) -> Baseline:
+    """Return random actions."""
+    return Baseline(RANDOM, RandomPolicy(space, seed), "uniform over all actions")

@@ -1,41 +1,34 @@
-"""`evaluate_policy`: a policy on data that it never saw, beside baselines, with intervals and doubts."""
+"""`evaluate_policy`: plays a policy on data that it never saw, beside baselines, and says what to doubt."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import polars as pl
 
 from velodrome.errors import ConfigError, LeakError
-from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM, RandomPolicy
-from velodrome.evaluation.evaluator import Game, Played, game_on, times
-from velodrome.evaluation.intervals import Interval, block_length, percentile_interval, stationary_orders
-from velodrome.evaluation.measures import (
-    EPISODE_METRICS,
-    METRICS,
-    YEAR,
-    Curve,
-    PathMeter,
-    bars_per_year,
-    deepest_drawdown,
-)
-from velodrome.evaluation.play import Episodes, Policy, play_episodes
-from velodrome.evaluation.result import COMPARED, Difference, Evaluation, Row
-from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
-from velodrome.evaluation.trades import SCHEMA as TRADE_SCHEMA
+from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM
+from velodrome.evaluation.comparison import compare, doubts
+from velodrome.evaluation.episodes import evaluate_episodes
+from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
+from velodrome.evaluation.intervals import Bootstrap
+from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
+from velodrome.evaluation.play import Policy
+from velodrome.evaluation.result import Evaluation
+from velodrome.evaluation.sharpe import Trials
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market, WindowedRows
+from velodrome.vector.make import make_vec
 
-FEW_TRADES = 30
+Telling = Callable[[str, int, int], None] | None  # called with (policy, bars played, bars in all)
 FEW_BARS = 250
 SHORT_YEARS = 0.25
-ENOUGH_PROBABILITY = 0.95
-WITHOUT_INTERVAL = ("longest_under_water",)  # of a path that is cut into blocks it means nothing
+SIDE_BY_SIDE = 16  # environments that play the episodes of a split
+IN_SAMPLE = "in sample: the agent was trained on this data; the result says nothing about new data"
 
 # What may be evaluated
 
@@ -77,28 +70,31 @@ def as_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 # The evaluation on a market
 
 
-def _play(
-    game: Game, name: str, policy: Policy, seeds: tuple[int, ...], traded: int,
-    progress: Callable[[str, int, int], None] | None, params: Mapping[str, Any] | None = None,
-) -> Played:  # fmt: skip
-    told = None if progress is None else lambda done, total: progress(name, done, total)
-    return game.play(name, policy, seeds, traded, told, params)
-
-
 def evaluate_policy(
-    policy: Policy, market: Market | Basket, split: str, env_params: Mapping[str, Any], *,
-    seeds: int | Sequence[int] = 5, random_seeds: int = 10, samples: int = 1000, confidence: float = 0.95,
-    bootstrap_seed: int = 0, trials: Trials | None = None, trained_on: str | None = "train",
-    allow_training_split: bool = False, notes: Sequence[str] = (),
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Evaluation:  # fmt: skip
+    policy: Policy,
+    market: Market | Basket,
+    split: str,
+    env_params: Mapping[str, Any],
+    *,
+    env: str | None = None,
+    seeds: int | Sequence[int] = 5,
+    random_seeds: int = 10,
+    samples: int = 1000,
+    confidence: float = 0.95,
+    bootstrap_seed: int = 0,
+    trials: Trials | None = None,
+    trained_on: str | None = "train",
+    allow_training_split: bool = False,
+    notes: Sequence[str] = (),
+    progress: Telling = None,
+) -> Evaluation:
     """Play a policy and the baselines over a whole split of a market, and measure them with intervals.
 
-    market: a market is traded in an account for each instrument, a basket in one account for all: a portfolio.
-    env_params: of that environment, as in training; starts and lengths of episodes are replaced by the split.
-    seeds: of drawn parameters and slippage; where nothing is drawn one of them says all. random_seeds: of the random
+    env: the environment, by name; None: "trading" on a market, "portfolio" on a basket.
+    env_params: its parameters, as in training; starts and lengths of episodes are replaced by the split.
+    seeds: of drawn parameters and slippage; where nothing is drawn, one is enough. random_seeds: of the random
         baseline. samples, confidence, bootstrap_seed: of the stationary bootstrap.
-    trials: if this policy is the best of many, how many and how their Sharpe ratios per bar varied.
+    trials: if this policy is the best of many, how many there were and how their Sharpe ratios per bar varied.
     trained_on: the split that the agent saw, None if it saw none of this market. Sharing time with it is a LeakError
         unless `allow_training_split`, which labels the result.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
@@ -106,35 +102,16 @@ def evaluate_policy(
     in_sample = check_out_of_sample(market, split, trained_on, allow_training_split)
     if samples < 1 or random_seeds < 1:
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")
-    given = as_seeds(seeds)
-    game = game_on(market, split, env_params)
-    used = given if game.draws else given[:1]
-    agent = _play(game, "agent", policy, used, len(used), progress)
-    remarks = [*notes]
-    if len(used) < len(given):
-        remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(given)}")
-    if agent.traded_seeds < agent.seeds:
-        remarks.append(
-            f"agent: {game.in_detail} are those of the first {agent.traded_seeds} of {agent.seeds} seeds, because more "
-            "would fill the memory; the rest are means over seeds"
-        )
-    others: list[Played] = []
-    for baseline in game.baselines(agent, given[0]):
-        remarks.append(f"{LABELS[baseline.name]}: {baseline.note}")
-        if baseline.policy is not None:
-            own = as_seeds(random_seeds) if baseline.name == RANDOM else used
-            others.append(_play(game, baseline.name, baseline.policy, own, 1, progress, baseline.params))
-    for other in others:
-        if other.ended_early:
-            remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
-    if any(other.traded_seeds < other.seeds for other in others):
-        remarks.append(f"baselines: {game.of_first_seed} are those of the first seed, the rest means over seeds")
+    given, drawn = as_seeds(seeds), Bootstrap(samples, confidence, bootstrap_seed)
+    evaluator = evaluator_for(env, market, split, env_params)
+    if not evaluator.has_equity:
+        return _evaluate_on_split(policy, evaluator, given[0], drawn, in_sample, notes)
 
+    agent, others, remarks = _play_all(evaluator, policy, given, as_seeds(random_seeds), progress)
     per_year = bars_per_year(np.unique(market.time))
-    rows, differences, block = _measure(agent, others, market.optimum, per_year, samples, confidence, bootstrap_seed,
-                                        trials)  # fmt: skip
+    rows, differences, block = compare(agent, others, market.optimum, per_year, drawn, trials)
     information = {
-        "environment": game.name,
+        "environment": evaluator.entry.name,
         "title": market.name,
         "symbols": list(market.symbols),
         "timeframe": market.timeframe,
@@ -145,7 +122,7 @@ def evaluate_policy(
         "bars": len(agent.curve.time) - 1,
         "years": float(agent.curve.time[-1] - agent.curve.time[0]) / YEAR,
         "bars_per_year": per_year,
-        "seeds": list(used),
+        "seeds": list(agent.backtest.seeds),
         "random_seeds": random_seeds,
         "confidence": confidence,
         "bootstrap_samples": samples,
@@ -154,115 +131,58 @@ def evaluate_policy(
         "params": {key: str(value) if callable(value) else value for key, value in env_params.items()},
         "drawdown": _drawdown(agent.curve),
         "hindsight": [other.name for other in others if other.name in HINDSIGHT],
-        **game.information(agent),
+        **evaluator.information(agent),
     }
+    found = [*_account_warnings(agent, information, in_sample), *doubts(rows, differences, drawn, trials)]
+    if not evaluator.costs:
+        found.append("no trading costs are set: fee, spread and slippage are all 0")
     return Evaluation(
         kind="backtest",
         split=split,
         in_sample=in_sample,
         rows=rows,
         differences=differences,
-        actions=game.actions(agent),
-        warnings=_warnings(game, agent, rows, differences, information, in_sample, trials),
-        notes=tuple(remarks),
+        actions=evaluator.actions(agent),
+        warnings=tuple(found),
+        notes=(*notes, *remarks),
         information=information,
         equity=_equity_frame(agent, others),
-        bars=game.bars(agent),
+        bars=evaluator.bars(agent),
         trades=agent.trades,
     )
 
 
-def quick_figures(
-    policy: Policy, market: Market | Basket, split: str, env_params: Mapping[str, Any], *,
-    seeds: int | Sequence[int] = 1,
-    trained_on: str | None = "train", allow_training_split: bool = False,
-) -> dict[str, float]:  # fmt: skip
-    """Return the figures of a policy's way through a split without baselines, trades and intervals: cheap and often."""
-    check_out_of_sample(market, split, trained_on, allow_training_split)
-    played = game_on(market, split, env_params).curve(policy, as_seeds(seeds))
-    meter = PathMeter(played, bars_per_year(np.unique(market.time)))
-    found = dict(zip(meter.names, map(float, meter.figures()), strict=True))
-    per_account = found.pop("account_log_return")
-    return found | ({"of_optimum": per_account / market.optimum} if market.optimum else {})
+def _play_all(
+    evaluator: Evaluator, policy: Policy, seeds: tuple[int, ...], random_seeds: tuple[int, ...], progress: Telling
+) -> tuple[Played, list[Played], list[str]]:
+    """Play the agent and the baselines; return them with remarks about what was played, and why something was not."""
 
+    def play(name: str, policy: Policy, seeds: tuple[int, ...], traded: int, params: Params = None) -> Played:
+        told = None if progress is None else functools.partial(progress, name)
+        return evaluator.play(name, policy, seeds, traded, told, params)
 
-def _measure(
-    agent: Played, others: Sequence[Played], optimum: float | None, per_year: float, samples: int, confidence: float,
-    seed: int, trials: Trials | None,
-) -> tuple[tuple[Row, ...], tuple[Difference, ...], float]:  # fmt: skip
-    """Return the table, the differences to the baselines, and the mean block length of the bootstrap."""
-    everyone = (agent, *others)
-    meters = {played.name: PathMeter(played.curve, per_year) for played in everyone}
-    names = meters["agent"].names
-    # Blocks long enough for every policy's returns and for their clusters of volatility.
-    series = [meter.returns.mean(axis=0) for meter in meters.values()]
-    block = max(block_length(values) for own in series for values in (own, own**2))
-    points = {name: _complete(dict(zip(names, map(float, meter.figures()), strict=True)), played, optimum, trials)
-              for (name, meter), played in zip(meters.items(), everyone, strict=True)}  # fmt: skip
-    resampled = {name: np.empty((samples, len(names))) for name in meters}
-    rng = np.random.default_rng([seed, 1])
-    for sample, order in enumerate(stationary_orders(len(agent.curve.time) - 1, block, samples, seed)):
-        for name, meter in meters.items():
-            drawn = rng.integers(0, meter.seeds, (meter.seeds,)) if meter.seeds > 1 else None
-            resampled[name][sample] = meter.figures(order, drawn)
-    columns = {name: {other: values[:, k] for other, values in resampled.items()} for k, name in enumerate(names)}
-    if optimum:
-        columns["of_optimum"] = {other: values / optimum for other, values in columns["account_log_return"].items()}
-    intervals = {
-        name: percentile_interval(points["agent"][name], values["agent"], confidence)
-        for name, values in columns.items()
-        if name not in WITHOUT_INTERVAL
-    }
-    intervals |= _trade_intervals(agent, points["agent"], samples, confidence, seed)
-    rows = []
-    for metric in METRICS:
-        if metric.name not in points["agent"]:
-            continue
-        value, low, high = intervals.get(metric.name, Interval(points["agent"][metric.name], math.nan, math.nan))
-        rows.append(
-            Row(metric.name, value, low, high, {o.name: points[o.name].get(metric.name, math.nan) for o in others})
+    remarks = []
+    used = seeds if evaluator.draws else seeds[:1]
+    agent = play("agent", policy, used, len(used))
+    if len(used) < len(seeds):
+        remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(seeds)}")
+    if agent.traded_seeds < agent.seeds:
+        remarks.append(
+            f"agent: {evaluator.in_detail} are those of the first {agent.traded_seeds} of {agent.seeds} seeds, because "
+            "more would fill the memory; the rest are means over seeds"
         )
-    differences = []
-    with np.errstate(invalid="ignore"):
-        for name in COMPARED:
-            for other in others:
-                value = points["agent"][name] - points[other.name][name]
-                spread = columns[name]["agent"] - columns[name][other.name]
-                differences.append(Difference(name, other.name, *percentile_interval(value, spread, confidence)))
-    return tuple(rows), tuple(differences), block
-
-
-def _complete(
-    found: dict[str, float], played: Played, optimum: float | None, trials: Trials | None
-) -> dict[str, float]:
-    """Add to the figures of a path those of its trades and of its Sharpe ratio."""
-    found |= played.figures
-    found["costs"] = found["fees"] + found["spread_and_slippage"] + found["funding"]
-    if optimum:
-        found["of_optimum"] = found["account_log_return"] / optimum
-    each = [moments(own) for own in played.curve.returns.T]
-    found["probabilistic_sharpe"] = float(np.mean([probabilistic_sharpe(own) for own in each]))
-    found["minimum_track_record"] = float(np.mean([minimum_track_record(own) for own in each]))
-    if trials is not None and played.name == "agent":
-        found["deflated_sharpe"] = float(np.mean([deflated_sharpe(own, trials) for own in each]))
-    return found
-
-
-def _trade_intervals(
-    agent: Played, point: Mapping[str, float], samples: int, confidence: float, seed: int
-) -> dict[str, Interval]:
-    """Return the intervals of what trades have on average; trades are drawn one by one."""
-    if len(agent.trades) < 2:
-        return {}
-    profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()
-    found = np.empty((samples, 3))
-    for sample, order in enumerate(stationary_orders(len(profit), 1.0, samples, seed)):
-        chosen = profit[order]
-        gains, losses = float(chosen[chosen > 0.0].sum()), float(-chosen[chosen < 0.0].sum())
-        factor = gains / losses if losses > 0.0 else (math.inf if gains > 0.0 else math.nan)
-        found[sample] = (chosen > 0.0).mean(), returns[order].mean(), factor
-    names = ("win_rate", "average_trade", "profit_factor")
-    return {name: percentile_interval(point[name], found[:, k], confidence) for k, name in enumerate(names)}
+    others: list[Played] = []
+    for baseline in evaluator.baselines(agent, seeds[0]):
+        remarks.append(f"{LABELS[baseline.name]}: {baseline.note}")
+        if baseline.policy is not None:
+            own = random_seeds if baseline.name == RANDOM else used
+            others.append(play(baseline.name, baseline.policy, own, 1, baseline.params))
+    for other in others:
+        if other.ended_early:
+            remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
+    if evaluator.of_first_seed and any(other.traded_seeds < other.seeds for other in others):
+        remarks.append(f"baselines: {evaluator.of_first_seed} are those of the first seed, the rest means over seeds")
+    return agent, others, remarks
 
 
 def _moment(nanoseconds: Any) -> str:
@@ -274,59 +194,25 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
     found = deepest_drawdown(measured.growth.mean(axis=1))
     if found is None:
         return None
-    time = measured.time
-    end = None if found.end is None else _moment(time[found.end])
-    return {
-        "depth": found.depth,
-        "begin": _moment(time[found.begin]),
-        "trough": _moment(time[found.trough]),
-        "end": end,
-    }
+    rows = {"begin": found.begin, "trough": found.trough, "end": found.end}
+    moments = {name: None if row is None else _moment(measured.time[row]) for name, row in rows.items()}
+    return {"depth": found.depth, **moments}
 
 
-def _warnings(
-    game: Game, agent: Played, rows: Sequence[Row], differences: Sequence[Difference],
-    information: Mapping[str, Any], in_sample: bool, trials: Trials | None,
-) -> tuple[str, ...]:  # fmt: skip
-    """Return what speaks against trusting the result."""
-    by_name = {row.name: row for row in rows}
-    found = []
+def _account_warnings(agent: Played, information: Mapping[str, Any], in_sample: bool) -> Iterator[str]:
+    """Yield what the data and the episodes have against trusting the result."""
     if in_sample:
-        found.append("in sample: the agent was trained on this data; the result says nothing about new data")
+        yield IN_SAMPLE
     if agent.ended_early:
-        found.append(
+        yield (
             f"{agent.ended_early} of {agent.episodes} episodes terminated early (bankrupt or drawdown limit); equity "
             "is flat from there"
         )
     if information["bars"] < FEW_BARS:
-        found.append(f"the split has {information['bars']} bars only")
+        yield f"the split has {information['bars']} bars only"
     if information["years"] < SHORT_YEARS:
         days = information["years"] * 365.2425
-        found.append(f"the split covers {days:.1f} days: annualised figures and ratios extrapolate from that")
-    trades = by_name["trades"].value
-    if trades < FEW_TRADES:
-        found.append(f"{trades:g} trades are few: win rate, average trade and profit factor say little")
-    confidence = f"{information['confidence']:.0%}"
-    gain = by_name["mean_log_return"]
-    if Interval(gain.value, gain.low, gain.high).includes_zero:
-        found.append(f"the {confidence} interval of the agent's log return includes 0")
-    elif gain.high < 0.0:
-        found.append(f"the agent lost: the {confidence} interval of its log return lies below 0")
-    for other in differences:
-        if other.metric != COMPARED[0] or other.baseline in HINDSIGHT:
-            continue
-        ahead = f"the {confidence} interval of agent − {LABELS[other.baseline]} (log return)"
-        if Interval(other.value, other.low, other.high).includes_zero:
-            found.append(f"{ahead} includes 0")
-        elif other.high < 0.0:
-            found.append(f"{ahead} lies below 0: the agent did worse")
-    if trials is not None and not by_name["deflated_sharpe"].value >= ENOUGH_PROBABILITY:
-        found.append(
-            f"after {trials.count} trials the deflated Sharpe ratio is below {ENOUGH_PROBABILITY:.0%}: it may be luck"
-        )
-    if not game.costs:
-        found.append("no trading costs are set: fee, spread and slippage are all 0")
-    return tuple(found)
+        yield f"the split covers {days:.1f} days: annualised figures and ratios extrapolate from that"
 
 
 def _equity_frame(agent: Played, others: Sequence[Played]) -> pl.DataFrame:
@@ -340,58 +226,18 @@ def _equity_frame(agent: Played, others: Sequence[Played]) -> pl.DataFrame:
     return pl.DataFrame(frame)
 
 
-# The evaluation of any other policy
-
-
-def episode_intervals(
-    played: Episodes, samples: int = 1000, confidence: float = 0.95, seed: int = 0
-) -> dict[str, Interval]:
-    """Return the figures of EPISODE_METRICS; episodes are resampled one by one, which takes them as independent."""
-    returns, lengths = played.returns, played.lengths.astype(np.float64)
-    found = np.empty((samples, 3))
-    for sample, order in enumerate(stationary_orders(len(returns), 1.0, samples, seed)):
-        total, steps = returns[order].sum(), lengths[order].sum()
-        found[sample] = total / len(order), steps / len(order), total / steps
-    points = (returns.mean(), lengths.mean(), returns.sum() / lengths.sum())
-    names = ("episode_return", "episode_length", "reward_per_step")
-    intervals = {n: percentile_interval(float(points[k]), found[:, k], confidence) for k, n in enumerate(names)}
-    intervals["worst_episode"] = Interval(float(returns.min()), math.nan, math.nan)
-    intervals["best_episode"] = Interval(float(returns.max()), math.nan, math.nan)
-    return intervals
-
-
-def evaluate_episodes(
-    policy: Policy, envs: gymnasium.vector.VectorEnv, episodes: int = 100, *, title: str = "environment",
-    split: str = "episodes", seed: int = 0, samples: int = 1000, confidence: float = 0.95, baseline: bool = True,
-    most_steps: int | None = None,
-) -> Evaluation:  # fmt: skip
-    """Play episodes in any vector environment with same-step autoreset, beside random actions, and measure them."""
-    played = play_episodes(policy, envs, episodes, seed, most_steps)
-    others: dict[str, dict[str, Interval]] = {}
-    if baseline:
-        random = play_episodes(RandomPolicy(envs.single_action_space, seed), envs, episodes, seed, most_steps)
-        others[RANDOM] = episode_intervals(random, 1, confidence, seed)
-    agent = episode_intervals(played, samples, confidence, seed)
-    rows = tuple(
-        Row(metric.name, *agent[metric.name], {name: other[metric.name].value for name, other in others.items()})
-        for metric in EPISODE_METRICS
-    )
-    total = max(int(played.actions.sum()), 1)
-    information = {
-        "title": title, "episodes": len(played), "seed": seed, "confidence": confidence, "bootstrap_samples": samples,
-    }  # fmt: skip
-    return Evaluation(
-        kind="episodes",
-        split=split,
-        in_sample=False,
-        rows=rows,
-        differences=(),
-        actions=tuple((str(action), int(count) / total) for action, count in enumerate(played.actions)),
-        warnings=(f"{len(played)} episodes are few",) if len(played) < FEW_TRADES else (),
-        notes=("episodes are resampled one by one, as if they were independent",),
-        information=information,
-        equity=pl.DataFrame(),
-        bars=pl.DataFrame(),
-        trades=pl.DataFrame(schema=dict(TRADE_SCHEMA)),
-        episodes={"returns": played.returns, "lengths": played.lengths.astype(np.float64)},
-    )
+def _evaluate_on_split(
+    policy: Policy, evaluator: Evaluator, seed: int, drawn: Bootstrap, in_sample: bool, notes: Sequence[str]
+) -> Evaluation:
+    """Play episodes on a split of a market, for an environment without an account to be measured by."""
+    world = world_on(evaluator.entry, evaluator.part, evaluator.params)
+    envs = make_vec(world, SIDE_BY_SIDE, backend="native", observation="cursor", seed=seed, threads=1)
+    drawing: dict[str, Any] = {"seed": seed, "samples": drawn.samples, "confidence": drawn.confidence}
+    try:
+        found = evaluate_episodes(policy, envs, title=evaluator.market.name, split=evaluator.split, **drawing)
+    finally:
+        envs.close()
+    warnings = (IN_SAMPLE, *found.warnings) if in_sample else found.warnings
+    about = {**found.information, "environment": evaluator.entry.name, "data_hash": evaluator.market.content_hash}
+    remarks = (*notes, *found.notes)
+    return replace(found, in_sample=in_sample, warnings=warnings, notes=remarks, information=about)

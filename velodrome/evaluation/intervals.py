@@ -8,7 +8,7 @@ White (2009). Everything is seeded: same seed, same intervals.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,14 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError
 
 FEWEST_FINITE = 0.5  # share of the resamples that must have a value, or there is no interval
+
+
+class Bootstrap(NamedTuple):
+    """How intervals are made: the number of resamples, the level of confidence, the seed of the draws."""
+
+    samples: int = 1000
+    confidence: float = 0.95
+    seed: int = 0
 
 
 class Interval(NamedTuple):
@@ -33,7 +41,7 @@ class Interval(NamedTuple):
 
 
 def stationary_orders(length: int, block: float, samples: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Yield for each resample the rows [length] of the series that it consists of, in order."""
+    """Yield for each resample the rows of the series that it consists of, [length], in order."""
     if length < 1 or samples < 1 or not block >= 1.0:
         raise ConfigError(
             f"a bootstrap of {length} values with blocks of {block} and {samples} samples: "
@@ -99,38 +107,3 @@ def percentile_interval(value: float, resampled: NDArray[np.float64], confidence
     low = ordered[math.floor(tail * (len(ordered) - 1))]
     high = ordered[math.ceil((1.0 - tail) * (len(ordered) - 1))]
     return Interval(value, float(low), float(high))
-
-
-def bootstrap_interval(
-    series: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], float] = np.mean, *,
-    confidence: float = 0.95, samples: int = 1000, seed: int = 0, block: float | None = None,
-) -> Interval:  # fmt: skip
-    """Return a statistic of a series with its interval; `block` is a mean block length, or None to choose it."""
-    values = np.asarray(series, np.float64)
-    if len(values) == 0:
-        return Interval(math.nan, math.nan, math.nan)
-    block = block_length(values) if block is None else block
-    resampled = [float(statistic(values[order])) for order in stationary_orders(len(values), block, samples, seed)]
-    return percentile_interval(float(statistic(values)), np.array(resampled), confidence)
-
-
-def paired_difference(
-    agent: NDArray[np.float64], baseline: NDArray[np.float64],
-    statistic: Callable[[NDArray[np.float64]], float] = np.mean, *,
-    confidence: float = 0.95, samples: int = 1000, seed: int = 0, block: float | None = None,
-) -> Interval:  # fmt: skip
-    """Return statistic(agent) − statistic(baseline) with its interval; both are resampled at the same bars."""
-    agent, baseline = np.asarray(agent, np.float64), np.asarray(baseline, np.float64)
-    if agent.shape != baseline.shape:
-        raise ConfigError(
-            f"a paired difference needs series of the same bars, received {agent.shape} and {baseline.shape}"
-        )
-    if len(agent) == 0:
-        return Interval(math.nan, math.nan, math.nan)
-    block = max(block_length(agent), block_length(baseline)) if block is None else block
-    resampled = [
-        float(statistic(agent[order])) - float(statistic(baseline[order]))
-        for order in stationary_orders(len(agent), block, samples, seed)
-    ]
-    value = float(statistic(agent)) - float(statistic(baseline))
-    return percentile_interval(value, np.array(resampled), confidence)

@@ -1,22 +1,21 @@
 """What a backtest amounts to: return, risk, costs and exposure, each defined once in METRICS.
 
-Several instruments are several accounts with equal weight at the start: their curve is the mean of equity over start
-equity, on all the times at which any of them has a bar. Several seeds are measured each by itself, then averaged.
+Several instruments are several accounts with equal weight at the start. Their curve is the mean of equity over start
+equity, at all times at which any of them has a bar. Each seed is measured by itself; then the seeds are averaged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import polars as pl
 from numba import njit
 from numpy.typing import NDArray
 
-from velodrome.evaluation.play import Backtest, Track
+from velodrome.evaluation.play import Track
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
 LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits
@@ -31,35 +30,31 @@ class Metric:
     label: str
     unit: Unit
     meaning: str
-    higher_is_better: bool | None = None
 
 
 METRICS = (
-    Metric("return", "Total return", "change", "equity at the end over equity at the start, less 1", True),
-    Metric("annual_return", "Annualised return", "change",
-           "the total return per year of observed bars, compounded", True),
+    Metric("return", "Total return", "change", "equity at the end over equity at the start, less 1"),
+    Metric("annual_return", "Annualised return", "change", "the total return per year of observed bars, compounded"),
     Metric("annual_volatility", "Annualised volatility", "share",
-           "standard deviation (n − 1) of the bars' returns, times the root of the bars per year", False),
+           "standard deviation (n − 1) of the bars' returns, times the root of the bars per year"),
     Metric("sharpe", "Sharpe ratio", "ratio",
-           "mean over standard deviation of the bars' returns, times the root of the bars per year; no risk-free rate",
-           True),
+           "mean over standard deviation of the bars' returns, times the root of the bars per year; no risk-free rate"),
     Metric("sortino", "Sortino ratio", "ratio",
-           "mean return over the root of the mean squared loss (bars with a gain count as 0), annualised alike", True),
-    Metric("calmar", "Calmar ratio", "ratio", "annualised return over maximum drawdown", True),
-    Metric("max_drawdown", "Maximum drawdown", "share", "largest fall of equity from an earlier peak", False),
+           "mean return over the root of the mean squared loss (bars with a gain count as 0), annualised alike"),
+    Metric("calmar", "Calmar ratio", "ratio", "annualised return over maximum drawdown"),
+    Metric("max_drawdown", "Maximum drawdown", "share", "largest fall of equity from an earlier peak"),
     Metric("longest_under_water", "Longest under water", "bars",
-           "most bars in a row with equity below an earlier peak", False),
-    Metric("mean_log_return", "Log return per bar", "rate", "mean logarithm of equity over equity a bar before", True),
+           "most bars in a row with equity below an earlier peak"),
+    Metric("mean_log_return", "Log return per bar", "rate", "mean logarithm of equity over equity a bar before"),
     Metric("of_optimum", "Share of known optimum", "share",
-           "an account's log return per bar over the best achievable without costs, known for some synthetic markets",
-           True),
-    Metric("reward", "Reward per bar", "rate", "mean reward of the environment, what the agent was trained on", True),
+           "an account's log return per bar over the best achievable without costs, known for some synthetic markets"),
+    Metric("reward", "Reward per bar", "rate", "mean reward of the environment, what the agent was trained on"),
     Metric("turnover", "Turnover", "times", "traded value over equity, summed over bars"),
-    Metric("fees", "Fees", "share", "fees paid, as a share of the start equity", False),
+    Metric("fees", "Fees", "share", "fees paid, as a share of the start equity"),
     Metric("spread_and_slippage", "Spread and slippage", "share",
-           "distance of order fills from the quoted price, as a share of the start equity", False),
-    Metric("funding", "Funding", "share", "funding paid (received if negative), as a share of the start equity", False),
-    Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together", False),
+           "distance of order fills from the quoted price, as a share of the start equity"),
+    Metric("funding", "Funding", "share", "funding paid (received if negative), as a share of the start equity"),
+    Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together"),
     Metric("exposure", "Mean exposure", "share", "mean value of the position, long or short, over equity"),
     Metric("in_market", "Time in market", "share", "share of the bars at whose close a position is held"),
     Metric("cash_share", "Mean cash", "share", "mean cash over equity"),
@@ -67,34 +62,34 @@ METRICS = (
     Metric("largest_weight", "Mean largest weight", "share", "mean of the largest weight, long or short"),
     Metric("orders", "Orders filled", "count", "purchases and sales of all instruments"),
     Metric("trades", "Trades", "count", "round trips, from flat or the opposite side back to it"),
-    Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs", True),
-    Metric("average_trade", "Average trade", "change",
-           "mean return of a trade on the value entered, after costs", True),
-    Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others", True),
+    Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs"),
+    Metric("average_trade", "Average trade", "change", "mean return of a trade on the value entered, after costs"),
+    Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others"),
     Metric("probabilistic_sharpe", "P(true Sharpe > 0)", "share",
-           "probabilistic Sharpe ratio: corrected for length, skewness and fat tails", True),
+           "probabilistic Sharpe ratio: corrected for length, skewness and fat tails"),
     Metric("deflated_sharpe", "Deflated Sharpe ratio", "share",
-           "probability that the true Sharpe ratio is above what the best of all trials had by luck", True),
+           "probability that the true Sharpe ratio is above what the best of all trials had by luck"),
     Metric("minimum_track_record", "Minimum track record", "bars",
-           "bars needed to be 95 % sure of a Sharpe ratio above 0", False),
+           "bars needed to be 95 % sure of a Sharpe ratio above 0"),
 )  # fmt: skip
 EPISODE_METRICS = (
-    Metric("episode_return", "Episode return", "number", "mean sum of rewards of an episode", True),
+    Metric("episode_return", "Episode return", "number", "mean sum of rewards of an episode"),
     Metric("episode_length", "Episode length", "number", "mean steps of an episode"),
-    Metric("reward_per_step", "Reward per step", "number", "rewards of all episodes over their steps", True),
-    Metric("worst_episode", "Worst episode", "number", "smallest sum of rewards of an episode", True),
-    Metric("best_episode", "Best episode", "number", "largest sum of rewards of an episode", True),
+    Metric("reward_per_step", "Reward per step", "number", "rewards of all episodes over their steps"),
+    Metric("worst_episode", "Worst episode", "number", "smallest sum of rewards of an episode"),
+    Metric("best_episode", "Best episode", "number", "largest sum of rewards of an episode"),
 )
 BY_NAME: Mapping[str, Metric] = {metric.name: metric for metric in (*METRICS, *EPISODE_METRICS)}
 
-# What `path_figures` writes, in order, and what it averages over bars beside it.
+# What `path_figures` writes first, in order.
 PATH_FIGURES = (
-    "return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown",
-    "longest_under_water", "mean_log_return",
-)  # fmt: skip
-# Log return per account is what the optimum is about: several accounts together do better than each by itself.
-BAR_FIGURES = ("turnover", "fees", "funding", "exposure", "in_market", "reward", "account_log_return")
-SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")  # the others are means over bars
+    *("return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown"),
+    *("longest_under_water", "mean_log_return"),
+)
+# Of what is measured in each bar these are summed, the others averaged. The optimum is about `account_log_return`:
+# several accounts together do better than each by itself.
+SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
+STATES = ("exposure", "in_market", "cash_share", "positions", "largest_weight")  # last until the account's next bar
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class Curve:
 
     time: NDArray[np.int64]  # [T + 1] nanoseconds UTC
     growth: NDArray[np.float64]  # [T + 1, S] equity over start equity
-    per_bar: Mapping[str, NDArray[np.float64]]  # by name (of trading: BAR_FIGURES): [T, S]
+    per_bar: Mapping[str, NDArray[np.float64]]  # by name: [T, S]
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -126,36 +121,33 @@ def log_changes(growth: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where((before > 0.0) & (after <= 0.0), -np.inf, logs)
 
 
-def curve(played: Backtest) -> Curve:
-    """Put the instruments of a backtest on one time line; an instrument without a bar at a time stays as it was."""
-    tracks = played.tracks
+def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
+    """Return what any account says of each bar, [T, S]: of its costs, those that were recorded."""
+    initial = track.equity[0]
+    values = {name: track.change(name) / initial for name in ("fees", "funding") if name in track.columns}
+    if "turnover" in track.columns:
+        values["turnover"] = track.change("turnover")
+    return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
+
+
+def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
+    """Put tracks on one time line; an account without a bar at a time stays as it was.
+
+    per_bar: for each track, what to average or to sum over bars, by name [T, S].
+    """
     time = np.unique(np.concatenate([track.time for track in tracks]))
-    shape = (len(time), len(played.seeds))
-    growth = np.zeros(shape)
-    sums = {name: np.zeros((shape[0] - 1, shape[1])) for name in BAR_FIGURES}
-    for track in tracks:
-        initial = track.equity[0]
+    growth = np.zeros((len(time), tracks[0].equity.shape[1]))
+    sums = {name: np.zeros_like(growth[1:]) for name in per_bar[0]}
+    for track, known in zip(tracks, per_bar, strict=True):
         at = np.searchsorted(track.time, time, side="right") - 1  # the last own bar at each time; −1: none yet
-        growth += (track.equity / initial)[np.maximum(at, 0)]
+        growth += (track.equity / track.equity[0])[np.maximum(at, 0)]
         own = np.isin(time[1:], track.time[1:])
-        for name, values in _bar_values(track, initial).items():
-            if name in ("exposure", "in_market"):
+        for name, values in known.items():
+            if name in STATES:
                 sums[name] += np.where(at[1:, None] > 0, values[np.maximum(at[1:] - 1, 0)], 0.0)
             else:
                 sums[name][own] += values
     return Curve(time, growth / len(tracks), {name: values / len(tracks) for name, values in sums.items()})
-
-
-def _bar_values(track: Track, initial: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    return {
-        "turnover": track.turnover,
-        "fees": track.fees / initial,
-        "funding": track.funding / initial,
-        "exposure": np.abs(track.exposure[1:]),
-        "in_market": (track.units[1:] != 0.0).astype(np.float64),
-        "reward": track.rewards,
-        "account_log_return": log_changes(track.equity),
-    }
 
 
 def bars_per_year(time: NDArray[np.int64]) -> float:
@@ -242,15 +234,8 @@ class PathMeter:
         chosen = range(self.seeds) if seeds is None else seeds
         found = np.empty((len(chosen), len(self.scale)))
         for row, seed in enumerate(chosen):
-            path_figures(
-                self.returns[seed],
-                self.logs[seed],
-                self.extras[seed],
-                order,
-                self.centre[seed],
-                self.per_year,
-                found[row],
-            )
+            path = self.returns[seed], self.logs[seed], self.extras[seed]
+            path_figures(*path, order, self.centre[seed], self.per_year, found[row])
         return mean_of_known(found) * self.scale
 
 
@@ -292,20 +277,6 @@ def drawdowns(growth: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the fall from the peak so far at every row of a curve, as a positive share."""
     peaks = np.maximum.accumulate(growth, axis=0)
     return 1.0 - growth / np.where(peaks > 0.0, peaks, 1.0)
-
-
-def trade_figures(trades: pl.DataFrame, seeds: int, start_equity: float) -> dict[str, float]:
-    """Return the figures of a list of trades of so many seeds; `start_equity` is that of all accounts of a seed."""
-    profit = trades["profit"].to_numpy()
-    gains, losses = float(profit[profit > 0.0].sum()), float(-profit[profit < 0.0].sum())
-    known = len(profit) > 0
-    return {
-        "trades": len(profit) / seeds,
-        "win_rate": float((profit > 0.0).mean()) if known else math.nan,
-        "average_trade": float(trades["return"].to_numpy().mean()) if known else math.nan,
-        "profit_factor": gains / losses if losses > 0.0 else (math.inf if gains > 0.0 else math.nan),
-        "spread_and_slippage": float(trades["spread_and_slippage"].sum()) / seeds / start_equity,
-    }
 
 
 def format_figure(value: float | None, unit: Unit) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,14 +21,13 @@ from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
-
-
-LABEL_WIDTH = 20  # a narrow terminal cuts the figures on the right, not what they are of
+LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
+FRAMES = ("trades", "equity", "bars")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A metric of the agent with its interval, and of each baseline (NaN: not defined)."""
+    """A metric of the agent with its interval, and the same of each baseline (NaN: not defined)."""
 
     name: str
     value: float
@@ -68,7 +67,7 @@ class Evaluation:
 
     @property
     def label(self) -> str:
-        """The split as it is to be shown: training data is called what it is."""
+        """The split as it is shown: training data is named as such."""
         return f"{self.split} (IN SAMPLE: the agent was trained on it)" if self.in_sample else self.split
 
     @property
@@ -90,19 +89,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the long tables as JSON-able values; what is not finite becomes a text or None."""
-        plain = {
-            "kind": self.kind,
-            "split": self.split,
-            "in_sample": self.in_sample,
-            "rows": [asdict(row) for row in self.rows],
-            "differences": [asdict(difference) for difference in self.differences],
-            "actions": [list(action) for action in self.actions],
-            "warnings": list(self.warnings),
-            "notes": list(self.notes),
-            "information": dict(self.information),
-            "episodes": {name: values.tolist() for name, values in self.episodes.items()},
-        }
-        return _jsonable(plain)
+        kept = (part.name for part in fields(self) if part.name not in FRAMES)
+        return {name: _jsonable(getattr(self, name)) for name in kept}
 
     def to_json(self) -> str:
         """Return `to_dict` as text."""
@@ -115,9 +103,9 @@ class Evaluation:
         paths = {"json": target / f"{self.split}.json"}
         paths["json"].write_text(self.to_json() + "\n", encoding="utf-8")
         if self.kind == "backtest":
-            for name, frame in (("trades", self.trades), ("equity", self.equity), ("bars", self.bars)):
+            for name in FRAMES:
                 paths[name] = target / f"{self.split}-{name}.parquet"
-                frame.write_parquet(paths[name])
+                getattr(self, name).write_parquet(paths[name])
             paths["trades_csv"] = target / f"{self.split}-trades.csv"
             self.trades.write_csv(paths["trades_csv"])
         return paths
@@ -130,19 +118,16 @@ class Evaluation:
         if not path.is_file():
             there = ", ".join(sorted(found.stem for found in source.glob("*.json"))) or "none"
             raise ConfigError(f"no evaluation of the split {split!r} in {source}; there are {there}")
-        plain = _from_json(json.loads(path.read_text(encoding="utf-8")))
-        frames = {
-            name: pl.read_parquet(source / f"{split}-{name}.parquet") if plain["kind"] == "backtest" else pl.DataFrame()
-            for name in ("trades", "equity", "bars")
-        }
-        return cls(
-            kind=plain["kind"], split=plain["split"], in_sample=plain["in_sample"],
-            rows=tuple(Row(**row) for row in plain["rows"]),
-            differences=tuple(Difference(**difference) for difference in plain["differences"]),
-            actions=tuple((name, share) for name, share in plain["actions"]),
-            warnings=tuple(plain["warnings"]), notes=tuple(plain["notes"]), information=plain["information"],
-            episodes={name: np.array(values, np.float64) for name, values in plain["episodes"].items()}, **frames,
-        )  # fmt: skip
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["kind"] == "backtest":
+            plain |= {name: pl.read_parquet(source / f"{split}-{name}.parquet") for name in FRAMES}
+        else:
+            plain |= {name: pl.DataFrame() for name in FRAMES}
+        plain["rows"] = tuple(Row(**_numbers(row)) for row in plain["rows"])
+        plain["differences"] = tuple(Difference(**_numbers(one)) for one in plain["differences"])
+        plain["actions"] = tuple((name, share) for name, share in plain["actions"])
+        plain["episodes"] = {name: np.array(values, np.float64) for name, values in plain["episodes"].items()}
+        return cls(**{**plain, "warnings": tuple(plain["warnings"]), "notes": tuple(plain["notes"])})
 
     def table(self) -> Group:
         """Return the table, differences, notes and warnings for a terminal."""
@@ -179,7 +164,11 @@ def format_interval(row: Row | Difference) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """Return a value with floats that JSON has no word for replaced: NaN by null, infinities by texts."""
+    """Return a value that JSON can hold: NaN becomes null, infinities become texts."""
+    if isinstance(value, Row | Difference):
+        return _jsonable(asdict(value))
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, Mapping):
         return {key: _jsonable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -189,14 +178,10 @@ def _jsonable(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _from_json(plain: dict[str, Any]) -> dict[str, Any]:
+def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the numbers that `_jsonable` replaced."""
     words = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-    def number(value: Any) -> Any:
-        return words.get(value, value) if value is None or isinstance(value, str) else value
-
-    for part in (*plain["rows"], *plain["differences"]):
-        part.update({key: number(part[key]) for key in ("value", "low", "high")})
-        if "baselines" in part:
-            part["baselines"] = {key: number(value) for key, value in part["baselines"].items()}
-    return plain
+    found = {name: words[plain[name]] if plain[name] in words else plain[name] for name in ("value", "low", "high")}
+    if "baselines" in plain:
+        found["baselines"] = {name: words.get(value, value) for name, value in plain["baselines"].items()}
+    return {**plain, **found}

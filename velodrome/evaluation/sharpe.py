@@ -22,7 +22,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of which the best is judged: how many, and the variance of their Sharpe ratios per bar."""
+    """The trials among which the best was chosen: how many, and the variance of their Sharpe ratios per bar."""
 
     count: int
     variance: float
@@ -36,16 +36,16 @@ class Trials:
 
     @classmethod
     def of(cls, sharpe_ratios: Sequence[float]) -> Trials:
-        """Return the trials of which these are the Sharpe ratios per bar; those that are NaN made no bet."""
+        """Return the trials with these Sharpe ratios per bar; a trial with NaN made no bet and does not count."""
         known = [float(ratio) for ratio in sharpe_ratios if not math.isnan(ratio)]
         if not known:
-            raise ConfigError("there is no trial with a Sharpe ratio; give those of all that were tried")
+            raise ConfigError("no trial has a Sharpe ratio; give the ratios of all that were tried")
         return cls(len(known), float(np.var(known, ddof=1)) if len(known) > 1 else 0.0)
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What the ratios below need of a series of returns."""
+    """What the ratios below need to know about a series of returns."""
 
     count: int
     sharpe: float  # per bar
@@ -85,7 +85,7 @@ def probabilistic_sharpe(found: Moments, benchmark: float = 0.0) -> float:
 
 
 def expected_best_sharpe(trials: Trials) -> float:
-    """Return the Sharpe ratio to be expected of the best of so many trials without any skill."""
+    """Return the Sharpe ratio that the best of the trials would have without any skill."""
     if trials.count == 1:
         return 0.0
     first = _NORMAL.inv_cdf(1.0 - 1.0 / trials.count)
@@ -99,7 +99,7 @@ def deflated_sharpe(found: Moments, trials: Trials) -> float:
 
 
 def minimum_track_record(found: Moments, benchmark: float = 0.0, confidence: float = 0.95) -> float:
-    """Return the bars needed to be so confident that the Sharpe ratio is above a benchmark; infinite if it is not."""
+    """Return the bars needed for this confidence that the Sharpe ratio is above a benchmark; infinite if it is not."""
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"confidence = {confidence!r}: needs a share between 0 and 1, for example 0.95")
     if math.isnan(found.sharpe):

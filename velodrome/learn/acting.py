@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -15,14 +16,8 @@ from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import Distribution, distribution_for
-from velodrome.learn.networks.instruments import (
-    ContextHead,
-    ContextLinear,
-    InstrumentFirst,
-    InstrumentHead,
-    InstrumentTrunk,
-)
-from velodrome.learn.networks.trunks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
+from velodrome.learn.networks import instruments, trunks
+from velodrome.learn.networks.layers import ACTIVATIONS
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -30,12 +25,14 @@ from velodrome.rollout.worlds import ForeignWorlds, Worlds
 
 # Modules that do the same in training as in use.
 WITHOUT_MODES = (
-    ActorCritic, Trunk, RecurrentTrunk, LinearFirst, ConvolutionFirst, InstrumentTrunk, InstrumentFirst, InstrumentHead,
-    ContextLinear, ContextHead, nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d, nn.Flatten, nn.GRUCell, nn.Tanh,
-    nn.ReLU, nn.SiLU, nn.GELU,
-)  # fmt: skip
+    *(ActorCritic, trunks.Trunk, trunks.RecurrentTrunk, trunks.LinearFirst, trunks.ConvolutionFirst),
+    *(instruments.InstrumentTrunk, instruments.InstrumentFirst, instruments.InstrumentHead),
+    *(instruments.ContextLinear, instruments.ContextHead, nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d),
+    *(nn.Flatten, nn.GRUCell, *ACTIVATIONS.values()),
+)
 
 
+@dataclass(eq=False, repr=False)
 class TrainedPolicy:
     """Acts for one environment or for many at once, and remembers by environment if its network does.
 
@@ -44,59 +41,50 @@ class TrainedPolicy:
     The weights are the network's own: if it is still being trained, so is the policy.
     """
 
-    def __init__(
-        self, network: nn.Module, shape: ObservationShape, action_space: gymnasium.Space, *,
-        moments: RunningMoments | None = None, bank: WindowBank | None = None, window_names: tuple[str, ...] = (),
-        observation_space: gymnasium.Space | None = None, seed: int = 0,
-    ) -> None:  # fmt: skip
-        """Make a policy.
+    network: nn.Module  # called as network(observation, None, None[, memory]); returns `Outputs`, or action values
+    shape: ObservationShape
+    action_space: gymnasium.Space
+    _: KW_ONLY
+    moments: RunningMoments | None = None  # how values are normalised
+    bank: WindowBank | None = None
+    window_names: tuple[str, ...] = ()  # of the windows in observations with a part each
+    observation_space: gymnasium.Space | None = None  # of one environment of another library, which is flattened
+    seed: int = 0  # of the actions drawn by `act(…, deterministic=False)`
 
-        network: called as network(observation, None, None[, memory]); returns `Outputs`, or action values [n, actions].
-        moments: how values are normalised. window_names: of the windows in observations with a part each.
-        observation_space: of one environment of another library, whose observations are then flattened.
-        seed: of the actions drawn by `act(…, deterministic=False)`.
-        """
-        self.network, self.shape, self.action_space = network, shape, action_space
-        self.moments, self.bank, self.window_names = moments, None, window_names
-        self.observation_space = observation_space
+    def __post_init__(self) -> None:
+        network, windows = self.network, self.shape.windows
         # A network of action values has none of its own.
-        self.distribution: Distribution = getattr(network, "distribution", None) or distribution_for(action_space)
+        self.distribution: Distribution = getattr(network, "distribution", None) or distribution_for(self.action_space)
         self.memory_size = int(getattr(network, "memory_size", 0))
         self.device = next(network.parameters()).device
         self.has_modes = any(type(module) not in WITHOUT_MODES for module in network.modules())
-        self.seed = seed
-        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._generator = torch.Generator(self.device).manual_seed(self.seed)
         self._memory: Tensor | None = None  # [n, memory_size] once environments are known
         self._num_envs: int | None = None
-        self.low, self.high = action_bounds(action_space, self.device)
-        if window_names and len(window_names) != len(shape.windows):
-            raise ConfigError(
-                f"window_names = {window_names!r}: needs {len(shape.windows)} names, one for each window."
-            )
-        if bank is not None:
-            self.bank = self._checked(bank)
+        self.low, self.high = action_bounds(self.action_space, self.device)
+        if self.window_names and len(self.window_names) != len(windows):
+            raise ConfigError(f"window_names = {self.window_names!r}: needs {len(windows)} names, one for each window.")
+        if self.bank is not None:
+            self._check_bank(self.bank)
 
     @classmethod
     def of(
         cls, network: nn.Module, worlds: Worlds, moments: RunningMoments | None = None, seed: int = 0
     ) -> TrainedPolicy:
         """Return the policy of a network that learns, or learned, in these environments."""
-        foreign = isinstance(worlds, ForeignWorlds)
-        names = () if foreign else worlds.envs.world.window_names  # type: ignore[attr-defined]
-        return cls(
-            network, worlds.shape, worlds.action_space, moments=moments, bank=worlds.bank, window_names=names,
-            observation_space=worlds.envs.single_observation_space if foreign else None, seed=seed,
-        )  # fmt: skip
+        shown: dict[str, Any] = (
+            {"observation_space": worlds.envs.single_observation_space}
+            if isinstance(worlds, ForeignWorlds)
+            else {"window_names": worlds.envs.world.window_names}  # type: ignore[attr-defined]
+        )
+        return cls(network, worlds.shape, worlds.action_space, moments=moments, bank=worlds.bank, seed=seed, **shown)
 
     def with_bank(self, bank: WindowBank) -> TrainedPolicy:
         """Return the same policy for cursors into another market of the same features, with a memory of its own."""
-        return TrainedPolicy(
-            self.network, self.shape, self.action_space, moments=self.moments, bank=bank,
-            window_names=self.window_names, observation_space=self.observation_space, seed=self.seed,
-        )  # fmt: skip
+        return replace(self, bank=bank)
 
     def begin(self, num_envs: int) -> None:
-        """Forget everything; so many environments start."""
+        """Forget everything: new episodes start, in this number of environments."""
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs!r}: a policy acts for at least 1 environment")
         self._num_envs = num_envs
@@ -234,7 +222,7 @@ class TrainedPolicy:
         windows = "".join(f"{rows} × {features} + " for rows, features in self.shape.windows)
         return f"{self.shape.floats} floats: {windows}{self.shape.values} values"
 
-    def _checked(self, bank: WindowBank) -> WindowBank:
+    def _check_bank(self, bank: WindowBank) -> None:
         if bank.shapes != self.shape.windows:
             raise ConfigError(
                 f"The policy was trained on windows of {self.shape.windows} (bars, features); the market's are "
@@ -242,7 +230,6 @@ class TrainedPolicy:
             )
         if bank.table.device != self.device:
             raise ConfigError(f"The market lies on {bank.table.device} and the policy on {self.device}.")
-        return bank
 
     # Around the network
 
@@ -255,7 +242,7 @@ class TrainedPolicy:
         if len(self._memory) != count:
             raise ConfigError(
                 f"The policy remembers {len(self._memory)} environments; received {count} observations. Call "
-                f"begin({count}) to start with so many."
+                f"begin({count}) to start with as many."
             )
         return self._memory
 
@@ -275,7 +262,7 @@ class TrainedPolicy:
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Let batch norm use its running moments, and leave the network in the mode in which it was."""
+    """Let batch norm use its running moments, and put the network back into its mode afterwards."""
     training = network.training
     if training:
         network.eval()

@@ -1,4 +1,4 @@
-"""Distributions over actions, as functions of what a policy's last layer gives out."""
+"""Distributions over actions, as functions of the outputs of a policy's last layer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MultiCategorical:
         self.counts = counts
         self.width = sum(counts)
         self.shape = (len(counts),)
-        # Choices of the same size are one tensor: a hundred instruments are then as many kernels as one.
+        # Choices of the same size are one tensor: a hundred instruments then take as many kernels as one.
         self._size = counts[0] if len(set(counts)) == 1 else None
         self._parts = [Categorical(count) for count in counts]
 

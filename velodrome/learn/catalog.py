@@ -6,10 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from velodrome.errors import ConfigError
 from velodrome.registry import Registry, load
 
 if TYPE_CHECKING:
+    import gymnasium
+
     from velodrome.learn.config import LearnerConfig
+
+ACTION_SPACES = ("Discrete", "MultiDiscrete", "Box")  # that learners can take
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,11 @@ class AlgorithmEntry:
     learner: str | Callable[..., Any]  # (worlds, network, config, *, total_steps, seed) -> a learner
     network: str | Callable[..., Any]  # (shape, action_space, NetworkConfig, saved) -> the module in a checkpoint
     summary: str = ""  # one line for people
+    action_spaces: tuple[str, ...] = ACTION_SPACES  # names of the Gymnasium spaces that it can act in
+    saved: tuple[str, ...] = ()  # fields of its config that `network` needs; a checkpoint says them
+    # Ways to spend less time on learning, for the sentence about the bottleneck: "fewer epochs (ppo.epochs)".
+    advice: tuple[str, ...] = ()
+    shares_trunk: bool = False  # whether network.shared makes its learning cheaper
 
     def config_model(self) -> type[LearnerConfig]:
         """Return the model of its section."""
@@ -34,9 +44,29 @@ class AlgorithmEntry:
         """Return a network as its checkpoints hold it."""
         return load(self.network)(*arguments)
 
+    def saved_facts(self, config: LearnerConfig) -> dict[str, Any]:
+        """Return what a checkpoint must say of its network besides NetworkConfig."""
+        return {name: getattr(config, name) for name in self.saved}
+
+    def check_action_space(self, space: gymnasium.Space) -> None:
+        """Refuse an action space that it cannot act in."""
+        kind = type(space).__name__
+        if kind in self.action_spaces:
+            return
+        others = [repr(entry.name) for entry in ALGORITHMS if kind in entry.action_spaces]
+        example = " (trading: action = 'levels' or 'brackets')" if "Discrete" in self.action_spaces else ""
+        raise ConfigError(
+            f"algorithm = {self.name!r} takes {' and '.join(self.action_spaces)} actions and the action space is "
+            f"{space}. Use an environment with such actions{example}"
+            + (f", or algorithm = {' or '.join(others)}." if others else ".")
+        )
+
 
 def _check(entry: AlgorithmEntry) -> None:
-    load(entry.config)
+    model = load(entry.config)
+    missing = [name for name in entry.saved if name not in model.model_fields]
+    if missing:
+        raise ConfigError(f"algorithm {entry.name!r}: saved names {', '.join(missing)}, which {model.__name__} has not")
 
 
 ALGORITHMS = Registry(
@@ -49,6 +79,8 @@ ALGORITHMS = Registry(
             learner="velodrome.learn.ppo:PPO",
             network="velodrome.learn.policy:network_of_checkpoint",
             summary="proximal policy optimisation",
+            advice=("fewer epochs (ppo.epochs)",),
+            shares_trunk=True,
         ),
         AlgorithmEntry(
             "dqn",
@@ -56,6 +88,9 @@ ALGORITHMS = Registry(
             learner="velodrome.learn.dqn:DQN",
             network="velodrome.learn.networks.q_network:network_of_checkpoint",
             summary="deep Q-learning, for discrete actions",
+            action_spaces=("Discrete",),
+            saved=("duelling",),
+            advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
         ),
     ),
     _check,

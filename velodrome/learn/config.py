@@ -1,4 +1,4 @@
-"""What a learner can be told, each field declared once with its meaning and range."""
+"""The settings of networks and learners, each declared once with its meaning and range."""
 
 from __future__ import annotations
 
@@ -65,16 +65,17 @@ NETWORKS = ("mlp", "mlp_batch_norm", "conv", "gru", "instruments")
 
 
 class LearnerConfig(LearnConfig):
-    """What PPO and DQN share."""
+    """What all algorithms share; each has a model of its own that extends this one."""
 
     gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount of the next step's value")
     learning_rate: float = Field(3e-4, gt=0.0, le=1.0, description="step size of Adam at the start")
     schedule: Schedule = Field("constant", description="how the learning rate falls to 0 over the run")
     max_gradient_norm: float = Field(0.5, gt=0.0, description="gradients longer than this are shortened to it")
     normalise_observations: bool = Field(
-        False, description="subtract the running mean of the observed values and divide by their deviation; market "
-        "windows are scaled when the market is built and stay as they are",
-    )  # fmt: skip
+        False,
+        description="subtract the running mean of the observed values and divide by their deviation; market windows "
+        "are scaled when the market is built and stay as they are",
+    )
     normalise_rewards: bool = Field(
         False, description="divide rewards by the running deviation of the discounted return; for PPO"
     )
@@ -89,12 +90,16 @@ class LearnerConfig(LearnConfig):
     per_bar: Literal["auto", "always", "never"] = Field(
         "auto", description="first layer: encode each distinct bar once instead of once per sample (same result)"
     )
+    rollout_length: int = Field(32, ge=1, le=65536, description="steps of every environment between two updates")
+
+    def fewest_envs(self, network: NetworkConfig) -> int:
+        """Return how many environments it needs."""
+        return 1
 
 
 class PPOConfig(LearnerConfig):
     """Proximal policy optimisation."""
 
-    rollout_length: int = Field(32, ge=1, le=65536, description="steps of every environment between two updates")
     epochs: int = Field(4, ge=1, le=1000, description="passes over a rollout in an update")
     minibatches: int = Field(4, ge=1, le=65536, description="parts of a rollout, each one gradient step")
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="decay of advantages (0: one step, 1: Monte Carlo)")
@@ -104,8 +109,12 @@ class PPOConfig(LearnerConfig):
     value_weight: float = Field(0.5, ge=0.0, description="weight of the value's loss")
     normalise_advantages: bool = Field(True, description="scale advantages to mean 0, deviation 1 per minibatch")
     target_kl: float | None = Field(
-        None, gt=0.0, description="stop the update once the policy moved so far (approximate KL divergence)"
+        None, gt=0.0, description="stop the update once the policy moved this far (approximate KL divergence)"
     )
+
+    def fewest_envs(self, network: NetworkConfig) -> int:
+        """Return how many environments it needs: a recurrent network is trained on minibatches of whole ones."""
+        return self.minibatches if network.kind == "gru" else 1
 
 
 class DQNConfig(LearnerConfig):

@@ -1,14 +1,14 @@
 """Deep Q-learning (Mnih et al., 2015; double, duelling, n-step and prioritised if asked for), on one page.
 
 Collect transitions into a replay buffer, draw some of them, move the values of their actions towards what followed.
+What surrounds the algorithm is in `learner.py`.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,20 +17,13 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engines.autograd import WORTH_ENCODING
 from velodrome.learn.engines.graphs import Captured
+from velodrome.learn.learner import Learner, only
+from velodrome.learn.networks.layers import BarEncoding, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
-from velodrome.learn.networks.trunks import BarEncoding
-from velodrome.learn.optimiser import Optimiser
-from velodrome.learn.ppo import action_mix
-from velodrome.learn.schedule import learning_rate
-from velodrome.learn.state import load_generator, nested, only
-from velodrome.rollout.moments import RewardScale, RunningMoments
-from velodrome.rollout.observation import Observation
-from velodrome.rollout.phases import PhaseClock
+from velodrome.learn.optimiser import Optimiser, learning_rate
 from velodrome.rollout.replay import ReplayBuffer, Transitions
-from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.checks import check_num_envs
+from velodrome.rollout.worlds import Worlds
 
 REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
 MOST_ENCODED = 1_000_000  # bars; at a width of 64 they are 256 MB
@@ -39,32 +32,29 @@ ADAM_EPSILON = 1e-8  # small: rewards are not scaled by default, and gradients o
 logger = logging.getLogger(__name__)
 
 
-class DQN:
+class DQN(Learner):
     """One Q-network, its target, its environments and its memory. `iterate` is one rollout and some gradient steps."""
+
+    config: DQNConfig
+    policy: QNetwork
 
     def __init__(
         self, worlds: Worlds, network: NetworkConfig, config: DQNConfig, *, total_steps: int, seed: int
     ) -> None:
-        self.worlds, self.config, self.total_steps, self.seed = worlds, config, total_steps, seed
+        # Observations and rewards are stored as they came and scaled when drawn, by what is known then.
+        super().__init__(worlds, config, total_steps, seed)
         device = worlds.device
-        torch.manual_seed(seed)  # of the first weights
-        self.generator = torch.Generator(device).manual_seed(seed)  # of random actions and draws from the buffer
         self.policy = QNetwork(worlds.shape, worlds.action_space, network, duelling=config.duelling).to(device)
         self.target = copy.deepcopy(self.policy).eval().requires_grad_(False)
         self.optimiser = Optimiser(self.policy, config, epsilon=ADAM_EPSILON)
+        exponent = config.priority_exponent if config.prioritised else None
         self.replay = ReplayBuffer(
-            config.buffer_size, worlds, gamma=config.gamma, n_step=config.n_step,
-            priority_exponent=config.priority_exponent if config.prioritised else None,
-        )  # fmt: skip
-        # Observations and rewards are stored as they came and scaled when drawn, by what is known then.
-        self.moments = RunningMoments(worlds.shape.values, device) if config.normalise_observations else None
-        self.scale = RewardScale(worlds.num_envs, config.gamma, device) if config.normalise_rewards else None
-        self.mean_reward = torch.zeros((), device=device)  # per step of the rollout, as the environments gave it
+            config.buffer_size, worlds, gamma=config.gamma, n_step=config.n_step, priority_exponent=exponent
+        )
         self.epsilon = torch.zeros((), device=device)  # share of random actions
         self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
         self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
-        self.clock = PhaseClock(device)
-        self.steps = self.updates = 0
+        self.updates = 0
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
         served = min(config.batch_size * config.target_every, MOST_ENCODED)
@@ -79,26 +69,26 @@ class DQN:
         worlds.reset(seed)
 
     def _prepare(self) -> None:
-        """Allocate what a rollout needs and say what of an iteration is a CUDA graph; it is captured anew."""
+        """Allocate what a rollout needs and decide which parts of an iteration are CUDA graphs."""
         config, worlds = self.config, self.worlds
         size = (config.rollout_length, worlds.num_envs)
         self.actions = torch.zeros(size, dtype=torch.int64, device=worlds.device)
         self.encode_rollout = self._worth_encoding(self.actions.numel())
-        self.collect: Callable[[], None] = self._collect
+        self.collect = self._collect
         self.learn: Callable[[], None] = self._learn
         if worlds.device.type == "cuda" and config.cuda_graphs:
             self.learn = Captured(self._learn, self.generator)
-            if isinstance(worlds, CudaWorlds):
+            if self.captures_steps():
                 self.collect = Captured(self._collect, self.generator)
             else:
                 logger.info("the rollout is no CUDA graph: these environments run on the host")
 
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take gradient steps; return what happened."""
-        config, done = self.config, self.steps / self.total_steps
-        self.optimiser.set_rate(learning_rate(config, done))
-        self.epsilon.fill_(between(config.epsilon_start, config.epsilon_end, done / config.epsilon_fraction))
-        self.correction.fill_(between(config.importance_start, 1.0, done))
+        config, began = self.config, self.done
+        self.optimiser.set_rate(learning_rate(config, began))
+        self.epsilon.fill_(between(config.epsilon_start, config.epsilon_end, began / config.epsilon_fraction))
+        self.correction.fill_(between(config.importance_start, 1.0, began))
         with self.clock("inference"):
             self.collect()
         self.steps += self.actions.numel()
@@ -112,7 +102,10 @@ class DQN:
                     if self.updates % config.target_every == 0:
                         self._copy_to_target()
             learned = config.updates
-        return self._metrics(done, learned)
+        *reported, mean_reward = torch.cat([self.report / max(learned, 1), self.mean_reward.view(1)]).tolist()
+        found = dict(zip(REPORTED, reported, strict=True)) if learned else {}
+        found["policy/epsilon"] = float(self.epsilon)
+        return found | self.metrics(self.actions, Categorical(self.policy.actions), began, mean_reward)
 
     # Collect
 
@@ -120,7 +113,7 @@ class DQN:
     def _collect(self) -> None:
         """Act for `rollout_length` steps in every environment, now and then at random, and store what happened."""
         worlds, replay = self.worlds, self.replay
-        phase = self._phase()
+        phase = self.phase()
         self._train(False)
         encoding = self._encode(self.encode_rollout)
         self.mean_reward.zero_()
@@ -128,7 +121,7 @@ class DQN:
             if self.moments is not None:
                 self.moments.update(worlds.observation.values)
             with self._precision():
-                values = self.values(self._seen(worlds.observation), worlds.bank, encoding)
+                values = self.values(self.seen(worlds.observation), worlds.bank, encoding)
             self.actions[t] = self._explore(values.argmax(1))
             replay.see(worlds.observation)
             with phase("environment"):
@@ -136,7 +129,7 @@ class DQN:
             replay.store(self.actions[t], worlds)
             self.mean_reward += worlds.reward.mean() / len(self.actions)
             if self.scale is not None:
-                row = worlds.reward.clone().unsqueeze(0)  # scaled in place, to no use: the buffer keeps rewards raw
+                row = worlds.reward.clone().unsqueeze(0)  # scaled in place and thrown away: the buffer keeps them raw
                 self.scale.scale(row, worlds.terminated.unsqueeze(0), worlds.truncated.unsqueeze(0))
 
     def _explore(self, greedy: Tensor) -> Tensor:
@@ -155,7 +148,7 @@ class DQN:
         wanted = self._wanted(batch)
         self._train(True)
         with self._precision():
-            values = self.values(self._seen(batch.observation), bank, self._encode(self.encode_batch))
+            values = self.values(self.seen(batch.observation), bank, self._encode(self.encode_batch))
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")
         loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
@@ -172,7 +165,7 @@ class DQN:
             rewards = rewards * (self.scale.moments.variance + 1e-8).rsqrt().float()
         if self.config.gamma == 0.0:
             return rewards
-        bank, following = self.worlds.bank, self._seen(batch.following)
+        bank, following = self.worlds.bank, self.seen(batch.following)
         with self._precision():
             values = self.target_values(following, bank, self.target_bars)
             if not self.config.double:
@@ -189,18 +182,13 @@ class DQN:
             old.copy_(new)
         self._encode_target()
 
+    @torch.no_grad()
     def _encode_target(self) -> None:
         if self.target_bars is not None and self.worlds.bank is not None:
             with self._precision():
-                self.target.write_bars(self.worlds.bank, self.target_bars.table)
+                self.target.encode_bars(self.worlds.bank, self.target_bars.table)
 
     # Around it
-
-    def _seen(self, observation: Observation) -> Observation:
-        """Return an observation as the network sees it."""
-        if self.moments is None:
-            return observation
-        return observation._replace(values=self.moments.normalise(observation.values))
 
     def _train(self, training: bool) -> None:
         """Say whether what comes is learning, for networks to which that makes a difference."""
@@ -208,11 +196,7 @@ class DQN:
             self.policy.train(training)
 
     def _worth_encoding(self, samples: int) -> bool:
-        """Decide whether to compute the market's part once per bar rather than once per sample."""
-        bank, per_bar = self.worlds.bank, self.config.per_bar
-        if bank is None or not self.policy.can_encode_bars or per_bar == "never":
-            return False
-        return per_bar == "always" or len(bank.bars) < WORTH_ENCODING * samples
+        return worth_encoding(self.policy, self.worlds.bank, self.config.per_bar, samples)
 
     def _encode(self, worth: bool) -> BarEncoding | None:
         if not worth or self.worlds.bank is None:
@@ -224,74 +208,33 @@ class DQN:
         half = self.config.precision == "bfloat16"
         return torch.autocast(self.worlds.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
 
-    def _phase(self) -> Any:
-        """Return what times a phase; inside a CUDA graph nothing can be timed."""
-        capturing = self.worlds.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return (lambda name: nullcontext()) if capturing else self.clock
+    def check_size(self, num_envs: int) -> None:
+        """Refuse more environments than the buffer can hold a step of."""
+        self.replay.rows_for(num_envs)
 
-    def _metrics(self, done: float, learned: int) -> dict[str, float]:
-        *reported, mean_reward = torch.cat([self.report / max(learned, 1), self.mean_reward.view(1)]).tolist()
-        found = dict(zip(REPORTED, reported, strict=True)) if learned else {}
-        found["optimiser/learning_rate"] = learning_rate(self.config, done)
-        found["policy/epsilon"] = float(self.epsilon)
-        found["episode/mean_reward"] = mean_reward
-        found |= self.worlds.take_episodes()
-        found |= action_mix(self.actions, Categorical(self.policy.actions))
-        seconds = self.clock.take()
-        total = seconds.pop("total")
-        return found | {f"time/{name}": value for name, value in seconds.items()} | {
-            "time/steps_per_second": self.actions.numel() / total
-        }  # fmt: skip
-
-    def resize(self, num_envs: int) -> None:
-        """Go on with so many environments, between two iterations: the first keep their episodes, new ones begin.
-
-        What was learnt, the optimiser, the moments, the count of steps and the transitions to replay stay.
-        """
-        if check_num_envs(num_envs) == self.worlds.num_envs:
-            return
-        self.replay.rows_for(num_envs)  # refuses before anything has changed
-        self.worlds.resize(num_envs)
-        self.replay.resize(num_envs)
-        if self.scale is not None:
-            self.scale.resize(num_envs)
+    def make_room(self) -> None:
+        """Make room for other rollouts; the transitions to replay stay."""
+        self.replay.resize(self.worlds.num_envs)
         self._prepare()
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
-        parts = {
-            "policy": self.policy.state_dict(), "target": self.target.state_dict(),
-            "optimiser": self.optimiser.state(), "replay": self.replay.state(),
-            "worlds": self.worlds.state(), "moments": {} if self.moments is None else self.moments.state(),
-            "scale": {} if self.scale is None else self.scale.state(),
-            "learner": {"generator": self.generator.get_state()},
-        }  # fmt: skip
-        return nested(parts), {"steps": self.steps, "updates": self.updates, "num_envs": self.worlds.num_envs}
+    def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
+        """Return the target, the optimiser's state and the transitions to replay."""
+        target, optimiser, replay = self.target.state_dict(), self.optimiser.state(), self.replay.state()
+        return {"target": target, "optimiser": optimiser, "replay": replay}, {"updates": self.updates}
 
-    def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Continue from what `state` returned, with as many environments as there were."""
-        self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
+    def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Take over what `own_state` returned."""
         self.replay.load_state(only(tensors, "replay"))
         self.policy.load_state_dict(only(tensors, "target"))
         self._copy_to_target()
-        self.policy.load_state_dict(only(tensors, "policy"))
         self.optimiser.load_state(only(tensors, "optimiser"))
-        if self.moments is not None:
-            self.moments.load_state(only(tensors, "moments"))
-        if self.scale is not None:
-            self.scale.load_state(only(tensors, "scale"))
-        load_generator(self.generator, only(tensors, "learner")["generator"])
-        self.steps, self.updates = int(plain["steps"]), int(plain["updates"])
-        worlds = only(tensors, "worlds")
-        if worlds:
-            self.worlds.load_state(worlds)
-        else:  # environments that cannot be saved begin new episodes, from seeds not used before
-            self.worlds.reset(self.seed + self.steps)
-            self.replay.cut()
-            if self.scale is not None:
-                self.scale.returns.zero_()
+        self.updates = int(plain["updates"])
+
+    def forget_episodes(self) -> None:
+        """Let no transition reach from the episodes that were being played into the new ones."""
+        self.replay.cut()
 
 
 def between(start: float, end: float, done: float) -> float:
-    """Return where a number is on its way when a fraction `done` of it is over."""
+    """Return where a number is on its way when a fraction `done` of the way is over."""
     return start + (end - start) * min(max(done, 0.0), 1.0)

@@ -1,10 +1,11 @@
 """Adam as the learners use it: gradients that are too long are shortened, and its state goes by parameters' names.
 
-The compiled loops of `fused` have an Adam of their own, in the pass over their one buffer; it saves the same names.
+The CPU's compiled loops have an Adam of their own, in the pass over their one buffer; it saves the same names.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -60,3 +61,10 @@ class Optimiser:
             name, _, key = full.rpartition(".")
             state.setdefault(names.index(name), {})[key] = tensor
         self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
+
+
+def learning_rate(config: LearnerConfig, done: float) -> float:
+    """Return the learning rate when a fraction `done` of the run is over."""
+    left = 1.0 - min(max(done, 0.0), 1.0)
+    factors = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}
+    return config.learning_rate * factors[config.schedule]

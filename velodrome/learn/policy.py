@@ -21,7 +21,7 @@ POLICY_GAIN = 0.01  # a first policy close to uniform explores; this is the usua
 
 
 class Outputs(NamedTuple):
-    """What a policy says about n observations."""
+    """The outputs of a policy for n observations."""
 
     parameters: Tensor  # [n, width] of the action distribution, float32
     value: Tensor  # [n] float32
@@ -108,12 +108,12 @@ class ActorCritic(nn.Module):
             ends.append(state)
         return self._heads(outputs[0], outputs[-1], torch.cat(ends, 1))
 
-    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> Encoding:
-        """Compute the market's part of both first layers once per bar: all bars, or those in `cursor`."""
+    def encode_bars(self, bank: WindowBank) -> Encoding:
+        """Compute the market's part of both first layers once per bar."""
         assert not isinstance(self.actor, UserTrunk)
         assert not isinstance(self.critic, UserTrunk)
-        actor = self.actor.encode_bars(bank, cursor)
-        return actor, actor if self.shared else self.critic.encode_bars(bank, cursor)
+        actor = self.actor.encode_bars(bank)
+        return actor, actor if self.shared else self.critic.encode_bars(bank)
 
     def _heads(self, actor: Features, critic: Features, memory: Tensor) -> Outputs:
         return Outputs(self.policy_head(actor).float(), self.value_head(critic).float().squeeze(1), memory)

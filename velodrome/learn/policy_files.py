@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,11 +86,10 @@ def export_onnx(policy: TrainedPolicy, path: Path | str) -> Path:
 
     def write(function: FlatPolicy, examples: tuple[Tensor, ...], target: Path) -> None:
         count = len(examples)
-        torch.onnx.export(
-            function, examples, target, dynamo=True, verbose=False, external_data=False, opset_version=OPSET,
-            input_names=list(INPUTS[:count]), output_names=list(OUTPUTS[: count + 1]),
-            dynamic_shapes=tuple({0: torch.export.Dim("n")} for _ in examples),
-        )  # fmt: skip
+        names: dict[str, Any] = {"input_names": list(INPUTS[:count]), "output_names": list(OUTPUTS[: count + 1])}
+        shapes = tuple({0: torch.export.Dim("n")} for _ in examples)
+        how: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": False, "opset_version": OPSET}
+        torch.onnx.export(function, examples, target, dynamic_shapes=shapes, **names, **how)
 
     def read(target: Path) -> Function:
         import onnxruntime
@@ -98,7 +98,7 @@ def export_onnx(policy: TrainedPolicy, path: Path | str) -> Path:
         names = [entry.name for entry in session.get_inputs()]
         return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
 
-    return _export(policy, Path(path), ".onnx", write, read)
+    return _export(policy, Path(path), Format(".onnx", write, read))
 
 
 def export_torchscript(policy: TrainedPolicy, path: Path | str) -> Path:
@@ -111,16 +111,21 @@ def export_torchscript(policy: TrainedPolicy, path: Path | str) -> Path:
         loaded = torch.jit.load(str(target), map_location="cpu")
         return lambda arrays: [found.numpy() for found in loaded(*map(torch.from_numpy, arrays))]
 
-    return _export(policy, Path(path), ".pt", write, read)
+    return _export(policy, Path(path), Format(".pt", write, read))
 
 
-def _export(
-    policy: TrainedPolicy, path: Path, suffix: str, write: Callable[[FlatPolicy, tuple[Tensor, ...], Path], None],
-    read: Callable[[Path], Function],
-) -> Path:  # fmt: skip
+class Format(NamedTuple):
+    """A kind of file."""
+
+    suffix: str
+    write: Callable[[FlatPolicy, tuple[Tensor, ...], Path], None]
+    read: Callable[[Path], Function]
+
+
+def _export(policy: TrainedPolicy, path: Path, kind: Format) -> Path:
     """Write a file under another name, compare what it computes with the policy, then put it in place."""
-    if path.suffix != suffix:
-        raise ConfigError(f"{path}: the file's name must end in {suffix}.")
+    if path.suffix != kind.suffix:
+        raise ConfigError(f"{path}: the file's name must end in {kind.suffix}.")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: {path.parent} is no folder; make it first.")
     new = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
@@ -128,13 +133,13 @@ def _export(
     examples = tuple(torch.from_numpy(array) for array in random_inputs(policy, max(CHECKED_ROWS), seed=0))
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            # What exporters say of their own future, and of packages that they could use, is no news about the file.
+            # Exporters warn of their own future and of packages that they could use; none of it concerns the file.
             warnings.simplefilter("ignore")
             level = exporter_logger.level
             exporter_logger.setLevel(logging.ERROR)
             try:
-                write(function, examples, new)
-                loaded = read(new)
+                kind.write(function, examples, new)
+                loaded = kind.read(new)
                 for seed, rows in enumerate(CHECKED_ROWS):
                     inputs = random_inputs(policy, rows, seed)
                     _compare(path, loaded(inputs), policy, inputs)
@@ -142,8 +147,8 @@ def _export(
                 raise
             except Exception as error:
                 raise BackendError(
-                    f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Networks of one's own "
-                    f"must consist of what torch.export and torch.jit.trace can follow."
+                    f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Your own "
+                    f"networks must consist of what torch.export and torch.jit.trace can follow."
                 ) from error
             finally:
                 exporter_logger.setLevel(level)
@@ -156,7 +161,7 @@ def _export(
 
 
 def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[np.float32]]:
-    """Return inputs such as training showed: values spread as their running moments say, windows standard normal."""
+    """Return inputs like those of training: values spread as their running moments say, windows standard normal."""
     generator = np.random.default_rng(seed)
     observation = generator.normal(size=(rows, policy.shape.floats))
     if policy.moments is not None:
@@ -171,7 +176,7 @@ def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[n
 
 
 def _compare(path: Path, found: list[NDArray], policy: TrainedPolicy, inputs: list[NDArray]) -> None:
-    """Raise unless the file's outputs are those of the policy."""
+    """Raise unless the file gives the same outputs as the policy."""
     rows = torch.from_numpy(inputs[0]).to(policy.device)
     memory = torch.from_numpy(inputs[1]).to(policy.device) if policy.memory_size else rows.new_zeros((len(rows), 0))
     at = policy.shape.window_floats

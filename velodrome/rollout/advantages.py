@@ -1,4 +1,4 @@
-"""Sums along a rollout, written once for one environment and compiled for the CPU or a GPU: advantages and returns."""
+"""Advantages and discounted returns of a rollout, on the CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -9,44 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from velodrome.rollout.launch import on_device
-
-ZERO = np.float32(0.0)  # a Python float would make the arithmetic double
-
-
-def advantages_of(
-    i: int, reward: Any, value: Any, final_value: Any, last_value: Any, terminated: Any, truncated: Any, gamma: Any,
-    decay: Any, advantage: Any,
-) -> None:  # fmt: skip
-    """Write the generalised advantages of environment i; arrays are [steps, environments], `last_value` [environments].
-
-    A truncated episode goes on after its last step: `final_value`, the value of the state it was cut off in, stands
-    for what would have come. Nothing comes after a terminated one. Neither passes anything on to the episode before.
-    """
-    carried = ZERO
-    following = last_value[i]
-    for back in range(reward.shape[0]):
-        t = reward.shape[0] - 1 - back
-        if terminated[t, i]:
-            following = ZERO
-            carried = ZERO
-        elif truncated[t, i]:
-            following = final_value[t, i]
-            carried = ZERO
-        carried = reward[t, i] + gamma * following - value[t, i] + gamma * decay * carried
-        advantage[t, i] = carried
-        following = value[t, i]
-
-
-def discounted_of(i: int, reward: Any, terminated: Any, truncated: Any, gamma: Any, carried: Any, returns: Any) -> None:
-    """Write what environment i has earned so far in its episode, older rewards discounted; `carried` runs on."""
-    total = carried[i]
-    for t in range(reward.shape[0]):
-        total = reward[t, i] + gamma * total
-        returns[t, i] = total
-        if terminated[t, i] or truncated[t, i]:
-            total = ZERO
-    carried[i] = total
-
+from velodrome.rollout.running_sums import advantages_of, discounted_of
 
 _advantages = numba.njit(advantages_of, nogil=True, cache=True)
 _discounted = numba.njit(discounted_of, nogil=True, cache=True)
@@ -64,33 +27,28 @@ def _all_discounted(reward, terminated, truncated, gamma, carried, returns):
         _discounted(i, reward, terminated, truncated, gamma, carried, returns)
 
 
-def _on_cpu(loop: Any, *arguments: Any) -> None:
-    loop(*(value.detach().numpy() if isinstance(value, Tensor) else value for value in arguments))
+def _write(loop: Any, kernel: str, *arguments: Any) -> None:
+    """Run a loop over the environments on the CPU, or launch the kernel of that name."""
+    if on_device(arguments[0]):
+        from velodrome.rollout import cuda_rows
+
+        getattr(cuda_rows, kernel)(arguments[0].shape[1], *arguments)
+    else:
+        loop(*(value.detach().numpy() if isinstance(value, Tensor) else value for value in arguments))
 
 
 def write_advantages(
     reward: Tensor, value: Tensor, final_value: Tensor, last_value: Tensor, terminated: Tensor, truncated: Tensor,
     gamma: float, decay: float, advantage: Tensor,
 ) -> None:  # fmt: skip
-    """Write the advantages of a rollout, [steps, environments]; on a GPU one kernel launch."""
-    arguments = (reward, value, final_value, last_value, terminated, truncated, np.float32(gamma), np.float32(decay),
-                 advantage)  # fmt: skip
-    if on_device(reward):
-        from velodrome.rollout import cuda_rows
-
-        cuda_rows.write_advantages(reward.shape[1], *arguments)
-    else:
-        _on_cpu(_all_advantages, *arguments)
+    """Write the advantages of a rollout, [steps, environments]; on a GPU this is one kernel launch."""
+    tensors = (reward, value, final_value, last_value, terminated, truncated)
+    _write(_all_advantages, "write_advantages", *tensors, np.float32(gamma), np.float32(decay), advantage)
 
 
 def write_discounted(
     reward: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, carried: Tensor, returns: Tensor
 ) -> None:
     """Write the running discounted returns of a rollout, [steps, environments]; `carried` [environments] goes on."""
-    arguments = (reward, terminated, truncated, np.float32(gamma), carried, returns)
-    if on_device(reward):
-        from velodrome.rollout import cuda_rows
-
-        cuda_rows.write_discounted(reward.shape[1], *arguments)
-    else:
-        _on_cpu(_all_discounted, *arguments)
+    tensors = (reward, terminated, truncated)
+    _write(_all_discounted, "write_discounted", *tensors, np.float32(gamma), carried, returns)

@@ -1,10 +1,10 @@
-"""CUDA kernels of a rollout, one thread per environment, each in place of many small launches."""
+"""CUDA kernels of a rollout, one thread per environment; each saves many small launches."""
 
 from __future__ import annotations
 
-from velodrome.rollout.advantages import advantages_of, discounted_of
 from velodrome.rollout.launch import Kernel
-from velodrome.vector.compile.cuda_kernels import cuda
+from velodrome.rollout.running_sums import advantages_of, discounted_of
+from velodrome.vector.compile.numba_cuda import cuda
 
 _advantages = cuda.jit(advantages_of, device=True)
 _discounted = cuda.jit(discounted_of, device=True)
@@ -30,8 +30,9 @@ def _count_ended(terminated, truncated, statistics, sums):
             cuda.atomic.add(sums, k + 1, statistics[i, k])
 
 
-def _store_row(reward, terminated, truncated, values, cursor, to_reward, to_terminated, to_truncated, to_values,
-               to_cursor, starts):  # fmt: skip
+def _store_row(
+    reward, terminated, truncated, values, cursor, to_reward, to_terminated, to_truncated, to_values, to_cursor, starts
+):
     i = cuda.grid(1)
     if i < reward.shape[0]:
         to_reward[i] = reward[i]

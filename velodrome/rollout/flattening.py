@@ -1,4 +1,4 @@
-"""Observations of any space as rows of float32, all environments at once, laid out as gymnasium.spaces.flatten does."""
+"""Observations of any space as rows of float32, for all environments at once, in the order of gymnasium's flatten."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, flatdim, flatten
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatdim, flatten
 from numpy.typing import NDArray
 
 from velodrome.errors import BackendError
+from velodrome.vector.space_arrays import parts_of, rebuilt
 
 # Takes a batch of values of a space, [n, …], and rows to write them into, [n, floats].
 WriteRows = Callable[[Any, NDArray[np.float32]], None]
 
 
 def flat_size(space: Space) -> int:
-    """Return the floats of a flattened observation, or say that there is no such number."""
+    """Return the floats of a flattened observation, or say that their number is not fixed."""
     try:
         return flatdim(space)
     except (NotImplementedError, ValueError) as error:
         raise BackendError(
-            f"observations of {space} have no fixed size, so that no network of ours can read them; wrap the "
+            f"observations of {space} have no fixed size, so none of our networks can read them; wrap the "
             f"environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
         ) from error
 
 
 def row_writer(space: Space) -> WriteRows:
-    """Return what writes a batch of observations as rows; where a space has parts, they follow each other."""
+    """Return a function that writes a batch of observations as rows; the parts of a space follow each other."""
     if isinstance(space, Box | MultiBinary):
         return lambda batch, rows: np.copyto(rows, np.reshape(batch, rows.shape), casting="unsafe")
     if isinstance(space, Discrete):
         return _one_hot(np.array([space.n]), np.array([space.start]))
     if isinstance(space, MultiDiscrete):
         return _one_hot(space.nvec.reshape(-1), space.start.reshape(-1))
-    if isinstance(space, Dict):
-        return _parts(list(space.spaces.items()))
-    if isinstance(space, Tuple):
-        return _parts(list(enumerate(space.spaces)))
+    parts = parts_of(space)
+    if parts is not None:
+        return _parts(parts)
 
     def write_each(batch: Any, rows: NDArray[np.float32]) -> None:
         for row, value in zip(rows, batch, strict=True):
@@ -74,10 +74,9 @@ def _parts(spaces: list[tuple[Any, Space]]) -> WriteRows:
 
 def stacked(space: Space, values: list[Any]) -> Any:
     """Return the values of some environments as a batch."""
-    if isinstance(space, Dict):
-        return {key: stacked(part, [value[key] for value in values]) for key, part in space.spaces.items()}
-    if isinstance(space, Tuple):
-        return tuple(stacked(part, [value[index] for value in values]) for index, part in enumerate(space.spaces))
+    parts = parts_of(space)
+    if parts is not None:
+        return rebuilt(space, [stacked(part, [value[key] for value in values]) for key, part in parts])
     if isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
         return np.array(values)
     return values

@@ -1,4 +1,4 @@
-"""Launching CUDA kernels over torch tensors, on torch's current stream; in the simulator over the CPU's memory."""
+"""Launching CUDA kernels on torch tensors, on torch's current stream; in the simulator, on the CPU's memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ THREADS = 128  # per block
 
 def as_array(tensor: torch.Tensor) -> Any:
     """Return a tensor's memory as kernels take it, without a copy."""
-    from velodrome.vector.compile.cuda_kernels import SIMULATED, cuda
+    from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
     tensor = tensor.detach()
     if SIMULATED:
         from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-        # A bare array would be copied, and two copies of the same one overwrite each other.
+        # A bare array would be copied, and two copies of one array overwrite each other.
         return FakeCUDAArray(tensor.numpy())
     return cuda.as_cuda_array(tensor)
 
@@ -30,7 +30,7 @@ def as_array(tensor: torch.Tensor) -> Any:
 def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Capture what is launched inside as a graph.
 
-    Nothing is collected meanwhile: the end of an older graph that nobody holds any more would break the capture.
+    No garbage is collected meanwhile: freeing an older graph would break the capture.
     """
     collecting = gc.isenabled()
     gc.collect()
@@ -52,13 +52,13 @@ class Kernel:
     @functools.cached_property
     def compiled(self) -> Any:
         """The kernel for this machine."""
-        from velodrome.vector.compile.cuda_kernels import SIMULATED, cuda
+        from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
         return cuda.jit(self.function) if SIMULATED else cuda.jit(self.function, fastmath=True)
 
     def __call__(self, threads: int, *arguments: Any) -> None:
-        """Launch so many threads; tensors are passed in place."""
-        from velodrome.vector.compile.cuda_kernels import SIMULATED, cuda
+        """Launch the kernel with at least this many threads; tensors are passed in place."""
+        from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
         stream: Any = 0 if SIMULATED else cuda.external_stream(torch.cuda.current_stream().cuda_stream)
         passed = [as_array(value) if isinstance(value, torch.Tensor) else value for value in arguments]
@@ -66,5 +66,5 @@ class Kernel:
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies where CUDA kernels reach it; the simulator's lie on the CPU."""
+    """Return whether a tensor is on a GPU; those of the simulator are on the CPU."""
     return tensor.device.type == "cuda"

@@ -12,9 +12,9 @@ from velodrome.rollout.storage import resized
 
 
 class RunningMoments:
-    """Mean and variance of all values seen; before the first batch 0 and 1.
+    """Mean and variance of all values seen; 0 and 1 before the first batch.
 
-    alike: places of values that are of one kind, such as one value of each instrument; they have moments in common.
+    alike: places of values of one kind, such as one value of each instrument; they share their moments.
     """
 
     def __init__(self, size: int, device: torch.device | str = "cpu", alike: Iterable[range] = ()) -> None:
@@ -42,7 +42,7 @@ class RunningMoments:
         self.count.copy_(total)
 
     def normalise(self, values: Tensor, limit: float = 10.0) -> Tensor:
-        """Return values less the mean, over the deviation, cut at ± limit."""
+        """Return values minus the mean, divided by the deviation, clipped at ± limit."""
         scale = (self.variance + 1e-8).rsqrt().float()
         return ((values - self.mean.float()) * scale).clamp(-limit, limit)
 
@@ -51,13 +51,13 @@ class RunningMoments:
         return {"mean": self.mean, "variance": self.variance, "count": self.count}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take over moments from `state`."""
+        """Continue with the moments that `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(tensors[name])
 
 
 class RewardScale:
-    """Divides rewards by the deviation of the discounted return, so that values are of order one."""
+    """Divides rewards by the deviation of the discounted return, so that values are about one."""
 
     def __init__(self, num_envs: int, gamma: float, device: torch.device | str = "cpu") -> None:
         self.gamma = gamma
@@ -72,7 +72,7 @@ class RewardScale:
         reward.mul_((self.moments.variance + 1e-8).rsqrt().float()).clamp_(-10.0, 10.0)
 
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments: the first are in their episodes, new ones at the start of theirs."""
+        """Go on with this many environments: the first are in their episodes, new ones at the start of theirs."""
         self.returns = resized(self.returns, num_envs)
 
     def state(self) -> dict[str, Tensor]:
@@ -80,6 +80,6 @@ class RewardScale:
         return {"returns": self.returns, **self.moments.state()}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` returned."""
+        """Continue with what `state` returned."""
         self.returns.copy_(tensors["returns"])
         self.moments.load_state(tensors)

@@ -1,4 +1,4 @@
-"""What a policy reads of n environments: a few values each, and the bar at which their market windows end."""
+"""What a policy sees of n environments: a few values each, and the bar at which their market windows end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from torch import Tensor
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.tables.windows import WindowTables
 
+Ranges = tuple[tuple[int, int], ...]  # (first, end) each
+Device = torch.device | str
+
 
 class Observation(NamedTuple):
-    """Observations of n environments; windows are named by their cursor and gathered when they are needed."""
+    """Observations of n environments; windows are given by their cursor and gathered when needed."""
 
     values: Tensor  # [n, V] float32: the account vector, or the whole observation where there are no windows
     cursor: Tensor | None = None  # [n] integers: the bar observed last
-    windows: Tensor | None = None  # [n, floats] where somebody brings the windows themselves
+    windows: Tensor | None = None  # [n, floats] if the caller has the windows themselves
 
     def select(self, rows: Tensor) -> Observation:
         """Return the observations of some rows."""
@@ -31,7 +34,7 @@ class ObservationShape:
 
     values: int
     windows: tuple[tuple[int, int], ...] = ()  # [rows, features] of each window
-    instruments: InstrumentLayout | None = None  # how values, windows and actions divide by instrument, if they do
+    instruments: InstrumentLayout | None = None  # how values, windows and actions divide by instrument, if at all
 
     @property
     def window_floats(self) -> int:
@@ -48,9 +51,8 @@ class WindowBank:
     """Market windows on a device, gathered by cursor without ever being laid out for all bars."""
 
     def __init__(
-        self, windows: WindowTables, cursors: tuple[tuple[int, int], ...] = (), device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
+        self, windows: WindowTables, cursors: Ranges = (), device: Device = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
         self.tables = windows
         bars = windows.rows.shape[1]
         # Copied: torch refuses read-only arrays.

@@ -17,9 +17,9 @@ class PhaseClock:
     """Counts the seconds spent in each named phase.
 
     Use as `with clock("environment"): …`. A phase inside another one pauses the outer one, so no time is counted
-    twice. On a GPU the phases are bounded by events on the current stream, which are read in `take` after a single
+    twice. On a GPU the phases are bounded by events on the current stream, which `take` reads after a single
     synchronisation: work counts for the phase that queued it, and training is not held up. Do not enter a phase while
-    a CUDA graph is being captured. One thread only.
+    a CUDA graph is being captured. For one thread only.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -47,13 +47,13 @@ class PhaseClock:
             ) from None
 
     def take(self) -> dict[str, float]:
-        """Return the seconds since the last call: of each phase, `other` (in none of them) and `total`, their sum."""
+        """Return the seconds since the last call: in each phase, in none of them (`other`), and in all (`total`)."""
         seconds = self._marks.take()
         now = perf_counter()
         wall = now - self._started
         self._started = now
         named = sum(seconds.values())
-        # Device and host clocks differ by microseconds, so an iteration that is all phases could come out below 0.
+        # Clocks of device and host differ by microseconds, so `other` could come out below 0.
         seconds["other"] = max(wall - named, 0.0)
         seconds["total"] = max(wall, named)
         return seconds
@@ -136,11 +136,11 @@ class _CudaMarks:
         self.mark = event
 
     def _read(self) -> None:
-        """Wait for the device once, add up what is pending and keep the events for the next intervals."""
+        """Wait for the device once, add up the pending intervals and keep their events for the next ones."""
         torch.cuda.synchronize(self.device)
         for name, begin, end in self.pending:
             self.seconds[name] += begin.elapsed_time(end) / 1000.0  # milliseconds
-        # The last boundary begins the next interval; every other event is free, and only now: one may end an interval
+        # The last boundary begins the next interval. All others are free, but only now: an event may end one interval
         # and begin another.
         self.free.extend(self.recorded[:-1])
         self.recorded = self.recorded[-1:]

@@ -1,11 +1,11 @@
 """The replay buffer: a ring of rows, each one step of all environments, from which single transitions are drawn.
 
-Beside what was seen before a step a row keeps what was seen after it, where an episode ended its true last observation:
-a truncated episode is bootstrapped from the state it was cut off in, a terminated one never. Windows are stored as
-cursors. The position in the ring lives on the device, so that storing and drawing can be part of a CUDA graph.
+A row keeps what was seen before a step and after it; where an episode ended, that is its true last observation. A
+truncated episode is bootstrapped from the state it was cut off in, a terminated one never. Windows are stored as
+cursors. The position in the ring is on the device, so that storing and drawing can be part of a CUDA graph.
 
-When the number of environments changes, rows change their width and what is stored is laid out anew, oldest first. The
-steps of one environment are then no longer a column: each transition says how many places further the next step lies.
+When the number of environments changes, rows change their width, and what is stored is laid out again, oldest first.
+The steps of one environment are then no longer a column: each transition says how many places further its next step is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from velodrome.rollout.observation import Observation
 from velodrome.rollout.sum_tree import SumTree
 from velodrome.rollout.worlds import Worlds
 
-LEAST_ERROR = 1e-6  # added to errors, so that a transition without one can still be drawn
+LEAST_ERROR = 1e-6  # added to errors, so that a transition without any error can still be drawn
 
 
 class Transitions(NamedTuple):
@@ -31,7 +31,7 @@ class Transitions(NamedTuple):
     rewards: Tensor  # [m] discounted sum over the steps
     following: Observation  # after the last of the steps
     discount: Tensor  # [m] of the value of that: gamma to the number of steps, 0 where the episode terminated
-    weights: Tensor | None  # [m] that make up for unequal chances, the largest 1; None if chances are equal
+    weights: Tensor | None  # [m] that correct for unequal chances, at most 1; None if chances are equal
     places: Tensor  # [m] in the buffer, for `set_errors`
 
 
@@ -45,7 +45,7 @@ class ReplayBuffer:
     def __init__(
         self, capacity: int, worlds: Worlds, *, gamma: float, n_step: int = 1, priority_exponent: float | None = None
     ) -> None:
-        """Make an empty buffer. priority_exponent: draw by error to this power; None draws all alike."""
+        """Make an empty buffer. priority_exponent: draw by error to this power; None: all have the same chance."""
         n, device = worlds.num_envs, worlds.device
         self.capacity, self.n_step = capacity, n_step
         rows = self.rows_for(n)
@@ -79,7 +79,7 @@ class ReplayBuffer:
         self.ranked = False  # whether any error is known
 
     def rows_for(self, num_envs: int) -> int:
-        """Return how many steps of so many environments fit, or say that they are too few."""
+        """Return how many steps of this many environments fit, or refuse if that is too few."""
         rows = self.capacity // num_envs
         if rows < self.n_step:
             raise ConfigError(
@@ -120,9 +120,9 @@ class ReplayBuffer:
         stored.index_copy_(0, self.head, row.to(stored.dtype).unsqueeze(0))
 
     def _admit(self, tree: SumTree) -> None:
-        """Give the highest mass to the transitions whose n steps are now all known, and none to the newest."""
+        """Give the highest mass to the transitions whose n steps are now known, and none to the newest."""
         entering = (self.head - (self.n_step - 1)).remainder(self.rows) * self.num_envs + self.environments
-        # Before that, the place is one of the time before a change of width, or empty.
+        # Until then, the place is empty or from before a change of width.
         mass = torch.where(self.recent >= self.n_step, self.highest, tree.leaves[entering])
         if self.n_step > 1:
             newest = self.head * self.num_envs + self.environments
@@ -130,14 +130,14 @@ class ReplayBuffer:
         tree.set(entering, mass)
 
     def cut(self) -> None:
-        """Let the running episodes end, truncated, with the last step: what is stored next belongs to others."""
+        """Truncate the running episodes at the last step: what is stored next belongs to other episodes."""
         newest = (self.head - 1).remainder(self.rows)
         self.stored["truncated"][newest] |= self.recent > 0
 
     def resize(self, num_envs: int) -> None:
-        """Go on with steps of so many environments. All that is stored stays, but what the width of rows leaves over.
+        """Go on with steps of this many environments. What is stored stays, except what does not fill a row.
 
-        Episodes that run are cut in the buffer: n steps do not reach from before into what comes after.
+        Running episodes are cut in the buffer: n steps do not reach across the change.
         """
         if num_envs == self.num_envs:
             return
@@ -146,7 +146,7 @@ class ReplayBuffer:
         device, old = self.head.device, self.num_envs
         count = int(self.filled) * old - int(self.gap)
         kept = min(count, rows * num_envs)
-        # Places of what is kept, oldest first, before and after; only the oldest row may be filled in part.
+        # Places of what is kept, oldest first, before and after. Only the oldest row may be incomplete.
         filled = -(-kept // num_envs)
         gap = filled * num_envs - kept
         source = (int(self.head) * old - kept + torch.arange(kept, device=device)) % (self.rows * old)
@@ -156,7 +156,7 @@ class ReplayBuffer:
             self.stored[name] = laid_out.unflatten(0, (rows, num_envs))
         if self.tree is not None:
             masses = self.tree.leaves.index_select(0, source)
-            # All that were open are complete now that they are cut.
+            # Transitions that waited for later steps are complete now that they are cut.
             opened = min(int(self.recent), self.n_step - 1) * old
             masses[max(kept - opened, 0) :] = self.highest
             self.tree = SumTree(rows * num_envs, device)
@@ -174,7 +174,7 @@ class ReplayBuffer:
     def sample(self, count: int, generator: torch.Generator, correction: Tensor | None = None) -> Transitions:
         """Draw transitions, with replacement; at least `n_step` rows must be stored.
 
-        correction: if drawn by error, the power (0 to 1, a tensor) to which weights make up for unequal chances.
+        correction: if drawn by error, the power (a tensor, 0 to 1) of the weights that correct for unequal chances.
         """
         uniform = torch.rand(count, dtype=torch.float64, device=self.head.device, generator=generator)
         size = self.rows * self.num_envs
@@ -202,11 +202,10 @@ class ReplayBuffer:
         )
 
     def _reward(self, places: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the discounted rewards of n steps, or fewer where an episode ends; how many steps come before the
-        last; and its place."""
+        """Return the discounted rewards of n steps (fewer if an episode ends), the index of the last, and its place."""
         if self.n_step == 1:
             return self._take("reward", places), torch.zeros_like(places), places
-        # Where the width of rows changed, all episodes were cut: the first step's stride is right for all that count.
+        # All episodes were cut when the width changed, so the first step's stride holds for all steps that count.
         stride = self._take("stride", places).long()
         steps = (places.unsqueeze(1) + self.steps * stride.unsqueeze(1)).remainder(size)
         every = steps.flatten()  # [m · n]
@@ -224,7 +223,7 @@ class ReplayBuffer:
         return self._take(name, places) if name in self.stored else None
 
     def set_errors(self, places: Tensor, errors: Tensor) -> None:
-        """Tell how wrong the values of some transitions were, which decides how often they are drawn from now on."""
+        """Say how wrong the values of some transitions were, which decides how often they are drawn."""
         if self.tree is None or self.priority_exponent is None:
             return
         masses = (errors.abs().double() + LEAST_ERROR) ** self.priority_exponent
@@ -232,7 +231,7 @@ class ReplayBuffer:
         if self.ranked:
             torch.maximum(self.highest, largest, out=self.highest)
         else:
-            # Until now all masses were 1, whatever the size of errors is; they must not outweigh those that are known.
+            # Until now all masses were 1, whatever the size of errors; they must not outweigh the known ones.
             self.tree.scale(largest)
             self.highest.copy_(largest)
             self.ranked = True
@@ -241,7 +240,7 @@ class ReplayBuffer:
     # Save
 
     def state(self) -> dict[str, Tensor]:
-        """Return what is stored by name: the rows written so far, and the position."""
+        """Return what is stored, by name: the rows written so far, and the position."""
         filled = int(self.filled)
         found = {name: stored[:filled] for name, stored in self.stored.items()}
         position = (self.rows, self.n_step, self.head, filled, self.ranked, self.gap, self.recent)
@@ -253,7 +252,7 @@ class ReplayBuffer:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         rows, n_step, head, filled, ranked, *further = tensors["position"].tolist()
-        gap, recent = further or (0, filled)  # buffers saved before their width could change have no such numbers
+        gap, recent = further or (0, filled)  # buffers saved by older versions lack these numbers
         shapes = {name: tuple(stored.shape[1:]) for name, stored in self.stored.items() if name != "stride"}
         given = {name: tuple(tensors[name].shape[1:]) for name in shapes if name in tensors}
         if rows != self.rows or given != shapes:
@@ -267,7 +266,7 @@ class ReplayBuffer:
                 f"one of {self.n_step} and {self.tree is not None}. Resume with the same."
             )
         for name, stored in self.stored.items():
-            # Where no stride was saved, the width of rows had never changed.
+            # If no stride was saved, the width of rows had never changed.
             stored[:filled] = tensors.get(name, self.num_envs)
         self.head.fill_(head)
         self.filled.fill_(filled)

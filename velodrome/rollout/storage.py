@@ -11,7 +11,7 @@ from velodrome.rollout.worlds import Worlds
 
 
 def resized(rows: Tensor, count: int, fill: bool | float = 0) -> Tensor:
-    """Return a tensor of so many rows: the first as they were, new ones filled."""
+    """Return a tensor with this many rows: the first as they were, new ones filled."""
     found = torch.full((count, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
     kept = min(count, len(rows))
     found[:kept] = rows[:kept]
@@ -30,7 +30,7 @@ class Rollout:
             return torch.zeros((steps, n, *shape), dtype=dtype, device=device)
 
         self.steps, self.num_envs = steps, n
-        self.values = empty(worlds.shape.values)  # as the network saw them, normalised if that was asked for
+        self.values = empty(worlds.shape.values)  # as the network saw them, perhaps normalised
         self.cursor = empty(dtype=torch.int32) if worlds.bank is not None else None
         self.starts = empty(dtype=torch.bool)  # the step is the first of its episode
         self.actions = empty(*action_shape, dtype=action_type)
@@ -39,7 +39,7 @@ class Rollout:
         self.reward = empty()
         self.terminated = empty(dtype=torch.bool)
         self.truncated = empty(dtype=torch.bool)
-        # Of episodes that ended in a step; whatever was there before elsewhere.
+        # Where an episode ended in a step; elsewhere they are old.
         self.final_values = empty(worlds.shape.values)
         self.final_cursor = empty(dtype=torch.int32) if worlds.bank is not None else None
         self.final_memory = empty(memory)
@@ -70,10 +70,9 @@ class Rollout:
                 cursor, final_cursor = self.no_cursor, self.no_cursor[0]
             from velodrome.rollout.cuda_rows import store_row
 
-            store_row(
-                self.num_envs, worlds.reward, worlds.terminated, worlds.truncated, worlds.final.values, final_cursor,
-                self.reward[t], self.terminated[t], self.truncated[t], self.final_values[t], cursor[t], starts,
-            )  # fmt: skip
+            seen = (worlds.reward, worlds.terminated, worlds.truncated, worlds.final.values, final_cursor)
+            kept = (self.reward[t], self.terminated[t], self.truncated[t], self.final_values[t], cursor[t])
+            store_row(self.num_envs, *seen, *kept, starts)
         else:
             self.reward[t] = worlds.reward
             self.terminated[t], self.truncated[t] = worlds.terminated, worlds.truncated

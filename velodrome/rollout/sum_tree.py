@@ -1,7 +1,7 @@
-"""A sum tree on a device: leaves are drawn in proportion to their mass, many at once and without loops over them.
+"""A sum tree on a device: leaves are drawn in proportion to their mass, many at once and without a loop over them.
 
-A node has WIDTH children instead of two, so that a draw is a few wide steps rather than many narrow ones. Sums are made
-anew from the children whenever one of these changes, so no rounding error builds up.
+A node has WIDTH children instead of two, so a draw takes a few wide steps rather than many narrow ones. When a child
+changes, its parent's sum is computed from all children again, so no rounding error builds up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SumTree:
         return self.levels[-1].sum()
 
     def set(self, leaves: Tensor, masses: Tensor) -> None:
-        """Give some leaves new masses; of several for the same leaf the largest counts."""
+        """Give some leaves new masses; if a leaf is named several times, the largest counts."""
         # A maximum does not depend on the order in which a device writes; a plain assignment would.
         self.leaves.scatter_reduce_(0, leaves, masses, "amax", include_self=False)
         nodes = leaves
@@ -48,7 +48,7 @@ class SumTree:
             level.mul_(factor)
 
     def draw(self, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the leaves at some places of the total, given as fractions [m] in [0, 1), and their probabilities.
+        """Return the leaves at some fractions, [m] in [0, 1), of the total mass, and their probabilities.
 
         A leaf without mass is never drawn, whatever the rounding, as long as any leaf has some.
         """
@@ -71,6 +71,6 @@ class SumTree:
         return {f"level_{depth}": level for depth, level in enumerate(self.levels)}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` returned."""
+        """Continue with what `state` returned."""
         for name, level in self.state().items():
             level.copy_(tensors[name])

@@ -1,4 +1,4 @@
-"""Environments as a learner sees them: tensors in, tensors out, on one device, whatever the backend.
+"""Environments as a learner sees them: tensors in and out, on one device, whatever the backend.
 
 After `step`, the attributes `observation`, `reward`, `terminated` and `truncated` are new; `final` holds the last
 observation of the episodes that ended. They are views that the next step overwrites.
@@ -24,12 +24,12 @@ from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.seeding import spread_seeds
 
-# Names of a rule's statistics whose plain name would be mistaken for another metric.
+# Statistics of a rule whose own name would be mistaken for another metric.
 METRIC_NAMES = {"reward": "return", "return": "equity_return"}
 
 
 class Worlds(ABC):
-    """What every kind shares: sizes, the action space and what became of the episodes that ended."""
+    """What all kinds share: sizes, the action space and the statistics of ended episodes."""
 
     observation: Observation
     final: Observation
@@ -52,14 +52,14 @@ class Worlds(ABC):
         self.high = None if box is None else torch.from_numpy(box.high.astype(np.float32)).to(device)
 
     def legal(self, actions: Tensor) -> Tensor:
-        """Return actions as the environments take them: continuous ones cut at the ends of their range."""
+        """Return actions as the environments take them: continuous ones are clipped to their range."""
         if self.low is None or self.high is None:
             return actions
         return torch.minimum(torch.maximum(actions, self.low), self.high)
 
     @abstractmethod
     def reset(self, seed: int) -> None:
-        """Start all episodes; what environment i draws depends on (seed, i) only."""
+        """Start all episodes; what environment i draws depends only on (seed, i)."""
 
     @abstractmethod
     def step(self, actions: Tensor) -> None:
@@ -67,13 +67,13 @@ class Worlds(ABC):
 
     @abstractmethod
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments: the first keep their episodes, new ones begin theirs.
+        """Go on with this many environments: the first keep their episodes, new ones begin theirs.
 
-        The tensors are new ones afterwards. Statistics of episodes that ended before stay until they are taken.
+        The tensors are replaced. Statistics of episodes that have ended stay until they are taken.
         """
 
     def take_episodes(self) -> dict[str, float]:
-        """Return the mean of every statistic over the episodes that ended since the last call, and their count."""
+        """Return the count of episodes that ended since the last call, and the mean of each of their statistics."""
         sums = self.sums.tolist()
         self.sums.zero_()
         count = sums[0]
@@ -84,7 +84,7 @@ class Worlds(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """Return what a bit-identical continuation needs; empty if the environments cannot tell."""
+        """Return what a bit-identical continuation needs; empty if the environments cannot be saved."""
 
     @abstractmethod
     def load_state(self, tensors: dict[str, Tensor]) -> None:
@@ -92,23 +92,27 @@ class Worlds(ABC):
 
 
 class RuleWorlds(Worlds):
-    """Rule environments on the CPU, read in place."""
+    """Rule environments, read in place: here on the CPU, in `CudaWorlds` on a GPU."""
 
-    def __init__(self, envs: NativeVectorEnv) -> None:
-        world = envs.world
-        super().__init__(envs, torch.device("cpu"), rule_shape(envs), world.statistics)
+    envs: Any
+
+    def __init__(self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32) -> None:
+        world, device = envs.world, getattr(envs, "device", torch.device("cpu"))
+        super().__init__(envs, device, rule_shape(envs), world.statistics)
         if world.window_shapes:
-            self.bank = WindowBank(world.windows, world.cursors)
+            self.bank = WindowBank(world.windows, world.cursors, device, dtype)
         self._attach()
 
     def _attach(self) -> None:
         self.num_envs = self.envs.num_envs
-        out = self.envs.buffers.out  # type: ignore[attr-defined]
+        blocks, out = self.envs.buffers.blocks, self.envs.buffers.out
         self.observation = rule_observation(self, out.observations, out.cursors)
         self.final = rule_observation(self, out.final_observations, out.final_cursors)
-        self.reward, self.terminated, self.truncated = map(
-            torch.from_numpy, (out.rewards, out.terminated, out.truncated)
-        )
+        results = (out.rewards, out.terminated, out.truncated, out.statistics)
+        self.reward, self.terminated, self.truncated, self.statistics = map(as_tensor, results)
+        # As bytes; what is on a device is bytes already.
+        self._blocks = as_tensor(blocks if isinstance(blocks, Tensor) else blocks.view(np.ndarray).view(np.uint8))
+        self._saved = {"observations": as_tensor(out.observations), "cursors": as_tensor(out.cursors)}
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i draws from the stream (seed, i)."""
@@ -120,78 +124,47 @@ class RuleWorlds(Worlds):
         if infos:
             ended = infos["_statistics"]
             self.sums[0] += int(ended.sum())
-            statistics = self.envs.buffers.out.statistics  # type: ignore[attr-defined]
-            self.sums[1:] += torch.from_numpy(statistics[ended].sum(axis=0))
+            self.sums[1:] += torch.from_numpy(self.envs.buffers.out.statistics[ended].sum(axis=0))
 
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments."""
-        self.envs.resize(num_envs)  # type: ignore[attr-defined]
+        """Go on with this many environments; graphs captured before belong to the old ones."""
+        self.envs.resize(num_envs)
         self._attach()
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of all environments and the last observations."""
-        buffers = self.envs.buffers  # type: ignore[attr-defined]
-        out = buffers.out
-        return {
-            "blocks": torch.from_numpy(buffers.blocks.view(np.ndarray).view(np.uint8).copy()),
-            "observations": torch.from_numpy(out.observations.copy()),
-            "cursors": torch.from_numpy(out.cursors.copy()),
-        }
+        saved = {"blocks": self._blocks, **self._saved}
+        return {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in saved.items()}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        buffers = self.envs.buffers  # type: ignore[attr-defined]
-        blocks = buffers.blocks.view(np.ndarray).view(np.uint8)
-        if tensors["blocks"].shape != blocks.shape:
+        if tensors["blocks"].shape != self._blocks.shape:
             raise ConfigError(
                 f"The saved state of the environments has {tensors['blocks'].numel()} bytes and these have "
-                f"{blocks.size}: another environment, other parameters or another num_envs made it."
+                f"{self._blocks.numel()}: another environment, other parameters or another num_envs made it."
             )
-        blocks[:] = tensors["blocks"].numpy()
-        buffers.out.observations[:] = tensors["observations"].numpy()
-        buffers.out.cursors[:] = tensors["cursors"].numpy()
-        self.envs.mark_begun()  # type: ignore[attr-defined]
+        for name, tensor in {"blocks": self._blocks, **self._saved}.items():
+            tensor.copy_(tensors[name])
+        self.envs.mark_begun()
 
 
-class CudaWorlds(Worlds):
-    """Rule environments on a GPU; a step is kernel launches and nothing else, so that a CUDA graph can hold it."""
+class CudaWorlds(RuleWorlds):
+    """Rule environments on a GPU; a step is nothing but kernel launches, so that a CUDA graph can hold it."""
 
-    def __init__(self, envs: Any, dtype: torch.dtype = torch.float32) -> None:
-        world = envs.world
-        super().__init__(envs, envs.device, rule_shape(envs), world.statistics)
-        if world.window_shapes:
-            self.bank = WindowBank(world.windows, world.cursors, envs.device, dtype)
+    def __init__(self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(envs, dtype)
         from velodrome.rollout.cuda_rows import count_ended
 
         self.count_ended = count_ended
-        self._attach()
-
-    def _attach(self) -> None:
-        envs: Any = self.envs
-        self.num_envs = envs.num_envs
-        out = envs.buffers.out
-        self.observation = rule_observation(self, out.observations, out.cursors)
-        self.final = rule_observation(self, out.final_observations, out.final_cursors)
-        self.reward, self.terminated, self.truncated = out.rewards, out.terminated, out.truncated
-        self.statistics = out.statistics
-        self.actions_taken = envs._shape_of_actions()  # [n], or [n, size]
-
-    def reset(self, seed: int) -> None:
-        """Start all episodes; environment i draws from the stream (seed, i)."""
-        self.envs.reset(seed=seed)
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        self.envs.step_kernels(self.legal(actions).reshape(self.actions_taken))  # type: ignore[attr-defined]
+        shape = self.envs._shape_of_actions()  # [n], or [n, size]
+        self.envs.step_kernels(self.legal(actions).reshape(shape))
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
 
-    def resize(self, num_envs: int) -> None:
-        """Go on with so many environments; graphs that were captured are of the old ones."""
-        self.envs.resize(num_envs)  # type: ignore[attr-defined]
-        self._attach()
-
     def seconds_of_steps(self, actions: Tensor) -> float:
-        """Return how long these steps, [steps, n], take on the device as a graph; everything is then put back."""
+        """Return how long these steps, [steps, n], take on the device as a graph; the state is restored afterwards."""
         saved, sums = self.state(), self.sums.clone()
         graph = torch.cuda.CUDAGraph()
         with capture(graph):
@@ -207,31 +180,11 @@ class CudaWorlds(Worlds):
         self.sums.copy_(sums)
         return begin.elapsed_time(end) / 1e3
 
-    def state(self) -> dict[str, Tensor]:
-        """Return the state of all environments and the last observations."""
-        out = self.envs.buffers.out  # type: ignore[attr-defined]
-        blocks = self.envs.buffers.blocks  # type: ignore[attr-defined]
-        return {
-            "blocks": blocks.cpu().clone(),
-            "observations": out.observations.cpu().clone(memory_format=torch.contiguous_format),
-            "cursors": out.cursors.cpu().clone(),
-        }
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Continue from what `state` returned."""
-        buffers = self.envs.buffers  # type: ignore[attr-defined]
-        if tensors["blocks"].shape != buffers.blocks.shape:
-            raise ConfigError("The saved state is of another environment, other parameters or another num_envs.")
-        buffers.blocks.copy_(tensors["blocks"])
-        buffers.out.observations.copy_(tensors["observations"])
-        buffers.out.cursors.copy_(tensors["cursors"])
-        self.envs.mark_begun()  # type: ignore[attr-defined]
-
 
 class ForeignWorlds(Worlds):
     """Any gymnasium VectorEnv that starts the next episode in the step that ends one; observations are flattened.
 
-    Such environments cannot be saved: a run that resumes starts new episodes.
+    Such environments cannot be saved, so a resumed run starts new episodes.
     """
 
     def __init__(self, envs: VectorEnv, device: torch.device | str = "cpu") -> None:
@@ -252,10 +205,8 @@ class ForeignWorlds(Worlds):
     def _attach(self) -> None:
         n = self.num_envs = self.envs.num_envs
         # Written on the host; a GPU gets copies. The order is that of the tensors below.
-        host = [
-            *(torch.zeros((n, self.shape.values)) for _ in range(2)),
-            torch.zeros(n), *(torch.zeros(n, dtype=torch.bool) for _ in range(2)),
-        ]  # fmt: skip
+        rows = [torch.zeros((n, self.shape.values)) for _ in range(2)]
+        host = [*rows, torch.zeros(n), torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)]
         self._rows, self._final_rows, *self._results = (tensor.numpy() for tensor in host)
         self._ended = np.zeros(n, bool)
         placed = [tensor.to(self.device) for tensor in host]  # the same tensors on the CPU
@@ -264,13 +215,13 @@ class ForeignWorlds(Worlds):
         self.reward, self.terminated, self.truncated = placed[2:]
 
     def _send(self) -> None:
-        """Copy what was written to the device, if that is another."""
+        """Copy what was written on the host to the device, if that is another."""
         for target, source in self._copies:
             target.copy_(source)
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i has the seed `spread_seed(seed, i)`."""
-        seeds: Any = spread_seeds(seed, self.num_envs)  # Gymnasium's annotation has forgotten that lists are legal
+        seeds: Any = spread_seeds(seed, self.num_envs)  # lists are legal, though Gymnasium's annotation omits them
         self.write_rows(self.envs.reset(seed=seeds)[0], self._rows)
         self.returns[:], self.lengths[:] = 0.0, 0
         self._send()
@@ -289,7 +240,7 @@ class ForeignWorlds(Worlds):
         self._send()
 
     def _finish(self, rows: NDArray[np.int64], final: Any) -> None:
-        """Keep the last observations of the episodes that ended in some rows, and count them."""
+        """Keep the last observations of the episodes that ended in these rows, and count them."""
         if isinstance(final, np.ndarray) and final.dtype == object:  # Gymnasium keeps them one by one
             last = np.empty((len(rows), self.shape.values), np.float32)
             self.write_rows(stacked(self.space, list(final[rows])), last)
@@ -300,12 +251,12 @@ class ForeignWorlds(Worlds):
         self.returns[rows], self.lengths[rows] = 0.0, 0
 
     def resize(self, num_envs: int) -> None:
-        """Go on with so many environments."""
-        # Not getattr(envs, …): Gymnasium's wrappers would pass it on and keep arrays of the old size themselves.
+        """Go on with this many environments."""
+        # Not getattr(envs, …): Gymnasium's wrappers pass it on but keep arrays of the old size themselves.
         if not hasattr(type(self.envs), "resize"):
             raise BackendError(
                 f"{type(self.envs).__name__} cannot change its number of environments from {self.num_envs} to "
-                f"{num_envs}; make them with vd.make_vec(…, backend='serial', 'process' or 'async'), whose can."
+                f"{num_envs}; make them with vd.make_vec(…, backend='serial', 'process' or 'async')."
             )
         before, results = self._final_rows, self._results
         observations = self.envs.resize(num_envs)  # type: ignore[attr-defined]
@@ -320,16 +271,16 @@ class ForeignWorlds(Worlds):
         self._send()
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing: what is inside these environments is not known."""
+        """Return nothing: the state of these environments is not known."""
         return {}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Refuse: `state` has nothing to continue from."""
-        raise BackendError("environments of other libraries cannot be saved, and so not be continued; reset them")
+        raise BackendError("environments of other libraries cannot be saved or continued; reset them")
 
 
 def rule_shape(envs: RuleVectorEnv) -> ObservationShape:
-    """Return the size of a rule environment's observations; they must be asked for by cursor."""
+    """Return the size of a rule environment's observations, which must be of the kind "cursor"."""
     if envs.observation != "cursor":
         raise BackendError(f"observation = {envs.observation!r}: a learner reads windows by cursor; use 'cursor'.")
     return ObservationShape(len(envs.world.observed), envs.world.window_shapes, envs.world.instruments)
@@ -337,8 +288,12 @@ def rule_shape(envs: RuleVectorEnv) -> ObservationShape:
 
 def rule_observation(worlds: Worlds, observations: Any, cursors: Any) -> Observation:
     """Return a rule environment's buffers as an observation, without a copy."""
-    values, bars = (part if isinstance(part, Tensor) else torch.from_numpy(part) for part in (observations, cursors))
-    return Observation(values, bars if worlds.bank is not None else None)
+    return Observation(as_tensor(observations), as_tensor(cursors) if worlds.bank is not None else None)
+
+
+def as_tensor(buffer: Any) -> Tensor:
+    """Return a buffer as a tensor, without a copy."""
+    return buffer if isinstance(buffer, Tensor) else torch.from_numpy(buffer)
 
 
 def make_worlds(envs: VectorEnv, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Worlds:

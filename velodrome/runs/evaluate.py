@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
 from velodrome.runs import setup
+from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.store import EvaluationRow, SqlStore, open_store
 from velodrome.runs.trained import Run
 
@@ -16,71 +17,80 @@ if TYPE_CHECKING:
     from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
     from velodrome.learn.acting import TrainedPolicy
-    from velodrome.runs.config.run_config import RunConfig
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
-
 EPISODES = 100  # of environments without a market
 
 
 def evaluate(
-    run: str | Path | Run, split: str | None = None, *, root: str | Path = "runs", checkpoint: str = "best",
-    allow_training_split: bool = False, trials: Trials | None = None, report: bool = True, progress: bool = False,
+    run: str | Path | Run,
+    split: str | None = None,
+    *,
+    root: str | Path = "runs",
+    checkpoint: str = "best",
+    allow_training_split: bool = False,
+    trials: Trials | None = None,
+    report: bool = True,
+    progress: bool = False,
     market: Market | Basket | None = None,
-) -> Evaluation:  # fmt: skip
-    """Evaluate a run on a split that it did not learn from (`evaluation.final_split` if none is given).
+    store: SqlStore | None = None,
+) -> Evaluation:
+    """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
 
+    split: `evaluation.final_split` of its configuration if none is given.
     checkpoint: "best" on the validation split, or the "latest".
     trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
     report: write the HTML report and images into the run's folder.
-    market: the one that `train` was given, if it was given one.
+    market: the one that `train` was given, if it was given one. store: its store, if it is open already.
     """
-    return evaluate_run(
-        Run.open(run, root), split, market=market, checkpoint=checkpoint, allow_training_split=allow_training_split,
-        trials=trials, report=report, progress=progress,
-    )  # fmt: skip
-
-
-def evaluate_run(
-    run: Run, split: str | None = None, *, market: Market | Basket | None = None, store: SqlStore | None = None,
-    checkpoint: str = "best", allow_training_split: bool = False, trials: Trials | None = None, report: bool = True,
-    progress: bool = False,
-) -> Evaluation:  # fmt: skip
-    """Evaluate a run, keep the result in its folder and its store, and write the report."""
-    config = run.config
+    run = Run.open(run, root)
     policy = run.load_policy(checkpoint)
     market = run.market if market is None else market
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     run.check_data(market, "to evaluate it")
     if market is None:
-        from velodrome.evaluation.evaluate import evaluate_episodes
-
-        envs = setup.make_few_environments(config, min(EPISODES, 16))
-        evaluation = evaluate_episodes(
-            policy, envs, EPISODES, title=config.env, seed=config.seed + 2_000_003,
-            samples=config.evaluation.bootstrap_samples, confidence=config.evaluation.confidence,
-        )  # fmt: skip
-        envs.close()
+        evaluation = _by_episodes(run.config, policy)
     else:
-        from velodrome.evaluation.evaluate import evaluate_policy
-        from velodrome.rollout.observation import WindowBank
-
-        chosen = split or config.evaluation.final_split
+        chosen = split or run.config.evaluation.final_split
         if chosen is None:
             raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
         with shown_progress(progress) as tell:
-            evaluation = evaluate_policy(
-                policy.with_bank(WindowBank(market.windows)), market, chosen, config.params,
-                seeds=config.evaluation.seeds, samples=config.evaluation.bootstrap_samples,
-                confidence=config.evaluation.confidence, trials=trials,
-                trained_on="train" if "train" in market.splits else None,
-                allow_training_split=allow_training_split, progress=tell,
-            )  # fmt: skip
+            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
+            evaluation = _on_split(run.config, policy, market, chosen, options)
     evaluation.save(run.path)
-    _remember(run, evaluation, store)
-    if report:
-        _write_report(run, evaluation, store)
+    with _opened(run, store) as kept:
+        _remember(run, evaluation, kept)
+        if report:
+            _write_report(run, evaluation, kept)
     return evaluation
+
+
+def _by_episodes(config: RunConfig, policy: TrainedPolicy) -> Evaluation:
+    from velodrome.evaluation.episodes import evaluate_episodes
+
+    envs = setup.make_few_environments(config, min(EPISODES, 16))
+    options = {"title": config.env, "seed": config.seed + 2_000_003, **_resampling(config)}
+    try:
+        return evaluate_episodes(policy, envs, EPISODES, **options)
+    finally:
+        envs.close()
+
+
+def _on_split(
+    config: RunConfig, policy: TrainedPolicy, market: Market | Basket, split: str, options: dict[str, Any]
+) -> Evaluation:
+    from velodrome.evaluation.evaluate import evaluate_policy
+    from velodrome.rollout.observation import WindowBank
+
+    if policy.shape.windows:
+        policy = policy.with_bank(WindowBank(market.windows))
+    options |= {"env": config.env, "seeds": config.evaluation.seeds, **_resampling(config)}
+    options["trained_on"] = "train" if "train" in market.splits else None
+    return evaluate_policy(policy, market, split, config.params, **options)
+
+
+def _resampling(config: RunConfig) -> dict[str, Any]:
+    return {"samples": config.evaluation.bootstrap_samples, "confidence": config.evaluation.confidence}
 
 
 @contextmanager
@@ -111,23 +121,18 @@ def _opened(run: Run, store: SqlStore | None) -> Iterator[SqlStore]:
         yield own
 
 
-def _remember(run: Run, evaluation: Evaluation, store: SqlStore | None) -> None:
-    with _opened(run, store) as kept:
-        steps = kept.run(run.folder.id).steps
-        kept.add_evaluations(
-            run.folder.id,
-            [EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows],
-        )
+def _remember(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
+    steps = store.run(run.folder.id).steps
+    rows = [EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows]
+    store.add_evaluations(run.folder.id, rows)
 
 
-def _write_report(run: Run, evaluation: Evaluation, store: SqlStore | None) -> None:
+def _write_report(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
     from velodrome.runs.report.images import write_images
     from velodrome.runs.report.report import write_report
 
     config = run.config
-    with _opened(run, store) as kept:
-        metrics = kept.metrics(run.folder.id)
-        steps = kept.run(run.folder.id).steps
+    steps = store.run(run.folder.id).steps
     information = {
         "run": run.path.name,
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
@@ -136,6 +141,7 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore | None) -> N
         "seed": str(config.seed),
         "configuration": config.hash,
     }
+    metrics = store.metrics(run.folder.id)
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
     if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
         write_images(evaluation, run.folder.evaluation_path)
@@ -143,17 +149,17 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore | None) -> N
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
     """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
+    chosen = config.evaluation
     if market is not None:
-        from velodrome.evaluation.validation import play_pieces
+        from velodrome.evaluation.validation import validate
 
-        assert config.evaluation.split is not None
-        return play_pieces(policy, market, config.evaluation.split, config.params, config.evaluation.episodes)
+        assert chosen.split is not None
+        return validate(policy, config.env, market, chosen.split, config.params, chosen.episodes)
     from velodrome.evaluation.play import play_episodes
 
-    episodes = config.evaluation.episodes
-    envs = setup.make_few_environments(config, min(episodes, config.num_envs))
+    envs = setup.make_few_environments(config, min(chosen.episodes, config.num_envs))
     try:
-        played = play_episodes(policy, envs, episodes, seed=config.seed + 1_000_003)
+        played = play_episodes(policy, envs, chosen.episodes, seed=config.seed + 1_000_003)
     finally:
         envs.close()
     return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}

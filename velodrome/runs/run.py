@@ -264,11 +264,11 @@ class _Session:
 
     def _evaluate(self) -> None:
         """Evaluate the agent on data it never saw, write the report and print the result."""
-        from velodrome.runs.evaluate import evaluate_run
+        from velodrome.runs.evaluate import evaluate
 
         if self.market is not None and self.config.evaluation.final_split is None:
             return
-        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=self.mode == "live")
+        evaluation = evaluate(self.run, market=self.market, store=self.store, progress=self.mode == "live")
         if self.mode == "json":
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
@@ -291,7 +291,7 @@ class _Session:
 
 
 def _extras(config: RunConfig) -> dict[str, Any]:
-    return {"duelling": config.dqn.duelling} if config.algorithm == "dqn" else {}
+    return setup.saved_facts(config)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

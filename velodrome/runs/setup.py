@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from velodrome.learn.acting import TrainedPolicy
-    from velodrome.learn.dqn import DQN
-    from velodrome.learn.ppo import PPO
     from velodrome.rollout.worlds import Worlds
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
@@ -34,7 +32,7 @@ ONE_THREAD = 4096  # environments that step on one core while a learner has the 
 def environment_options(
     config: RunConfig, market: Market | Basket | None, num_envs: int, device: str
 ) -> dict[str, Any]:
-    """Return what `make_vec` is told to make the environments that a run learns in, or others like them."""
+    """Return the options of `make_vec` for the environments that a run learns in, or for others like them."""
     if not is_rule(config.env):
         return {**config.vector.foreign_options(), "seed": config.seed, **config.params}
     given: dict[str, Any] = dict(config.params)
@@ -44,18 +42,18 @@ def environment_options(
     # A few hundred environments step in microseconds, less than it takes to share them with a learner's threads.
     threads = 1 if backend == "native" and num_envs <= ONE_THREAD else None
     # The learner's actions are legal by construction.
-    return {"backend": backend, "seed": config.seed, "observation": "cursor", "check_actions": False,
-            "threads": threads, **given}  # fmt: skip
+    options = {"backend": backend, "seed": config.seed, "observation": "cursor", "check_actions": False}
+    return {**options, "threads": threads, **given}
 
 
 def make_few_environments(config: RunConfig, num_envs: int) -> Any:
-    """Return some environments that play on no market, made as those of the training, to play a few episodes in."""
+    """Return a few environments without a market, made as in training."""
     from velodrome.vector.make import make_vec
 
     options = environment_options(config, None, num_envs, "cpu")
     if config.vector.env_type == "auto" and not is_rule(config.env):
         # A few episodes are not worth a measurement; faults are treated as in training.
-        fault_options = {name: options[name] for name in ("on_fault", "max_restarts")}
+        fault_options = {name: value for name, value in options.items() if name in ("on_fault", "max_restarts")}
         options = {"backend": "serial", "seed": config.seed, **fault_options, **config.params}
     return make_vec(config.env, num_envs, **options)
 
@@ -66,7 +64,7 @@ def learning_worlds(
 ) -> Iterator[Worlds]:
     """Yield the environments of a run as its learner sees them, and close them at the end.
 
-    monitor: file for what a monitor writes of environments that are no rules, if the configuration wants one.
+    monitor: file for the monitor of environments of other libraries, if the configuration wants one.
     """
     import torch
 
@@ -104,19 +102,23 @@ def make_autoscaler(config: RunConfig) -> Autoscaler | None:
 
     limit = None if vector.max_memory is None else vector.max_memory * MEBIBYTE
     most = min(vector.max_envs, vector.max_concurrent_envs or vector.max_envs)
-    least = vector.min_envs
-    if config.algorithm == "ppo" and config.network.kind == "gru":
-        least = max(least, config.ppo.minibatches)  # a minibatch is whole environments there
+    least = max(vector.min_envs, config.learner.fewest_envs(config.network))
     return Autoscaler(min(least, most), most, memory_limit=limit)
 
 
-def make_learner(config: RunConfig, worlds: Worlds) -> PPO | DQN:
+def make_learner(config: RunConfig, worlds: Worlds) -> Any:
     """Return the learner of a run."""
     entry = ALGORITHMS.get(config.algorithm)
+    entry.check_action_space(worlds.action_space)
     return entry.make_learner(worlds, config.network, config.learner, total_steps=config.steps, seed=config.seed)
 
 
 # What a checkpoint says about the agent in it
+
+
+def saved_facts(config: RunConfig) -> dict[str, Any]:
+    """Return what a checkpoint must say of its network besides NetworkConfig."""
+    return ALGORITHMS.get(config.algorithm).saved_facts(config.learner)
 
 
 def describe_agent(config: RunConfig, worlds: Worlds) -> dict[str, Any]:
@@ -200,16 +202,14 @@ def load_policy(
     observation_space: of one environment of another library, whose observations need not be flat.
     """
     from velodrome.learn.acting import TrainedPolicy
-    from velodrome.learn.state import only
+    from velodrome.learn.learner import only
     from velodrome.rollout.moments import RunningMoments
     from velodrome.rollout.observation import ObservationShape
 
     agent = plain["agent"]
     layout = agent.get("instruments")
-    shape = ObservationShape(
-        agent["values"], tuple((rows, width) for rows, width in agent["windows"]),
-        None if layout is None else InstrumentLayout(layout["count"], tuple(layout["own"])),
-    )  # fmt: skip
+    instruments = None if layout is None else InstrumentLayout(layout["count"], tuple(layout["own"]))
+    shape = ObservationShape(agent["values"], tuple((rows, width) for rows, width in agent["windows"]), instruments)
     space = read_space(agent["actions"])
     settings = NetworkConfig(**agent["network"])
     network = ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain)
@@ -219,10 +219,10 @@ def load_policy(
     if saved:
         moments = RunningMoments(shape.values)
         moments.load_state(saved)
+    names = tuple(agent["window_names"])
     return TrainedPolicy(
-        network.eval(), shape, space, moments=moments, window_names=tuple(agent["window_names"]),
-        observation_space=observation_space,
-    )  # fmt: skip
+        network.eval(), shape, space, moments=moments, window_names=names, observation_space=observation_space
+    )
 
 
 def build_market(config: RunConfig) -> Market | Basket | None:

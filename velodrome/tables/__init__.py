@@ -1,12 +1,17 @@
-"""Bars become frozen, contiguous, read-only arrays here: features, timeframes, splits, the proof of no look-ahead."""
+"""Bars become frozen, contiguous, read-only arrays here, and a check proves that nothing in them knows the future.
+
+There is one pipeline, for instruments that stand alone (`Market`) and for instruments on one time grid (`Basket`).
+Read what is made first: `windows`, `scaling`, `market`, `basket`. Then the parts, `logarithm`, `hashing`, the folder
+`features`, and `splits`. Then the pipeline in its order: `choices`, `instruments`, `stretches`, `prepare`, `leaks`,
+`build`; and `folds`, which cuts and scales again what was built.
+"""
 
 from velodrome.tables.basket import Basket, per_instrument
-from velodrome.tables.basket_build import build_basket
-from velodrome.tables.build import build_market
+from velodrome.tables.build import build_basket, build_market
 from velodrome.tables.features.features import describe_features
+from velodrome.tables.folds import walk_forward
 from velodrome.tables.leaks import check_leaks
 from velodrome.tables.market import Market
-from velodrome.tables.splits import walk_forward
 from velodrome.tables.windows import WindowTables
 
 __all__ = [

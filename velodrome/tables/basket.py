@@ -15,7 +15,7 @@ class Basket(WindowedRows):
     """Bars of K instruments on one grid of T rows; a window's row holds the F features of each instrument in turn.
 
     The grid has a row wherever any instrument has a bar. Where an instrument has none (not listed yet, halted) it is
-    not tradable, and its open and close are the last close that there was, 0 before the first.
+    not tradable, and its open and close are its last close, 0 before the first.
     """
 
     open: NDArray[np.float64]  # [T, K]
@@ -26,6 +26,11 @@ class Basket(WindowedRows):
     def stretches(self) -> tuple[str, ...]:
         """The whole grid is one."""
         return ("the grid",)
+
+    @property
+    def members(self) -> tuple[tuple[str, ...], ...]:
+        """All instruments are on the one grid."""
+        return (self.symbols,)
 
 
 def per_instrument(window: NDArray, instruments: int) -> NDArray:

@@ -1,139 +1,213 @@
-"""`build_market`: bars in, a frozen `Market` out, with a proof that nothing in it knows the future."""
+"""`build_market` and `build_basket`: bars in, frozen arrays out, with a proof that nothing in them knows the future."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, read_only
-from velodrome.tables.draft import Draft, make_draft
+from velodrome.bars.read import read_bars
+from velodrome.tables.basket import Basket
+from velodrome.tables.choices import Alone, Choices, FeatureChoice, OnGrid, WindowLengths, shows_options
 from velodrome.tables.features import indicators
-from velodrome.tables.features.clock import session_ends, session_gap
-from velodrome.tables.features.features import FeatureSpec
+from velodrome.tables.features.clock import session_ends
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.leaks import find_leaks
-from velodrome.tables.market import Market
-from velodrome.tables.scaling import Scaler
-from velodrome.tables.splits import DEFAULT_SPLITS, SplitChoice
+from velodrome.tables.market import CARRIED, NOTHING, OWN, Market
+from velodrome.tables.prepare import Prepared, prepare
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows
 
 
+@shows_options
 def build_market(
-    bars: Bars,
-    features: Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]] | None = None,
-    windows: int | Mapping[str, int] = 32,
+    bars: Bars | str | Path,
+    features: FeatureChoice = None,
+    windows: WindowLengths = 32,
     timeframe: str | None = None,
-    splits: SplitChoice | None = None,
-    embargo: int = 0,
-    scaler: str = "standard",
-    scalers: Sequence[Scaler] | None = None,
+    *,
     session: str = "day",
     check_leaks: bool = True,
     name: str | None = None,
-    clip: float | None = None,
-    per_instrument: bool = False,
+    **options: Any,
 ) -> Market:
-    """Turn bars into the frozen arrays that environments read.
+    """Turn bars into the frozen arrays that environments read, one instrument after another.
 
     features: names (`describe_features()` lists them), columns of the data, functions of the bars or ("name", function)
-        pairs; one list for all windows or one by timeframe. Eight that do not follow the price level if not given.
+        pairs. One list for all windows, or one for each timeframe. The default is eight features that do not follow
+        the price level.
     windows: bars to show of the execution timeframe, or {timeframe: bars}. A window ends at the last bar of its
-        timeframe that had closed when the execution bar closed; {} shows no window.
-    timeframe: of the bars that are traded; that of `bars` if not given. All are made from `bars`.
-    splits: fractions or (from, to) dates by name, {} for none; 70, 15 and 15 % train, validation, test if not given.
-    embargo: bars left out at the beginning of every split but the earliest.
-    scaler: "standard", "robust", "minmax" or "none", fitted on what the split "train" can show, over all instruments
-        together or, with per_instrument, each on its own. `clip` bounds scaled values.
-    scalers: those of another market, applied as they are instead of fitting.
-    session: "day" (in the bars' time zone) or the pause that ends a session, such as "6h".
+        timeframe that had closed when the execution bar closed. {} shows no window.
+    timeframe: of the bars that are traded; the default is that of `bars`. All timeframes are made from `bars`.
+    session: "day" (in the time zone of the bars) or the pause that ends a session, such as "6h".
     check_leaks: raise `LeakError` if any feature or window changes when later bars are taken away.
+
+    Further options:
+    splits: fractions or (from, to) dates by name, {} for none. The default is 70 % train, 15 % validation, 15 % test.
+    embargo: bars left out at the beginning of every split but the earliest.
+    scaler: "standard", "robust", "minmax" or "none". It is fitted on what the split "train" can show: on all
+        instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
+    scalers: those of another market, applied as they are instead of fitting any.
     """
-    session_gap(session)
-    chosen = DEFAULT_SPLITS if splits is None else splits
-    draft = make_draft(
-        bars, features, windows, timeframe, chosen, embargo, scaler, scalers, clip, per_instrument
-    )  # fmt: skip
-    if check_leaks:
-        find_leaks(draft).raise_if_any()
-    return _assemble(draft, session, name)
-
-
-def _assemble(draft: Draft, session: str, name: str | None) -> Market:
-    """Lay the draft out as a market."""
-    bars, recipe = draft.bars, draft.recipe
-    timelines = [instrument.execution for instrument in draft.instruments]
-    every = [timeline.series for timeline in timelines]
-    ohlc = np.empty((int(draft.end[-1]), 4))
-    for column, price in enumerate(("open", "high", "low", "close")):
-        ohlc[:, column] = np.concatenate([getattr(series, price) for series in every])
-    arrays = {
+    choices = Choices(_read(bars), Alone(session), features, windows, timeframe, **options)
+    prepared = _prepared(choices, check_leaks)
+    lines = [stretch.instruments[0].execution for stretch in prepared.stretches if stretch.instruments[0]]
+    every = [line.series for line in lines]
+    arrays: dict[str, Any] = {
         "time": np.concatenate([series.time for series in every]),
-        "ohlc": ohlc,
+        "ohlc": np.concatenate([np.stack([s.open, s.high, s.low, s.close], axis=1) for s in every]),
         "volume": np.concatenate([series.volume for series in every]),
-        "atr": np.concatenate(
-            [indicators.atr_from_first_row(series.high, series.low, series.close) for series in every]
-        ),
+        "atr": np.concatenate([indicators.atr_from_first_row(s.high, s.low, s.close) for s in every]),
         "session_last": np.concatenate(
-            [session_ends(line.series.time, line.close_time, session, recipe.timezone) for line in timelines]
+            [session_ends(line.series.time, line.close_time, session, choices.bars.timezone) for line in lines]
         ),
-        "begin": draft.begin,
-        "end": draft.end,
+        **_edges(prepared),
     }
-    arrays = {key: frozen(array) for key, array in arrays.items()}
-    columns = {key: frozen(np.concatenate([series.extra[key] for series in every])) for key in recipe.columns}
-    tables = _stack(draft)
-    choices = {
-        "symbols": bars.symbols,
-        "source": recipe.source.text,
-        "execution": recipe.execution.text,
-        "timezone": recipe.timezone,
-        "windows": [
-            (choice.timeframe.text, choice.length, [(feature.name, feature.function) for feature in choice.features])
-            for choice in recipe.windows
-        ],
-        "splits": draft.splits,
-        "scalers": [scaler.to_dict() for scaler in draft.scalers],
-        "session": session,
-        "optimum": bars.optimum,
-    }
+    arrays = {key: _frozen(array) for key, array in arrays.items()}
+    columns = {key: _frozen(np.concatenate([series.extra[key] for series in every])) for key in choices.columns}
+    shared = _shared(prepared)
+    record = {**_record(prepared), "session": session, "optimum": choices.bars.optimum}
+    content = {"choices": record, "arrays": arrays, "columns": columns, "windows": tuple(shared["windows"])}
+    symbols = choices.bars.symbols
     return Market(
-        symbols=bars.symbols,
-        timeframe=recipe.execution.text,
-        timezone=recipe.timezone,
+        **shared,
         **arrays,
         columns=columns,
-        windows=tables,
-        window_names=tuple(choice.timeframe.text for choice in recipe.windows),
-        feature_names=tuple(table.names for table in draft.instruments[0].windows),
-        splits=draft.splits,
-        content_hash=content_hash({"choices": choices, "arrays": arrays, "columns": columns, "windows": tuple(tables)}),
-        # Resampled bars have another best return, which is not known.
-        optimum=bars.optimum if recipe.execution == recipe.source and bars.optimum_of == "instrument" else None,
-        name=name or (bars.symbols[0] if len(bars.symbols) == 1 else "market"),
-        scalers=draft.scalers,
+        feature_names=tuple(rows.names for rows in prepared.stretches[0].windows),
+        content_hash=content_hash(content),
+        optimum=_optimum(prepared, "instrument"),
+        name=name or (symbols[0] if len(symbols) == 1 else "market"),
     )
 
 
-def frozen(array: NDArray) -> NDArray:
+@shows_options
+def build_basket(
+    bars: Bars | str | Path,
+    features: FeatureChoice = None,
+    windows: WindowLengths = 32,
+    timeframe: str | None = None,
+    *,
+    min_instruments: int = 1,
+    check_leaks: bool = True,
+    name: str | None = None,
+    **options: Any,
+) -> Basket:
+    """Lay several instruments on one time grid and freeze what environments read of them.
+
+    bars: of several symbols, or a folder of their files. They may begin and end at different times and have gaps.
+    features: as for `build_market`, and comparisons of instruments: "rank:log_return_5", "zscore:rsi_14",
+        "mean:log_return", "market_return".
+    windows, timeframe, check_leaks and further options: as for `build_market`. A window shows every instrument's
+        features in each row, and 0 for an instrument that has none yet.
+    min_instruments: decisions begin when this many instruments have complete windows.
+    """
+    choices = Choices(_read(bars), OnGrid(min_instruments), features, windows, timeframe, **options)
+    prepared = _prepared(choices, check_leaks)
+    (grid,) = prepared.stretches
+    prices: dict[str, Any] = {"time": grid.time, "open": grid.open, "close": grid.close, "tradable": grid.tradable}
+    arrays: dict[str, Any] = {key: _frozen(array) for key, array in {**prices, **_edges(prepared)}.items()}
+    shared = _shared(prepared)
+    content = {"choices": _record(prepared), "arrays": arrays, "windows": tuple(shared["windows"])}
+    return Basket(
+        **shared,
+        **arrays,
+        feature_names=tuple(
+            tuple(f"{symbol} {feature}" for symbol in grid.symbols for feature in rows.names) for rows in grid.windows
+        ),
+        content_hash=content_hash(content),
+        optimum=_optimum(prepared, "portfolio"),
+        name=name or "basket",
+        origins=_origins(prepared),
+    )
+
+
+def _read(bars: Bars | str | Path) -> Bars:
+    return read_bars(bars) if isinstance(bars, str | Path) else bars
+
+
+def _prepared(choices: Choices, check_leaks: bool) -> Prepared:
+    """Compute what was chosen, and prove that it does not know the future unless told not to."""
+    prepared = prepare(choices)
+    if check_leaks:
+        find_leaks(prepared).raise_if_any()
+    return prepared
+
+
+def _frozen(array: NDArray) -> NDArray:
     """Write-protect an array that was made here."""
     array.flags.writeable = False
     return read_only(array)
 
 
-def _stack(draft: Draft) -> WindowTables:
-    """Scale the rows of every window and lay them out for the kernels."""
-    if not draft.recipe.windows:
-        tables = no_windows(int(draft.end[-1]))
-        for array in tables:
-            array.flags.writeable = False
-        return tables
+def _edges(prepared: Prepared) -> dict[str, NDArray]:
+    spans = prepared.spans
+    return {"begin": np.array([span.begin for span in spans]), "end": np.array([span.end for span in spans])}
+
+
+def _shared(prepared: Prepared) -> dict[str, Any]:
+    """Return what a market and a basket have in common."""
+    choices = prepared.choices
+    return {
+        "symbols": choices.bars.symbols,
+        "timeframe": choices.execution.text,
+        "timezone": choices.bars.timezone,
+        "windows": _stack(prepared),
+        "window_names": tuple(window.timeframe.text for window in choices.windows),
+        "splits": prepared.splits,
+        "scalers": prepared.scalers,
+    }
+
+
+def _record(prepared: Prepared) -> dict[str, Any]:
+    """Return the choices as the content hash takes them. Runs store that hash: keep names, order and types."""
+    choices = prepared.choices
     windows = []
-    for index, (choice, scaler) in enumerate(zip(draft.recipe.windows, draft.scalers, strict=True)):
-        parts = [
-            WindowPart(scaler.apply(instrument.windows[index].values, symbol), instrument.windows[index].last_row)
-            for symbol, instrument in zip(draft.bars, draft.instruments, strict=True)
-        ]
+    for window in choices.windows:
+        features = [(feature.name, feature.function) for feature in window.features]
+        compared = ([cross.name for cross in window.comparisons],) if choices.on_grid else ()
+        windows.append((window.timeframe.text, window.length, features, *compared))
+    return {
+        "symbols": choices.bars.symbols,
+        "source": choices.source.text,
+        "execution": choices.execution.text,
+        "timezone": choices.bars.timezone,
+        "windows": windows,
+        "splits": prepared.splits,
+        "scalers": [scaler.to_dict() for scaler in prepared.scalers],
+    }
+
+
+def _optimum(prepared: Prepared, of: str) -> float | None:
+    """Return the best return of the bars if it is that of an instrument alone or of a portfolio, as asked for."""
+    # Resampled bars have another one, which is not known.
+    bars, same_bars = prepared.choices.bars, prepared.choices.execution == prepared.choices.source
+    return bars.optimum if same_bars and bars.optimum_of == of else None
+
+
+def _stack(prepared: Prepared) -> WindowTables:
+    """Scale the rows of every window and lay them out for the kernels."""
+    windows = []
+    for index, (choice, scaler) in enumerate(zip(prepared.choices.windows, prepared.scalers, strict=True)):
+        parts = []
+        for stretch in prepared.stretches:
+            rows = stretch.windows[index]
+            scaled = np.empty(rows.values.shape, np.float32)
+            for column, symbol in enumerate(stretch.symbols):
+                scaled[:, column] = scaler.apply(rows.values[:, column], symbol)
+            parts.append(WindowPart(scaled.reshape(len(scaled), -1), rows.last_row))
         windows.append((choice.length, parts))
-    return stack_windows(windows)
+    return stack_windows(windows) if windows else no_windows(prepared.spans[-1].end)
+
+
+def _origins(prepared: Prepared) -> tuple[NDArray[np.uint8], ...]:
+    """Return where each value of a grid's windows comes from, so that scalers can be fitted again."""
+    (grid,) = prepared.stretches
+    origins = []
+    for choice, rows in zip(prepared.choices.windows, grid.windows, strict=True):
+        known = np.where(rows.present[..., None], OWN, CARRIED)
+        origin = np.where(np.isnan(rows.values), NOTHING, known).astype(np.uint8)
+        # A table begins with rows of zeros, for windows that reach back before the first bar.
+        origins.append(_frozen(np.concatenate([np.zeros((choice.length, *origin.shape[1:]), np.uint8), origin])))
+    return tuple(origins)

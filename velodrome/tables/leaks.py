@@ -1,9 +1,9 @@
 """The leak check: what was known at a bar must not change, to the bit, when everything after it is taken away.
 
-Three ways of taking the future away, each with places chosen to be awkward:
+Three ways of taking the future away, each at places chosen to be awkward:
 
 1. Prefixes of the source bars (the middle of a coarse bar, its close, the edges of the largest gap, all but the last
-   bar, random places): timeframes, features and windows are made again and compared with the full computation.
+   bar, listings, random places): timeframes, features and windows are made again and compared with those of all bars.
 2. For features that are a user's function: short stretches of bars around unusual ones, cut after every single bar,
    so that a leak on a few rows only is met there.
 3. All bars after the training split altered: features up to there and the fit of the scalers must stay as they were.
@@ -11,49 +11,51 @@ Three ways of taking the future away, each with places chosen to be awkward:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, Series
-from velodrome.bars.timeframe import describe_time
+from velodrome.bars.timeframe import DAY, describe_time
 from velodrome.errors import LeakError
-from velodrome.tables import scaling
-from velodrome.tables.draft import Draft, make_draft, training_rows
-from velodrome.tables.features.features import Feature, FeatureSpec, column_names, compute_feature
-from velodrome.tables.recipe import Instrument, Recipe, Timeline, make_instrument
-from velodrome.tables.scaling import TRAIN
-from velodrome.tables.splits import DEFAULT_SPLITS, SplitChoice
+from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths, shows_options
+from velodrome.tables.features.features import Feature, column_names, compute_feature
+from velodrome.tables.instruments import source_close_time
+from velodrome.tables.prepare import Prepared, fit_scalers, prepare
+from velodrome.tables.scaling import TRAIN, same_column
+from velodrome.tables.splits import distinct_times
+from velodrome.tables.stretches import Stretch, make_stretch
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 SEED = 20_240_229  # cuts are pseudo-random and always the same
-PREFIX_COST = 2.5  # prefixes may take so many times the bars of the instrument in all …
-FEWEST_PREFIX_BARS = 40_000  # … or so many bars, whichever is more
+PREFIX_COST = 2.5  # prefixes may take this many times the bars of a stretch in all …
+FEWEST_PREFIX_BARS = 40_000  # … or this many bars, whichever is more
+RANDOM_CUTS = 8
 DENSE_CUTS = 48  # cuts in one stretch of bars
 DENSE_BARS = 100_000  # bars that all stretches of one function may take, unless the data is longer
 DENSE_INSTRUMENTS = 3
 ROUNDING = 1e-9  # relative difference below which the cause is the order of additions, not information
-
-Made = TypeVar("Made")
+LISTED = 8  # findings that an error shows
 
 
 @dataclass(frozen=True)
 class Leak:
-    """One difference between what was known at a bar and what the full data made of it."""
+    """One difference between what was known at a bar and what follows from all bars."""
 
     kind: str  # "feature", "window", "scaler"; of a function also "random" (disagrees with itself) and "unchecked"
     feature: str  # or the window's name
     timeframe: str
     symbol: str
-    cut: int  # bars that were left
-    row: int  # first differing row of the timeframe
-    time: str  # its open time, UTC
     detail: str
+    cut: int = 0  # bars that were left
+    row: int = 0  # first differing row of the timeframe
+    time: str = ""  # its open time, UTC
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class LeakReport:
 
     findings: tuple[Leak, ...]
     comparisons: int  # tables compared
-    skipped: tuple[str, ...]  # features whose function refused short data and that only longer cuts have checked
+    skipped: tuple[str, ...]  # features whose function refused short data, so that only longer cuts checked them
 
     @property
     def passed(self) -> bool:
@@ -75,9 +77,9 @@ class LeakReport:
         shown = "\n".join(
             f"- {leak.kind} {leak.feature!r} of {leak.timeframe}, {leak.symbol}, row {leak.row} ({leak.time} UTC): "
             f"{leak.detail}"
-            for leak in self.findings[:8]
+            for leak in self.findings[:LISTED]
         )
-        more = f"\n… and {len(self.findings) - 8} more" if len(self.findings) > 8 else ""
+        more = f"\n… and {len(self.findings) - LISTED} more" if len(self.findings) > LISTED else ""
         raise LeakError(
             f"{', '.join(dict.fromkeys(leak.feature for leak in self.findings))}: not the same when later bars are "
             f"taken away.\n{shown}{more}\nLet row t of a feature depend on rows up to t only: no shift(-1), no centred "
@@ -86,178 +88,205 @@ class LeakReport:
         )
 
 
+@shows_options
 def check_leaks(
     bars: Bars,
-    features: Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]] | None = None,
-    windows: int | Mapping[str, int] = 32,
+    features: FeatureChoice = None,
+    windows: WindowLengths = 32,
     timeframe: str | None = None,
-    splits: SplitChoice | None = None,
-    embargo: int = 0,
-    scaler: str = "standard",
-    per_instrument: bool = False,
+    **options: Any,
 ) -> LeakReport:
-    """Check the market that `build_market` would make of these choices, and report instead of raising."""
-    chosen = DEFAULT_SPLITS if splits is None else splits
-    return find_leaks(
-        make_draft(bars, features, windows, timeframe, chosen, embargo, scaler, None, None, per_instrument)
-    )
+    """Check the market that `build_market` would make with these options, and report instead of raising."""
+    return find_leaks(prepare(Choices(bars, Alone(), features, windows, timeframe, **options)))
 
 
 class Check:
     """Findings as they come, the first of each feature, timeframe and instrument."""
 
-    def __init__(self) -> None:
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
         self.found: dict[tuple[str, str, str], Leak] = {}
         self.comparisons = 0
         self.checked: set[str] = set()  # functions that have worked on fewer bars at least once
-        self.skipped: dict[str, None] = {}  # functions that have not, at least once, in order
+        self.skipped: dict[str, None] = {}  # functions that have refused fewer bars at least once, in order
+        # Features that are a user's function, each with the number of its window.
+        self.functions = [
+            (place, feature)
+            for place, window in enumerate(choices.windows)
+            for feature in window.features
+            if feature.function is not None
+        ]
 
     def add(self, leak: Leak) -> None:
         self.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
 
-    def made_of_less(self, make: Callable[[], Made], recipe: Recipe) -> Made | None:
-        """Return what is made of fewer bars, or None: a user's function may refuse so few, it has worked on all."""
-        functions = [feature.name for _, feature in own_functions(recipe)]
+    def made_of_less(self, series: Mapping[str, Series], until: int) -> Stretch | None:
+        """Return a stretch made of fewer bars, or None: a user's function that works on all bars may refuse a few."""
+        names = [feature.name for _, feature in self.functions]
         try:
-            made = make()
+            made = make_stretch(series, self.choices, until)
         except Exception:
-            if not functions:
+            if not names:
                 raise
-            self.skipped.update(dict.fromkeys(functions))
+            self.skipped.update(dict.fromkeys(names))
             return None
-        self.checked.update(functions)
+        self.checked.update(names)
         return made
 
-    def report(self, recipe: Recipe) -> LeakReport:
-        """Say what was found, functions that could not be checked at all included."""
-        for place, feature in own_functions(recipe):
+    def report(self) -> LeakReport:
+        """Return what was found, functions that could not be checked at all included."""
+        for place, feature in self.functions:
             if feature.name not in self.checked:
-                timeframe = recipe.windows[place].timeframe.text
+                timeframe = self.choices.windows[place].timeframe.text
                 detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
-                self.add(Leak("unchecked", feature.name, timeframe, "all", 0, 0, "", detail))
+                self.add(Leak("unchecked", feature.name, timeframe, "all", detail))
         return LeakReport(tuple(self.found.values()), self.comparisons, tuple(self.skipped))
 
 
-def find_leaks(draft: Draft) -> LeakReport:
-    """Run all three comparisons on a draft of a market."""
-    check = Check()
-    recipe = draft.recipe
-    for index, (symbol, instrument) in enumerate(zip(draft.bars, draft.instruments, strict=True)):
-        _check_closed(check, instrument, recipe, symbol)
-        if index < DENSE_INSTRUMENTS:
-            check_functions(check, instrument, recipe, symbol)
-        for cut in source_cuts(draft.bars[symbol], instrument):
-            _compare_prefix(check, draft.bars[symbol], cut, instrument, recipe, symbol)
-    if TRAIN in draft.splits:
-        _check_training(check, draft)
-    return check.report(recipe)
+def find_leaks(prepared: Prepared) -> LeakReport:
+    """Take the future away in all three ways."""
+    check = Check(prepared.choices)
+    sources = [Source(prepared.choices, stretch.symbols) for stretch in prepared.stretches]
+    _check_functions(check, prepared.stretches)
+    for stretch, source in zip(prepared.stretches, sources, strict=True):
+        _check_closed(check, stretch)
+        for moment in source.cuts(stretch):
+            again = check.made_of_less(source.until(moment), moment)
+            if again is not None:
+                _compare(check, stretch, again, source, moment)
+    if TRAIN in prepared.splits:
+        _check_training(check, prepared, sources)
+    return check.report()
 
 
-def own_functions(recipe: Recipe) -> list[tuple[int, Feature]]:
-    """Return the features that are a user's functions, each with the number of its window."""
-    return [
-        (place, feature)
-        for place, choice in enumerate(recipe.windows)
-        for feature in choice.features
-        if feature.function is not None
-    ]
+class Source:
+    """The source bars of a stretch, and when they closed."""
+
+    def __init__(self, choices: Choices, symbols: Sequence[str]) -> None:
+        self.series = {symbol: choices.bars[symbol] for symbol in symbols}
+        self.closed = {
+            symbol: np.maximum.accumulate(source_close_time(series.time, choices.source, choices.bars.timezone))
+            for symbol, series in self.series.items()
+        }
+        self.moments = distinct_times(list(self.closed.values()))
+
+    def count(self, symbol: str, moment: int) -> int:
+        """Return how many bars of an instrument had closed by a moment."""
+        return int(np.searchsorted(self.closed[symbol], moment, side="right"))
+
+    def until(self, moment: int) -> dict[str, Series]:
+        """Return the bars that had closed by a moment."""
+        return {symbol: series.slice(0, self.count(symbol, moment)) for symbol, series in self.series.items()}
+
+    def altered_after(self, moment: int) -> dict[str, Series]:
+        """Return the bars, everything that had not closed by a moment changed."""
+        return {symbol: altered_after(series, self.count(symbol, moment)) for symbol, series in self.series.items()}
+
+    def bars_left(self, moments: Any) -> NDArray[np.int64]:
+        """Return how many bars had closed by some moments, those of several instruments at one time counted once."""
+        return np.searchsorted(self.moments, moments, side="right")
+
+    def cuts(self, stretch: Stretch) -> list[int]:
+        """Return moments at which to cut: awkward ones first, then random ones, until the cost is reached."""
+        bars = len(self.moments)
+        generator = np.random.default_rng(SEED + bars)
+        gap = int(np.argmax(np.diff(self.moments))) if bars > 1 else 0
+        wanted = [bars - 1, gap + 1, gap + 2]
+        for known_at in (stretch.decided_at, *(window.known_at for window in stretch.windows)):
+            if 1 < len(known_at) < bars:
+                # Squared, so that most cuts are early and cheap.
+                row = 1 + int(generator.random() ** 2 * (len(known_at) - 1))
+                before, here = self.bars_left(known_at[row - 1 : row + 1]).tolist()
+                wanted += [(before + here) // 2, here - 1, here]
+        absent = np.flatnonzero(stretch.tradable.min(axis=1) == 0)
+        if len(absent):
+            latest = int(np.argmax(stretch.tradable, axis=0).max())  # the first bar of what was listed last
+            rows = [latest, latest - 1, int(absent[-1]), int(absent[len(absent) // 2])]
+            wanted += self.bars_left(stretch.decided_at[rows]).tolist()
+        wanted += [int(share**2 * bars) for share in generator.random(RANDOM_CUTS)]
+        budget = max(PREFIX_COST * bars, FEWEST_PREFIX_BARS / len(stretch.symbols))
+        cuts: list[int] = []
+        for cut in wanted:
+            if 0 < cut < bars and cut not in cuts and sum(cuts) + cut <= budget:
+                cuts.append(cut)
+        return [int(self.moments[cut - 1]) for cut in cuts]
 
 
-def check_functions(check: Check, instrument: Instrument, recipe: Recipe, symbol: str) -> None:
-    """Cut short stretches of one instrument's bars after every bar, for each of the user's functions."""
-    for place, feature in own_functions(recipe):
-        timeframe = recipe.windows[place].timeframe.text
-        check_stretches(check, feature, instrument.windows[place].timeline, symbol, timeframe, recipe.timezone)
+def altered_after(source: Series, keep: int) -> Series:
+    """Return the bars with everything from row `keep` on changed: prices, volume and further columns."""
+
+    def changed(column: NDArray[np.float64], factor: float, offset: float = 0.0) -> NDArray[np.float64]:
+        return np.concatenate([column[:keep], column[keep:] * factor + offset])
+
+    prices = {name: changed(getattr(source, name), 1.375) for name in ("open", "high", "low", "close")}
+    extra = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
+    return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
 
 
-def source_cuts(source: Series, instrument: Instrument) -> list[int]:
-    """Return how many source bars to leave: awkward places first, then random ones, until the cost is reached."""
-    bars = len(source)
-    generator = np.random.default_rng(SEED + bars)
-    wanted = [bars - 1]
-    gap = int(np.argmax(np.diff(source.time))) if bars > 1 else 0
-    wanted += [gap + 1, gap + 2]
-    lines = [instrument.execution, *(table.timeline for table in instrument.windows)]
-    for line in lines:
-        if 1 < len(line.last_source) < bars:
-            # Squared, so that most cuts are early and cheap.
-            row = 1 + int(generator.random() ** 2 * (len(line.last_source) - 1))
-            before, last = int(line.last_source[row - 1]), int(line.last_source[row])
-            wanted += [(before + last) // 2 + 1, last, last + 1]
-    wanted += [int(share**2 * bars) for share in generator.random(8)]
-    budget = max(PREFIX_COST * bars, FEWEST_PREFIX_BARS)
-    cuts: list[int] = []
-    for cut in wanted:
-        if 0 < cut < bars and cut not in cuts and sum(cuts) + cut <= budget:
-            cuts.append(cut)
-    return cuts
-
-
-def _check_closed(check: Check, instrument: Instrument, recipe: Recipe, symbol: str) -> None:
-    """Require of every window of every execution bar that its last row had closed, by time and by source bar."""
-    execution = instrument.execution
-    for choice, table in zip(recipe.windows, instrument.windows, strict=True):
+def _check_closed(check: Check, stretch: Stretch) -> None:
+    """Require of every row, and of every window at it, that its bars had closed when the decision was taken."""
+    for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True):
+        if instrument is not None:
+            line = instrument.execution
+            rows = np.searchsorted(stretch.time, line.series.time)
+            late = rows[line.known_at > stretch.decided_at[rows]]
+            if len(late):
+                detail = "holds a bar that closes after the row does; orders of other instruments may fill before"
+                place = (0, int(late[0]), describe_time(stretch.time[late[0]]))
+                check.add(Leak("window", "close", check.choices.execution.text, symbol, detail, *place))
+    for choice, window in zip(check.choices.windows, stretch.windows, strict=True):
         check.comparisons += 1
-        bars = np.flatnonzero(table.last_row >= 0)
-        rows = table.last_row[bars]
-        early = (table.timeline.close_time[rows] > execution.close_time[bars]) | (
-            table.timeline.last_source[rows] > execution.last_source[bars]
-        )
+        shown = np.flatnonzero(window.last_row >= 0)
+        early = window.known_at[window.last_row[shown]] > stretch.decided_at[shown]
         if early.any():
-            bar = int(bars[np.argmax(early)])
-            check.add(_window_leak(choice.timeframe.text, symbol, 0, bar, execution, "shows a bar before it closed"))
+            row = int(shown[np.argmax(early)])
+            check.add(_window_leak(stretch, choice.timeframe.text, row, "shows a bar before it closed"))
 
 
-def _window_leak(timeframe: str, symbol: str, cut: int, bar: int, execution: Timeline, detail: str) -> Leak:
-    time = describe_time(execution.series.time[bar])
-    return Leak("window", f"window {timeframe}", timeframe, symbol, cut, bar, time, detail)
+def _window_leak(stretch: Stretch, timeframe: str, row: int, detail: str, cut: int = 0) -> Leak:
+    time = describe_time(stretch.time[row])
+    return Leak("window", f"window {timeframe}", timeframe, stretch.name, detail, cut, row, time)
 
 
-def _compare_prefix(check: Check, source: Series, cut: int, full: Instrument, recipe: Recipe, symbol: str) -> None:
-    """Make an instrument's tables again from the first `cut` source bars and compare."""
-    again = check.made_of_less(lambda: make_instrument(source.slice(0, cut), recipe, symbol), recipe)
-    if again is not None:
-        _compare_tables(check, cut, full, again, recipe, symbol)
-
-
-def _compare_tables(check: Check, cut: int, full: Instrument, again: Instrument, recipe: Recipe, symbol: str) -> None:
-    """Compare everything that was known after `cut` source bars; `again` was made without the others."""
-    bars = int(np.searchsorted(full.execution.last_source, cut))
-    bars = min(bars, len(again.execution.series))
-    for choice, mine, theirs in zip(recipe.windows, full.windows, again.windows, strict=True):
+def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment: int) -> None:
+    """Compare everything that was known at a moment; `again` was made without what came after it."""
+    cut = int(source.bars_left(moment))
+    left = f"when {cut} bars are left"
+    rows = int(np.searchsorted(full.decided_at, moment, side="right"))
+    for name in ("time", "open", "close", "tradable"):
+        if not np.array_equal(getattr(full, name)[:rows], getattr(again, name)[:rows]):
+            check.add(Leak("window", name, check.choices.execution.text, full.name, f"differs {left}", cut))
+            return
+    for choice, mine, theirs in zip(check.choices.windows, full.windows, again.windows, strict=True):
         check.comparisons += 1
         timeframe = choice.timeframe.text
-        moved = np.flatnonzero(mine.last_row[:bars] != theirs.last_row[:bars])
+        moved = np.flatnonzero(mine.last_row[:rows] != theirs.last_row[:rows])
         if len(moved):
-            bar = int(moved[0])
-            detail = f"ends at row {mine.last_row[bar]}, and at row {theirs.last_row[bar]} when {cut} bars are left"
-            check.add(_window_leak(timeframe, symbol, cut, bar, full.execution, detail))
+            row = int(moved[0])
+            detail = f"ends at row {mine.last_row[row]}, and at row {theirs.last_row[row]} {left}"
+            check.add(_window_leak(full, timeframe, row, detail, cut))
         if mine.names != theirs.names:
-            detail = f"are {mine.names}, and {theirs.names} when {cut} bars are left"
-            check.add(Leak("feature", "columns", timeframe, symbol, cut, 0, "", detail))
+            detail = f"are {mine.names}, and {theirs.names} {left}"
+            check.add(Leak("feature", "columns", timeframe, full.name, detail, cut))
             continue
-        # Rows that had closed by then: in a prefix, all that it has.
-        rows = min(int(np.searchsorted(mine.timeline.last_source, cut)), len(theirs.values))
-        for column in different_columns(mine.values[:rows], theirs.values[:rows]):
-            pair = mine.values[:rows, column], theirs.values[:rows, column]
-            check.add(feature_leak(mine.names[column], timeframe, symbol, cut, mine.timeline.series, *pair))
-
-
-def different_columns(full: NDArray[np.float64], part: NDArray[np.float64]) -> list[int]:
-    """Return the columns that differ in any bit; one NaN is as good as another."""
-    if np.array_equal(full.view(np.int64), part.view(np.int64)):
-        return []
-    return [column for column in range(full.shape[1]) if different(full[:, column], part[:, column]).any()]
+        known = min(int(np.searchsorted(mine.known_at, moment, side="right")), len(theirs.values))
+        differing = different(mine.values[:known], theirs.values[:known])
+        for column, feature in zip(*np.nonzero(differing.any(axis=0)), strict=True):
+            pair = mine.values[:known, column, feature], theirs.values[:known, column, feature]
+            where = (mine.names[feature], timeframe, full.symbols[column])
+            check.add(feature_leak(where, mine.time, *pair, cut))
 
 
 def different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return where two arrays differ in any bit; one NaN is as good as another."""
     bits = np.ascontiguousarray(full).view(np.int64) != np.ascontiguousarray(part).view(np.int64)
-    return bits & ~(np.isnan(full) & np.isnan(part))
+    return bits & ~(np.isnan(full) & np.isnan(part)) if bits.any() else bits
 
 
 def feature_leak(
-    name: str, timeframe: str, symbol: str, cut: int, series: Series, full: NDArray, part: NDArray, first: int = 0
+    where: tuple[str, str, str], time: NDArray[np.int64], full: NDArray, part: NDArray, cut: int, first: int = 0
 ) -> Leak:
+    """Describe a difference; `where` is feature, timeframe and symbol, `first` the row at which the values begin."""
     rows = np.flatnonzero(different(full, part))
     row = int(rows[0])
     distance = np.abs(full[rows] - part[rows])
@@ -265,11 +294,40 @@ def feature_leak(
     detail = f"is {full[row]:.17g} with all bars and {part[row]:.17g} when {cut} are left ({len(rows)} rows differ)"
     if rounding:
         detail += "; so little that it is rounding: add up in an order that does not depend on the number of bars"
-    return Leak("feature", name, timeframe, symbol, cut, first + row, describe_time(series.time[first + row]), detail)
+    return Leak("feature", *where, detail, cut, first + row, describe_time(time[first + row]))
 
 
-def stretches(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
-    """Yield stretches of bars as begin, end and the step between cuts: at both ends, around odd bars, and at random."""
+def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
+    """Alter all that came after the training split: tables until then, and the scalers' fit, must stay."""
+    choices, ends = prepared.choices, [end for _, end in prepared.splits[TRAIN]]
+    altered = []
+    for stretch, source, span, end in zip(prepared.stretches, sources, prepared.spans, ends, strict=True):
+        moment = int(stretch.decided_at[end - 1 - span.first])
+        altered.append(make_stretch(source.altered_after(moment), choices, int(source.moments[-1])))
+        _compare(check, stretch, altered[-1], source, moment)
+    if choices.scalers is not None:
+        return
+    fitted = fit_scalers(choices, altered, prepared.spans, prepared.splits)
+    for mine, theirs in zip(prepared.scalers, fitted, strict=True):
+        check.comparisons += 1
+        for column, name in enumerate(mine.features):
+            leaks_itself = any(key[:2] == (name, mine.timeframe) for key in check.found)
+            if not leaks_itself and not same_column(mine, theirs, column):
+                detail = "is fitted to other numbers when the bars after the training split are altered"
+                check.add(Leak("scaler", name, mine.timeframe, "all", detail))
+
+
+def _check_functions(check: Check, stretches: Sequence[Stretch]) -> None:
+    """Check each of a user's functions by itself, on the bars of the first few instruments."""
+    every = [pair for stretch in stretches for pair in zip(stretch.symbols, stretch.instruments, strict=True)]
+    for (symbol, instrument), (place, feature) in itertools.product(every[:DENSE_INSTRUMENTS], check.functions):
+        if instrument is not None:
+            line = instrument.windows[place].timeline
+            check_function(check, feature, line.series, symbol, check.choices.windows[place].timeframe.text)
+
+
+def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
+    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random."""
     bars = len(series)
     length = min(bars, warm_up + 1 + DENSE_CUTS)
     generator = np.random.default_rng(SEED - bars)
@@ -277,26 +335,23 @@ def stretches(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
     if bars > 2:
         change = np.abs(np.diff(series.close))
         centres += [int(np.argmax(np.diff(series.time))) + 1, int(np.argmax(change)) + 1, int(np.argmax(series.volume))]
-        days = np.flatnonzero(np.diff(series.time // 86_400_000_000_000)) + 1
+        days = np.flatnonzero(np.diff(series.time // DAY)) + 1
         centres += [int(days[len(days) // 2])] if len(days) else []
     centres += [int(centre) for centre in generator.integers(0, bars, 3)]
     begins = {max(0, min(bars - length, centre - warm_up - DENSE_CUTS // 2)) for centre in centres}
-    allowed = max(DENSE_BARS, bars) / (len(begins) * length)  # cuts in each stretch
+    allowed = max(DENSE_BARS, bars) / (len(begins) * length)  # cuts in each run
     for begin in sorted(begins):
         yield begin, begin + length, max(1, round(DENSE_CUTS / allowed))
 
 
-def check_stretches(check: Check, feature: Feature, line: Timeline, symbol: str, timeframe: str, timezone: str) -> None:
-    """Cut short stretches of bars after every bar: a function must be causal on any bars, wherever they begin."""
-    series = line.series
-    where = f"{symbol} {timeframe}"
-    whole = compute_feature(series, feature, timezone, where)
-    repeated = compute_feature(series, feature, timezone, where)
-    if different_columns(whole, repeated):
+def check_function(check: Check, feature: Feature, series: Series, symbol: str, timeframe: str) -> None:
+    """Cut short runs of bars after every bar: a function must be causal on any bars, wherever they begin."""
+    timezone, where = check.choices.bars.timezone, f"{symbol} {timeframe}"
+    whole, repeated = (compute_feature(series, feature, timezone, where) for _ in range(2))
+    if different(whole, repeated).any():
         detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
-        check.add(
-            Leak("random", feature.name, timeframe, symbol, len(series), 0, describe_time(series.time[0]), detail)
-        )
+        place = (len(series), 0, describe_time(series.time[0]))
+        check.add(Leak("random", feature.name, timeframe, symbol, detail, *place))
         return
     known = ~np.isnan(whole).any(axis=1)
     warm_up = int(np.argmax(known)) if known.any() else 0
@@ -312,7 +367,7 @@ def check_stretches(check: Check, feature: Feature, line: Timeline, symbol: str,
             return None
         return block
 
-    for begin, end, step in stretches(series, warm_up):
+    for begin, end, step in function_cuts(series, warm_up):
         full = attempt(begin, end)
         if full is None:
             continue
@@ -322,47 +377,10 @@ def check_stretches(check: Check, feature: Feature, line: Timeline, symbol: str,
             if part is None:
                 continue
             check.checked.add(feature.name)
-            for column in different_columns(full[: cut - begin], part):
+            for column in np.flatnonzero(different(full[: cut - begin], part).any(axis=0)):
                 pair = full[: cut - begin, column], part[:, column]
-                check.add(feature_leak(names[column], timeframe, symbol, cut, series, *pair, first=begin))
+                check.add(feature_leak((names[column], timeframe, symbol), series.time, *pair, cut, begin))
                 return
-
-
-def altered_after(source: Series, keep: int) -> Series:
-    """Return the bars with everything from row `keep` on changed: prices, volume and further columns."""
-
-    def changed(column: NDArray[np.float64], factor: float, offset: float = 0.0) -> NDArray[np.float64]:
-        return np.concatenate([column[:keep], column[keep:] * factor + offset])
-
-    prices = {name: changed(getattr(source, name), 1.375) for name in ("open", "high", "low", "close")}
-    extra = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
-    return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
-
-
-def _check_training(check: Check, draft: Draft) -> None:
-    """Alter all that came after the training split: tables until then, and the scalers' fit, must stay."""
-    train = draft.splits[TRAIN]
-    altered = []
-    for symbol, instrument, first, (_, end) in zip(draft.bars, draft.instruments, draft.first, train, strict=True):
-        keep = int(instrument.execution.last_source[end - 1 - first]) + 1
-        source = altered_after(draft.bars[symbol], keep)
-        again = make_instrument(source, draft.recipe, symbol)
-        _compare_tables(check, keep, instrument, again, draft.recipe, symbol)
-        altered.append(again)
-    if not draft.fitted:
-        return
-    shown = training_rows(altered, draft.recipe, draft.first, train)
-    for scaler, rows in zip(draft.scalers, shown, strict=True):
-        check.comparisons += 1
-        fitted = scaling.fit(
-            scaler.kind, scaler.timeframe, scaler.features, draft.bars.symbols, rows, scaler.clip, draft.per_instrument
-        )
-        for column, name in enumerate(scaler.features):
-            same = scaling.same_column(fitted, scaler, column)
-            leaks_itself = any(key[:2] == (name, scaler.timeframe) for key in check.found)
-            if not same and not leaks_itself:
-                detail = "is fitted to other numbers when the bars after the training split are altered"
-                check.add(Leak("scaler", name, scaler.timeframe, "all", 0, 0, "", detail))
 
 
 def rich_table(report: LeakReport) -> Table:
@@ -374,7 +392,6 @@ def rich_table(report: LeakReport) -> Table:
     for heading in ("kind", "feature", "timeframe", "symbol", "bars left", "row", "time (UTC)", "what"):
         table.add_column(heading)
     for leak in report.findings:
-        table.add_row(
-            leak.kind, leak.feature, leak.timeframe, leak.symbol, str(leak.cut), str(leak.row), leak.time, leak.detail
-        )
+        where = (leak.kind, leak.feature, leak.timeframe, leak.symbol)
+        table.add_row(*where, str(leak.cut), str(leak.row), leak.time, leak.detail)
     return table

@@ -13,6 +13,8 @@ from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.scaling import Scaler
 from velodrome.tables.windows import WindowTables
 
+NOTHING, CARRIED, OWN = 0, 1, 2  # a window's value: none yet, from an earlier bar, from a bar at that time
+
 AnyMarket = TypeVar("AnyMarket", bound="WindowedRows")
 
 
@@ -36,6 +38,9 @@ class WindowedRows:
     content_hash: str = ""  # of every array and every choice that made them
     name: str = "market"
     scalers: tuple[Scaler, ...] = ()  # [w] how the features of each window were scaled
+    # [w] of [rows of the window's table, instruments of a stretch, F]: where each value comes from. () where windows
+    # show no value that was carried forward.
+    origins: tuple[NDArray[np.uint8], ...] = ()
     # Best achievable expected log return a bar without costs, where it is known: of one instrument by itself for a
     # `Market`, of long weights on all of them and cash for a `Basket`.
     optimum: float | None = None
@@ -44,6 +49,11 @@ class WindowedRows:
     def stretches(self) -> tuple[str, ...]:
         """What each stretch of rows is called: the instruments, here."""
         return self.symbols
+
+    @property
+    def members(self) -> tuple[tuple[str, ...], ...]:
+        """The instruments in each stretch: one, here."""
+        return tuple((symbol,) for symbol in self.symbols)
 
     def split(self: AnyMarket, name: str) -> AnyMarket:
         """Return the same market restricted to one split; windows may still look back before its first bar."""

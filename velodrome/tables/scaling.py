@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.tables.windows import WindowTables
 
 TRAIN = "train"  # the split that scalers are fitted on
 SCALER_KINDS = ("standard", "robust", "minmax", "none")
@@ -24,14 +23,15 @@ class Scaler:
     timeframe: str
     kind: str
     features: tuple[str, ...]
-    symbols: tuple[str, ...]  # one row each in centre and scale; empty: one row for all instruments
-    centre: NDArray[np.float64]  # [1 or instruments, features]
-    scale: NDArray[np.float64]  # [1 or instruments, features], never 0
+    symbols: tuple[str, ...] = ()  # one row each in centre and scale; empty: one row for all instruments
+    centre: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # [1 or instruments, features]
+    scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))  # likewise, never 0
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        shape = (len(self.symbols) or 1, len(self.features))
         for name in ("centre", "scale"):
-            array = np.array(getattr(self, name), np.float64).reshape(-1, len(self.features))
+            array = np.broadcast_to(np.array(getattr(self, name), np.float64), shape).copy()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
 
@@ -40,6 +40,18 @@ class Scaler:
 
     def __hash__(self) -> int:
         return hash((self.timeframe, self.kind, self.features, self.symbols, self.centre.tobytes()))
+
+    def fit(self, rows: Mapping[str, NDArray[np.float64]]) -> Scaler:
+        """Return the same scaler fitted to training rows [rows, features] by instrument: together, or each alone."""
+        empty = [symbol for symbol, part in rows.items() if len(part) == 0]
+        if self.kind != "none" and (len(empty) == len(rows) or (self.symbols and empty)):
+            raise ConfigError(
+                f"{', '.join(empty)} has no bar with every feature in the split {TRAIN!r} that scalers are fitted to; "
+                "leave it out, take per_instrument=False, or give the split more data."
+            )
+        groups = [rows[symbol] for symbol in self.symbols] or [np.concatenate(list(rows.values()))]
+        centres, scales = zip(*(centre_and_scale(group, self.kind) for group in groups), strict=True)
+        return replace(self, centre=np.stack(centres), scale=np.stack(scales))
 
     def apply(self, values: NDArray[np.float64], symbol: str) -> NDArray[np.float32]:
         """Return the scaled values [rows, features]; NaN, which only warm-up rows have, becomes 0."""
@@ -58,34 +70,19 @@ class Scaler:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists and numbers, for a run's record; `Scaler.from_dict` reads them back to the bit."""
-        return {
-            "timeframe": self.timeframe,
-            "kind": self.kind,
-            "features": list(self.features),
-            "symbols": list(self.symbols),
-            "centre": self.centre.tolist(),
-            "scale": self.scale.tolist(),
-            "clip": self.clip,
-        }
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain.update({name: list(plain[name]) for name in ("features", "symbols")})
+        return plain | {name: plain[name].tolist() for name in ("centre", "scale")}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Scaler:
-        return cls(
-            timeframe=record["timeframe"],
-            kind=record["kind"],
-            features=tuple(record["features"]),
-            symbols=tuple(record["symbols"]),
-            centre=record["centre"],
-            scale=record["scale"],
-            clip=record["clip"],
-        )
+        return cls(**{**record, "features": tuple(record["features"]), "symbols": tuple(record["symbols"])})
 
 
 def same_column(one: Scaler, other: Scaler, column: int) -> bool:
     """Return whether two scalers treat a feature alike, to the bit."""
-    return np.array_equal(one.centre[:, column], other.centre[:, column]) and np.array_equal(
-        one.scale[:, column], other.scale[:, column]
-    )
+    pairs = ((one.centre, other.centre), (one.scale, other.scale))
+    return all(np.array_equal(mine[:, column], theirs[:, column]) for mine, theirs in pairs)
 
 
 def check_kind(kind: str, clip: float | None) -> None:
@@ -105,23 +102,6 @@ def check_training_split(kind: str, splits: Collection[str]) -> None:
             f"scaler {kind!r} is fitted on the split {TRAIN!r}, and splits are {', '.join(splits) or 'none'}; add that "
             "split, give scalers=… of other data, or take scaler='none'."
         )
-
-
-def fit(
-    kind: str,
-    timeframe: str,
-    features: tuple[str, ...],
-    symbols: Sequence[str],
-    rows: Sequence[NDArray[np.float64]],
-    clip: float | None = None,
-    per_instrument: bool = False,
-) -> Scaler:
-    """Fit on training rows [rows, features], given by instrument: all together, or each on its own."""
-    groups = list(rows) if per_instrument else [np.concatenate(list(rows))]
-    fitted = [centre_and_scale(group, kind) for group in groups]
-    centre = np.stack([centre for centre, _ in fitted])
-    scale = np.stack([scale for _, scale in fitted])
-    return Scaler(timeframe, kind, features, tuple(symbols) if per_instrument else (), centre, scale, clip)
 
 
 def centre_and_scale(values: NDArray[np.float64], kind: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -168,59 +148,19 @@ def column_moments(values):
     return mean, deviation
 
 
-def refit(
-    windows: WindowTables,
-    scalers: Sequence[Scaler],
-    symbols: Sequence[str],
-    begin: NDArray[np.int64],
-    end: NDArray[np.int64],
-    train: Sequence[tuple[int, int]],
-    clip: float | None = None,
-) -> tuple[WindowTables, tuple[Scaler, ...]]:
-    """Undo the scaling of tables and fit it anew on what another training split shows.
-
-    The tables are float32, so that the undone values are good to about seven digits. Rows that no decision from
-    `begin` to `end` shows become 0.
-    """
-    check_kind("none", clip)
-    clipped = [scaler for scaler in scalers if scaler.clip is not None]
-    if clipped:
-        raise ConfigError(
-            f"the scalers of {clipped[0].timeframe} clip at {clipped[0].clip}, which cannot be undone; build the "
-            "market with clip=None and give clip to walk_forward."
-        )
-    if all(scaler.kind == "none" for scaler in scalers) and clip is None:
-        return windows, tuple(scalers)
-    values = np.zeros_like(windows.values)
-    fitted = []
-    for index, scaler in enumerate(scalers):
-        width, length, row_of = int(windows.width[index]), int(windows.length[index]), windows.rows[index]
-        base = int(windows.base[index])
-        stop = int(windows.base[index + 1]) if index + 1 < len(windows.base) else len(values)
-        table, target = (array[base:stop].reshape(-1, width) for array in (windows.values, values))
-        every = list(zip(begin, end, strict=True))
-        shown, learnt = (
-            [(int(row_of[low]) - length + 1, int(row_of[high - 1]) + 1) for low, high in rows]
-            for rows in (every, train)
-        )
-        raw = [scaler.undo(table[low:high], symbol) for (low, high), symbol in zip(learnt, symbols, strict=True)]
-        new = fit(scaler.kind, scaler.timeframe, scaler.features, symbols, raw, clip, bool(scaler.symbols))
-        for (low, high), symbol in zip(shown, symbols, strict=True):
-            target[low:high] = new.apply(scaler.undo(table[low:high], symbol), symbol)
-        fitted.append(new)
-    values.flags.writeable = False
-    return windows._replace(values=values), tuple(fitted)
-
-
 def check_given(
     scalers: Sequence[Scaler], windows: Sequence[tuple[str, tuple[str, ...]]], symbols: Sequence[str]
 ) -> tuple[Scaler, ...]:
     """Return given scalers if they fit the windows, each (timeframe, features), one for one."""
     received = [(scaler.timeframe, scaler.features) for scaler in scalers]
     if received != list(windows):
+        had, wanted = (
+            "; ".join(f"{timeframe}: {', '.join(features)}" for timeframe, features in pairs) or "none"
+            for pairs in (received, windows)
+        )
         raise ConfigError(
-            f"scalers are for {_listed(received)} and the windows are {_listed(windows)}; "
-            "build with the same windows and features as the market that the scalers come from."
+            f"scalers are for {had} and the windows are {wanted}; build with the same windows and features as the "
+            "market that the scalers come from."
         )
     for scaler in scalers:
         missing = [symbol for symbol in symbols if scaler.symbols and symbol not in scaler.symbols]
@@ -230,7 +170,3 @@ def check_given(
                 "fit them with per_instrument=False to use them on other instruments."
             )
     return tuple(scalers)
-
-
-def _listed(windows: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    return "; ".join(f"{timeframe}: {', '.join(features)}" for timeframe, features in windows) or "none"

@@ -34,11 +34,15 @@ class WindowPart(NamedTuple):
 
 
 def no_windows(bars: int) -> WindowTables:
-    """Return tables of zero windows over so many execution bars: observations are then the account vector only."""
-    return WindowTables(
-        np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64),
-        np.zeros((0, bars), np.int32),
-    )  # fmt: skip
+    """Return tables without a window over a number of execution bars: observations are the account vector only."""
+    nothing = np.zeros(0, np.int64)
+    return _frozen(WindowTables(nothing.astype(np.float32), nothing, nothing, nothing, np.zeros((0, bars), np.int32)))
+
+
+def _frozen(tables: WindowTables) -> WindowTables:
+    for array in tables:
+        array.flags.writeable = False
+    return tables
 
 
 def stack_windows(windows: list[tuple[int, list[WindowPart]]]) -> WindowTables:
@@ -62,16 +66,15 @@ def stack_windows(windows: list[tuple[int, list[WindowPart]]]) -> WindowTables:
             first_row += len(part.values)
         rows.append(np.concatenate(row_of_bar).astype(np.int32))
         floats += first_row * features
-    tables = WindowTables(
-        values=np.concatenate(values) if values else np.zeros(0, np.float32),
-        base=base,
-        width=width,
-        length=np.array([length for length, _ in windows], np.int64),
-        rows=np.stack(rows),
+    return _frozen(
+        WindowTables(
+            values=np.concatenate(values) if values else np.zeros(0, np.float32),
+            base=base,
+            width=width,
+            length=np.array([length for length, _ in windows], np.int64),
+            rows=np.stack(rows),
+        )
     )
-    for array in tables:
-        array.flags.writeable = False
-    return tables
 
 
 def window_at(windows: WindowTables, index: int, cursor: int) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
-"""The loops around a rule, written once. The rule's four functions take the places of the names below.
+"""The loops around a rule, written once. The functions of a rule replace the four that are imported below.
 
-`assemble.py` puts a rule's functions (and `copy_floats`) in place of the stand-ins and compiles the result, or not.
-`parts.py` runs it on several cores. `cuda_kernels.py` calls the same `advance` and `begin`.
+`compile/assemble.py` puts a rule's functions (and `copy_floats`) in place of these stand-ins, `compile/cpu_loops.py`
+compiles the result, and `compile/threads.py` runs it on several cores. `compile/cuda_loops.py` calls the same `advance`
+and `begin`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from velodrome.tables.windows import WindowTables
 
 
 class Outputs(NamedTuple):
-    """What a step leaves behind, one row per environment; D floats of observation."""
+    """What a step leaves behind, one row per environment; an observation has D floats."""
 
     rewards: NDArray[np.float32]  # [n]
     terminated: NDArray[np.bool_]  # [n]
@@ -33,25 +34,25 @@ class Outputs(NamedTuple):
 
 
 def copy_floats(source: NDArray[np.float32], first: int, count: int, target: NDArray[np.float32], at: int) -> None:
-    """Copy floats; compiled code has a raw memcpy in this one's place, several times faster than a loop."""
+    """Copy floats; compiled code uses a raw memcpy instead, several times faster than a loop."""
     target[at : at + count] = source[first : first + count]
 
 
 def stream_floats(source: NDArray[np.float32], first: int, count: int, target: NDArray[np.float32], at: int) -> None:
-    """Copy floats; compiled code has a copy past the caches in this one's place."""
+    """Copy floats; compiled code uses a copy past the caches instead."""
     target[at : at + count] = source[first : first + count]
 
 
 def wait_for_stores() -> None:
-    """Do nothing; compiled code lets what was written past the caches arrive before anything that follows."""
+    """Do nothing; compiled code waits until what was written past the caches has arrived."""
 
 
 def prefetch_floats(source: NDArray[np.float32], first: int, count: int) -> None:
-    """Do nothing; compiled code asks the memory for these floats, so that they are there when they are copied."""
+    """Do nothing; compiled code requests these floats from memory, so that they are there when they are copied."""
 
 
 def chosen_params(params: Any) -> Any:
-    """Return the rule's scalars from the array of one record that they come in; specialised loops have constants."""
+    """Return the rule's scalars, which come as an array of one record; specialised loops have constants instead."""
     return params[0]
 
 
@@ -70,7 +71,7 @@ def gather(cursor: int, windows: WindowTables, row: NDArray[np.float32], streame
 
 
 def prefetch(cursor: int, windows: WindowTables) -> None:
-    """Ask for the windows that `gather` will read one step after a cursor."""
+    """Request the windows that `gather` will read one step after a cursor."""
     for w in range(windows.length.size):
         width = windows.width[w]
         first = windows.base[w] + (windows.rows[w, cursor] - windows.length[w] + 1) * width
@@ -87,11 +88,11 @@ def begin(lane: Any, row: Any, state: Any, tables: Any, params: Any, out: Output
 def advance(
     lane: Any, row: Any, action: Any, autoreset: bool, state: Any, tables: Any, params: Any, out: Outputs
 ) -> bool:
-    """Step one environment; if its episode ended, keep what belongs to it and start the next. Return whether it did."""
+    """Step one environment; if its episode ended, keep its results and start the next. Return whether it ended."""
     reward, terminated, truncated = step(lane, action, state, tables, params)
     observed = out.observations[row][out.window_floats :]
-    # Straight after the step: the compiler may then take what it reads from registers. In an episode that ended, it
-    # is the final observation.
+    # Directly after the step, so that the compiler can keep values in registers. If the episode ended, this is its
+    # final observation.
     observe(lane, state, tables, params, observed)
     ended = terminated or truncated
     if ended:
@@ -111,7 +112,7 @@ def advance(
 
 
 def unpack(pack: Any) -> Any:
-    """Return (blocks, tables, params, windows, out); compiled loops have one from `packing.py` in this one's place."""
+    """Return (blocks, tables, params, windows, out); compiled loops use one from `packing.py` instead."""
     return pack
 
 
@@ -123,9 +124,9 @@ def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
     finished = 0
     count = min(LANES, actions.shape[0] - first)
     for k in range(count):
-        # Unsigned: for a signed index Numba adds a test for counting from the end to every access.
+        # Unsigned: with a signed index, Numba adds a test for counting from the end to every access.
         lane, row = np.uint32(k), np.uint32(first + k)
-        # While this environment computes, the next one's windows arrive.
+        # The next environment's windows arrive while this one computes.
         prefetch(out.cursors[first + min(k + 1, count - 1)], windows)
         if advance(lane, row, actions[row], autoreset, state, tables, chosen_params(params), out):
             gather(out.final_cursors[row], windows, out.final_observations[row], out.streamed)
@@ -137,14 +138,14 @@ def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
 
 
 def own_address() -> int:
-    """Return 0; compiled code has the address of its machine code in this one's place."""
+    """Return 0; compiled code returns the address of its machine code instead."""
     return 0
 
 
 def step_part(part: int, parts: int, actions: Any, autoreset: bool, pack: Any) -> int:
-    """Step the environments of one of so many parts of equal size; return how many episodes ended.
+    """Step the environments of one of `parts` equal parts; return how many episodes ended.
 
-    Asked for a part of none, it says instead where its machine code begins.
+    With `parts` = 0 it returns the address of its machine code instead.
     """
     if parts == 0:
         return own_address()
@@ -176,6 +177,6 @@ def gather_block(block: int, rows: int, pack: Any) -> None:
 
 
 def gather_all(rows: int, pack: Any) -> None:
-    """Write the windows of so many environments and nothing else: what a benchmark compares with memcpy."""
+    """Write the windows of the first environments and nothing else, for a benchmark to compare with memcpy."""
     for block in prange((rows + LANES - 1) // LANES):
         gather_block(block, rows, pack)

@@ -1,7 +1,7 @@
 """The memory of a batch: state columns and outputs, allocated once and written in place.
 
-The CPU's are NumPy arrays (torch sees them through `torch.from_numpy`, without a copy, and need not be imported before
-that), CUDA's are torch tensors (Numba sees them through `cuda.as_cuda_array`, without a copy).
+On the CPU these are NumPy arrays, which torch sees through `torch.from_numpy`; on CUDA they are torch tensors, which
+Numba sees through `cuda.as_cuda_array`. Neither makes a copy, and the CPU does not need torch to be imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.vector.batch import Outputs
 
 CACHE_LINE = 64  # bytes
-STREAMED_BYTES = 16 << 20  # of windows: more than a cache holds until somebody reads them
+STREAMED_BYTES = 16 << 20  # of windows: more than a cache would keep until they are read
 
 Allocate = Callable[[Any, tuple[int, ...]], Any]
 
@@ -40,7 +40,7 @@ class Buffers:
 
 
 def block_count(num_envs: int) -> int:
-    """Return the number of blocks that hold so many environments."""
+    """Return the number of blocks that hold this many environments."""
     return -(-num_envs // LANES)
 
 
@@ -69,7 +69,7 @@ def bytes_per_environment(world: World, num_envs: int) -> float:
 
 
 def allocate_blocks(world: World, num_envs: int) -> NDArray:
-    """Allocate the state of n environments on the CPU, as it is before the first episode."""
+    """Allocate the state of n environments on the CPU, as before the first episode."""
     dtype = state_dtype(world.state_type)
     blocks = aligned_zeros(np.uint8, (block_count(num_envs) * dtype.itemsize,)).view(dtype).view(np.recarray)
     for column in world.reset_options.values():
@@ -84,7 +84,7 @@ def allocate_buffers(world: World, num_envs: int, with_windows: bool) -> Buffers
 
 
 def copy_states(source: NDArray, target: NDArray, count: int) -> None:
-    """Copy the state of the first so many environments from blocks to blocks; the other lanes stay as they are."""
+    """Copy the state of the first `count` environments from blocks to blocks; other lanes stay as they are."""
     whole, lanes = divmod(count, LANES)
     target[:whole] = source[:whole]
     if lanes:
@@ -93,7 +93,7 @@ def copy_states(source: NDArray, target: NDArray, count: int) -> None:
 
 
 def copy_outputs(source: Outputs, target: Outputs, count: int) -> None:
-    """Copy what the last step left behind of the first so many environments: arrays, or tensors of one device."""
+    """Copy the outputs of the first `count` environments: arrays, or tensors of one device."""
     old: Any
     new: Any
     for old, new in zip(source, target, strict=True):

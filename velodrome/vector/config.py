@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import ConfigError
-from velodrome.vector.backends import SPELLINGS, TIMEOUT, backend_name
+from velodrome.vector.workers.options import (
+    DEFAULTS,
+    OPTIONS,
+    PROCESS_OPTIONS,
+    SPELLINGS,
+    FaultPolicy,
+    StartMethod,
+    backend_name,
+)
 
 MEBIBYTE = 2**20
 EnvType = Literal["auto", "native", "cuda", "python", "serial", "process", "async"]
 FOR_RULES = ("native", "cuda", "python")
 FOR_OTHERS = ("serial", "process", "async")
-# Fields that only environments of other libraries have a use for.
-WORKER_FIELDS = ("workers", "start_method", "on_fault", "max_restarts", "timeout", "worker_memory", "enable_monitoring")
+
+
+def field_name(option: str) -> str:
+    """Return what the configuration calls an option of workers: memory is counted in MiB there."""
+    return "worker_memory" if option == "memory_limit" else option
+
+
+# Fields that mean something only for environments of other libraries.
+WORKER_FIELDS = (*map(field_name, OPTIONS), "enable_monitoring")
+
+
+def _worker_field(name: str) -> Any:
+    """Return an option of workers as a field of the configuration."""
+    option = OPTIONS[name]
+    return Field(DEFAULTS[name], description=option.meaning.replace("bytes", "MiB"), **option.bounds)
 
 
 class VectorizedEnvConfig(BaseModel):
@@ -23,35 +44,29 @@ class VectorizedEnvConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     env_type: EnvType = Field(
-        "auto", description="backend: rules of Velodrome run on native (CPU) or cuda, and python for debuggers; other "
+        "auto",
+        description="backend: rules of Velodrome run on native (CPU) or cuda, and python for debuggers; other "
         "environments on serial, process or async; auto measures",
-        json_schema_extra={"legal": "one of auto, native, cuda, python, serial, process, async; "
-                           f"{', '.join(SPELLINGS)} are understood"},
-    )  # fmt: skip
+        json_schema_extra={"legal": f"one of {', '.join(get_args(EnvType))}; {', '.join(SPELLINGS)} are understood"},
+    )
     num_envs: int = Field(256, ge=1, le=10_000_000, description="environments that are played at once")
     max_concurrent_envs: int | None = Field(
-        None, ge=1, description="environments of all trainings in this process together; one that would exceed it "
-        "waits until others have ended; null: no limit",
-    )  # fmt: skip
+        None,
+        ge=1,
+        description="environments of all trainings in this process together; one that would exceed it waits until "
+        "others have ended; null: no limit",
+    )
     enable_monitoring: bool = Field(
-        True, description="write monitor.csv, measure step times and count restarts; rules of Velodrome report their "
+        True,
+        description="write monitor.csv, measure step times and count restarts; rules of Velodrome report their "
         "episodes in any case",
-    )  # fmt: skip
-    workers: int | None = Field(
-        None, ge=1, le=1024, description="processes that step environments; null: measured by auto, else one each core"
     )
-    start_method: Literal["forkserver", "spawn"] = Field("forkserver", description="how processes are started")
-    on_fault: Literal["raise", "restart", "drop"] = Field(
-        "raise", description="what to do about an environment that raises, hangs, returns nonsense or dies: stop, "
-        "replace it by a new one, or go on without it (not in training)",
-    )  # fmt: skip
-    max_restarts: int = Field(10, ge=0, description="replacements of one environment before it is given up")
-    timeout: float | None = Field(
-        TIMEOUT, gt=0.0, description="seconds that one call of an environment in a process may take; null: for ever"
-    )
-    worker_memory: int | None = Field(
-        None, ge=1, description="MiB that one process may use before it is replaced; null: no limit"
-    )
+    workers: int | None = _worker_field("workers")
+    start_method: StartMethod = _worker_field("start_method")
+    on_fault: FaultPolicy = _worker_field("on_fault")
+    max_restarts: int = _worker_field("max_restarts")
+    timeout: float | None = _worker_field("timeout")
+    worker_memory: int | None = _worker_field("memory_limit")
     autoscale: bool = Field(
         False, description="grow and shrink num_envs between min_envs and max_envs while training, following throughput"
     )
@@ -73,9 +88,10 @@ class VectorizedEnvConfig(BaseModel):
                 f"num_envs = {self.num_envs:,} is more than max_concurrent_envs = {self.max_concurrent_envs:,} and "
                 "could never begin; make one smaller or the other larger."
             )
-        self._refuse_idle(self.env_type == "serial", ("workers", "start_method", "timeout", "worker_memory"),
-                          "vector.env_type is serial, which has no worker processes")  # fmt: skip
-        self._refuse_idle(not self.autoscale, ("min_envs", "max_envs", "max_memory"), "vector.autoscale is off")
+        without_processes = tuple(map(field_name, PROCESS_OPTIONS)) if self.env_type == "serial" else ()
+        self._refuse_idle(without_processes, "vector.env_type is serial, which has no worker processes")
+        without_autoscale = () if self.autoscale else ("min_envs", "max_envs", "max_memory")
+        self._refuse_idle(without_autoscale, "vector.autoscale is off")
         if self.autoscale and not self.min_envs <= self.num_envs <= self.max_envs:
             raise ConfigError(
                 f"num_envs = {self.num_envs:,} is where autoscale begins, and lies outside min_envs = "
@@ -83,14 +99,18 @@ class VectorizedEnvConfig(BaseModel):
             )
         return self
 
-    def _refuse_idle(self, idle: bool, names: tuple[str, ...], reason: str) -> None:
+    def _refuse_idle(self, names: tuple[str, ...], reason: str) -> None:
         """Refuse settings that would have no effect."""
-        for name in names if idle else ():
-            if getattr(self, name) != type(self).model_fields[name].default:
+        for name in names:
+            if self._is_chosen(name):
                 raise ConfigError(f"vector.{name} is set and would have no effect: {reason}. Leave it out.")
 
+    def _is_chosen(self, name: str) -> bool:
+        # Not `model_fields_set`: the configuration that a run keeps names every field.
+        return getattr(self, name) != type(self).model_fields[name].default
+
     def check(self, env: Any, foreign: bool) -> None:
-        """Refuse a backend that cannot serve an environment, which is foreign if it is no rule of Velodrome."""
+        """Refuse a backend that cannot serve this environment; `foreign` says that it is no rule of Velodrome."""
         legal = FOR_OTHERS if foreign else FOR_RULES
         if self.env_type not in ("auto", *legal):
             kind = "no rule of Velodrome" if foreign else "a rule of Velodrome"
@@ -99,18 +119,16 @@ class VectorizedEnvConfig(BaseModel):
             )
 
     def foreign_options(self) -> dict[str, Any]:
-        """Return what `make_vec` takes for an environment of another library."""
-        memory = None if self.worker_memory is None else self.worker_memory * MEBIBYTE
-        return {
-            "backend": self.env_type, "workers": self.workers, "start_method": self.start_method,
-            "on_fault": self.on_fault, "max_restarts": self.max_restarts, "timeout": self.timeout,
-            "memory_limit": memory,
-        }  # fmt: skip
+        """Return what `make_vec` takes for an environment of another library: the backend and what was chosen."""
+        chosen = {name: getattr(self, field_name(name)) for name in OPTIONS if self._is_chosen(field_name(name))}
+        if "memory_limit" in chosen:
+            chosen["memory_limit"] *= MEBIBYTE
+        return {"backend": self.env_type, **chosen}
 
     def make(self, env: Any, *, seed: int | None = None, **params: Any) -> Any:
-        """Return `num_envs` environments of a kind as this says, monitored if it says so."""
+        """Return `num_envs` environments made as this configuration says, with a monitor if it says so."""
         from velodrome.vector.make import make_vec
-        from velodrome.vector.workers.make import is_foreign
+        from velodrome.vector.workers.env_maker import is_foreign
 
         foreign = is_foreign(env)
         self.check(env, foreign)

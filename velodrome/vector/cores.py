@@ -6,5 +6,5 @@ import os
 
 
 def available_cores() -> int:
-    """Return the cores that this process may use, which in a container are fewer than the machine has."""
+    """Return the cores that this process may use; in a container these are fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

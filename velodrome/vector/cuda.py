@@ -24,10 +24,10 @@ from velodrome.vector.buffers import (
     copy_states,
 )
 from velodrome.vector.compile.assemble import constant_scalars
-from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
+from velodrome.vector.rule_env import RuleVectorEnv
 
-THREADS = 64  # per block of the step kernel; measured on an H200: 64 a little before 128 and 256
-ROWS = 4  # environments per block of the gather kernel, one warp each; likewise before 8 and 16
+THREADS = 64  # per block of the step kernel; on an H200 a little faster than 128 and 256
+ROWS = 4  # environments per block of the gather kernel, one warp each; likewise faster than 8 and 16
 
 
 def unavailable_reason() -> str | None:
@@ -35,15 +35,15 @@ def unavailable_reason() -> str | None:
     import torch
 
     try:
-        from velodrome.vector.compile import cuda_kernels
+        from velodrome.vector.compile import numba_cuda
     except Exception as error:
         return f"numba's CUDA support does not import ({type(error).__name__}: {error}); pip install 'velodrome[cuda]'"
-    if cuda_kernels.SIMULATED:
+    if numba_cuda.SIMULATED:
         return None
     if not torch.cuda.is_available():
         build = torch.version.cuda or "none: a CPU build"
         return f"torch {torch.__version__} sees no CUDA device (CUDA of the build: {build})"
-    if not cuda_kernels.cuda.is_available():
+    if not numba_cuda.cuda.is_available():
         return "torch sees a CUDA device but numba does not; pip install 'velodrome[cuda]' and run `velodrome doctor`"
     return None
 
@@ -51,21 +51,15 @@ def unavailable_reason() -> str | None:
 class CudaVectorEnv(RuleVectorEnv):
     """n environments of one rule on the GPU; actions, observations, rewards and flags are tensors on it.
 
-    Checking actions copies one flag to the host in each step; pass check_actions=False, or capture the step in a CUDA
-    graph, where it is not possible, to avoid that. `specialise` compiles the parameters in as constants: a faster step
-    for one compilation (then cached on disk) per set of parameters.
+    Checking actions copies one flag to the host in each step. check_actions=False avoids that, and so does capturing
+    the step in a CUDA graph. `specialise` compiles the parameters in as constants: a faster step for one compilation
+    (then cached on disk) per set of parameters. `shared` are the options of `RuleVectorEnv`.
     """
 
     backend = "cuda"
 
-    def __init__(
-        self, world: World, num_envs: int, *, seed: int | None = None, observation: ObservationKind = "flat",
-        check_actions: bool = True, copy: bool = False, autoreset: bool = True, specialise: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            world, num_envs, seed=seed, observation=observation, check_actions=check_actions, copy=copy,
-            autoreset=autoreset,
-        )  # fmt: skip
+    def __init__(self, world: World, num_envs: int, *, specialise: bool = True, **shared: Any) -> None:
+        super().__init__(world, num_envs, **shared)
         reason = unavailable_reason()
         if reason is not None:
             raise BackendError(
@@ -74,11 +68,11 @@ class CudaVectorEnv(RuleVectorEnv):
             )
         import torch
 
-        from velodrome.vector.compile import cuda_kernels
+        from velodrome.vector.compile import cuda_loops, numba_cuda
 
-        self._torch, self._cuda = torch, cuda_kernels
-        self.device = torch.device("cpu" if cuda_kernels.SIMULATED else "cuda")
-        self._kernels = cuda_kernels.compile_kernels(world, specialise, with_windows=observation != "cursor")
+        self._torch, self._cuda, self._loops = torch, numba_cuda, cuda_loops
+        self.device = torch.device("cpu" if numba_cuda.SIMULATED else "cuda")
+        self._kernels = cuda_loops.compile_kernels(world, specialise, with_windows=self.observation != "cursor")
         self._params = constant_scalars(world)
         self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
         self._tables = type(world.tables)(*map(self._array, self._tensors[0]))
@@ -88,27 +82,25 @@ class CudaVectorEnv(RuleVectorEnv):
     # Memory
 
     def _allocate_buffers(self, blocks: NDArray, num_envs: int) -> Buffers:
-        """Return memory of so many environments on the device, with this state in it."""
+        """Allocate memory on the device, with this state in it."""
         out = allocate_outputs(self.world, num_envs, self.observation != "cursor", self._allocate)
         if self.observation == "cursor":
-            # Column after column: neighbouring threads then write neighbouring floats.
+            # Column by column, so that neighbouring threads write neighbouring floats.
             out = out._replace(observations=self._allocate(np.float32, out.observations.shape[::-1]).T)
         return Buffers(self._to_device(blocks.view(np.uint8)), out, bytes_per_environment(self.world, num_envs))
 
     def _attach(self, buffers: Buffers) -> None:
         """Work on this memory from now on."""
-        self.buffers, self._blocks, out = buffers, buffers.blocks, buffers.out
+        self._set_views(buffers)
+        self._blocks, out = buffers.blocks, buffers.out
         count = len(out.rewards)
-        self._memory = self._cuda.Memory(self._array(self._blocks, state_dtype(self.world.state_type)))
+        self._memory = self._loops.Memory(self._array(self._blocks, state_dtype(self.world.state_type)))
         self._out = Outputs._make(value if isinstance(value, int) else self._array(value) for value in out)
         shape = (count, *self._shape_of_actions()[1:])
         self._actions = self._torch.zeros(shape, dtype=self._action_tensor_type(), device=self.device)
         self._action_array = self._array(self._actions)
-        self._observation_view = self._view(out.observations, out.cursors)
-        self._final_view = self._view(out.final_observations, out.final_cursors)
-        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(self.world.statistics)}
         self._grid = (-(-count // THREADS), THREADS)
-        self._gather_grid = (-(-count // ROWS), (self._cuda.WARP, ROWS))
+        self._gather_grid = (-(-count // ROWS), (self._loops.WARP, ROWS))
 
     def _move(self, num_envs: int, kept: int) -> None:
         blocks = allocate_blocks(self.world, num_envs)
@@ -167,21 +159,19 @@ class CudaVectorEnv(RuleVectorEnv):
         self._gather(after_step=False)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all environments. The infos are always present: reading whether an episode ended would need a copy."""
+        """Step all environments. The infos are always there: to know whether an episode ended would need a copy."""
         self._check_ready()
         self.set_actions(actions)
         self.step_kernels()
         out = self.buffers.out
-        ended = out.terminated | out.truncated
-        infos = {"final_obs": self._final_view, "_final_obs": ended, "statistics": self._statistics_view,
-                 "_statistics": ended}  # fmt: skip
+        infos = self._infos_of_ended(out.terminated | out.truncated)
         if self.copy:
-            infos = _cloned(infos)
-            return _cloned(self._observation_view), *map(_cloned, (out.rewards, out.terminated, out.truncated)), infos
+            results = map(_cloned, (out.rewards, out.terminated, out.truncated))
+            return _cloned(self._observation_view), *results, _cloned(infos)
         return self._observation_view, out.rewards, out.terminated, out.truncated, infos
 
     def set_actions(self, actions: Any) -> None:
-        """Copy actions into the buffer that `step_kernels` reads, checking them unless a graph is being captured."""
+        """Copy actions into the buffer that `step_kernels` reads; check them unless a graph is being captured."""
         actions = self._torch.as_tensor(actions, device=self.device)
         wrong_type = actions.dtype == self._torch.bool or (
             self._action_dtype.kind == "i" and actions.is_floating_point()
@@ -201,10 +191,10 @@ class CudaVectorEnv(RuleVectorEnv):
         return self._torch.as_tensor(bound, device=self.device) if isinstance(bound, np.ndarray) else bound
 
     def step_kernels(self, actions: Any = None) -> None:
-        """Launch one step on the current stream and nothing else: what belongs into a CUDA graph.
+        """Launch one step on the current stream and nothing else, so that a CUDA graph can hold it.
 
-        `actions` is a contiguous tensor on the device of the right type and shape, read in place and not checked;
-        None takes what `set_actions` stored. Results are in `buffers.out`.
+        `actions` is a contiguous tensor on the device with the right type and shape, read in place and not checked;
+        None takes what `set_actions` stored. The results are in `buffers.out`.
         """
         source = self._action_array if actions is None else self._array(actions)
         arguments = (source, self.autoreset, self._memory, self._tables, self._params, self._out)

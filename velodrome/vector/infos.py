@@ -1,4 +1,4 @@
-"""Infos of single environments, put together as Gymnasium does: arrays over all environments, with masks."""
+"""Infos of single environments, combined as Gymnasium does: arrays over all environments, with masks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Numbers of one info that travel as numbers; infos with more, or with anything else, are pickled.
+# An info of at most this many numbers is sent as numbers; larger ones, or those with anything else, are pickled.
 MOST_NUMBERS = 32
 EXACT = 2**53  # whole numbers up to here are exact as float64
 
@@ -15,7 +15,7 @@ Schema = tuple[tuple[str, type], ...]
 
 
 class RowInfo(NamedTuple):
-    """What one environment had to say about one step."""
+    """What one environment said about one step."""
 
     row: int
     info: dict[str, Any]
@@ -23,7 +23,7 @@ class RowInfo(NamedTuple):
 
 
 def add_info(infos: dict[str, Any], info: dict[str, Any], row: int, num_envs: int) -> dict[str, Any]:
-    """Add one environment's info to those of all, to the same types as gymnasium.vector.VectorEnv._add_info."""
+    """Add one environment's info to those of all, with the same types as gymnasium.vector.VectorEnv._add_info."""
     for key, value in info.items():
         if key == "final_obs":
             array = infos.get(key)
@@ -55,7 +55,7 @@ def _array_for(value: Any, num_envs: int) -> NDArray:
 
 
 def schema_of(info: dict[str, Any]) -> Schema | None:
-    """Return the keys and types of an info that is numbers only, None of any other."""
+    """Return the keys and types of an info of numbers only; None for any other."""
     if len(info) > MOST_NUMBERS:
         return None
     schema = []
@@ -73,14 +73,14 @@ def schema_of(info: dict[str, Any]) -> Schema | None:
 
 
 def numbers_of(schema: Schema, values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the info of a schema and its numbers."""
+    """Return the info with this schema and these numbers."""
     return {key: kind(value) for (key, kind), value in zip(schema, values.tolist(), strict=False)}
 
 
 def add_numbers(
     infos: dict[str, Any], schema: Schema, rows: NDArray[np.int64], values: NDArray[np.float64], num_envs: int
 ) -> None:
-    """Add infos of one schema, [rows, numbers], for many environments at once; none of its keys is there yet."""
+    """Add infos of one schema, [rows, numbers], for many environments at once; its keys must be new."""
     for column, (key, kind) in enumerate(schema):
         array: NDArray = np.zeros(num_envs, kind)
         mask = np.zeros(num_envs, bool)

@@ -3,118 +3,41 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from velodrome.envs.contract import LANES, World, params_record, state_dtype
+from velodrome.envs.contract import LANES, World, params_record
 from velodrome.errors import ConfigError
-from velodrome.vector import batch
+from velodrome.vector.argument_checks import is_whole
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
-from velodrome.vector.compile import inlining, packing
-from velodrome.vector.compile import memcpy as memory
-from velodrome.vector.compile import threads as parts
-from velodrome.vector.compile.assemble import kernel_folder, rebuild, rule_substitutions
-from velodrome.vector.compile.inlining import InlinedCompiler
+from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop
 from velodrome.vector.compile.packing import pack_arguments
-from velodrome.vector.rule_env import ObservationKind, RuleVectorEnv
+from velodrome.vector.compile.threads import step_parts
+from velodrome.vector.rule_env import RuleVectorEnv
 
 # A batch smaller than this is never worth waking a second thread for.
 SMALLEST_PARALLEL_BATCH = 128
-# Steps with each kernel before the faster one is kept; the results are the same bits, so nothing depends on the choice.
+# Steps with each loop before the faster one is kept. Both give the same bits, so no result depends on the choice.
 TRIAL_STEPS = 12
-# Steps until the choice is made again: what other programs do to the cores changes it.
+# Steps until the choice is made again, because other programs may have taken cores or left them.
 STEPS_BETWEEN_TRIALS = 4000
 # How long a waiting thread of GNU OpenMP spins before it sleeps. Its default, milliseconds, takes a core from torch
-# between steps, and on a machine with other work makes a step hundreds of times slower (measured: 8 ms for 60 µs).
+# between steps and, on a machine with other work, makes a step hundreds of times slower (measured: 8 ms for 60 µs).
 SPIN_COUNT = "2000"
-
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-COMPILED_MEMORY = {
-    name: getattr(memory, name) for name in ("copy_floats", "stream_floats", "wait_for_stores", "prefetch_floats")
-}
-MAKE_ARRAYS = ("unpack", "step_block", "gather_block")  # functions of batch.py and packing.py
-
-# What generates code itself has no bytecode that a fingerprint could cover.
-CODE_GENERATION = hashlib.sha256(
-    b"".join(Path(str(module.__file__)).read_bytes() for module in (memory, inlining, packing, parts))
-    + repr(OPTIONS).encode()
-).hexdigest()
-
-_compiled: dict[str, Any] = {}
-# By type of state, then by fingerprint: functions that loops call. The loops of a rule have most in common.
-_inlined: dict[np.dtype, dict[str, Any]] = {}
-
-
-def compiled_loop(
-    world: World, name: str, unpack: FunctionType, *, parallel: bool = False, specialise: bool = False
-) -> Any:
-    """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if it was before."""
-    substitutions = {
-        **rule_substitutions(world, specialise),
-        "unpack": unpack,
-        "own_address": parts.own_address,
-        **COMPILED_MEMORY,
-    }
-    target = f"{name}, all cores" if parallel else name
-    # Of one type of state: to Numba a record with further columns is a kind of the shorter one.
-    known = _inlined.setdefault(state_dtype(world.state_type), {})
-    return _compile(world.name, getattr(batch, name), target, substitutions, parallel, known)
-
-
-def _compile(
-    name: str, loop: Any, target: str, substitutions: dict[str, Any], parallel: bool = False,
-    known: dict[str, Any] | None = None,
-) -> Any:  # fmt: skip
-    folder = kernel_folder(name, loop, target, substitutions, CODE_GENERATION)
-    key = str(folder)
-    if key not in _compiled:
-        filename = str(folder / f"{loop.__name__}.py")
-        rebuilt = rebuild(loop, substitutions, _compile_inner, filename, known)
-        _compiled[key] = njit(cache=True, parallel=parallel, **OPTIONS)(rebuilt)
-    return _compiled[key]
-
-
-def _compile_inner(function: FunctionType) -> Any:
-    """Compile a function that a loop calls, inlined.
-
-    Rules allocate nothing, so counting references to tables and outputs would be pure cost (measured: 180 ns a step
-    with calls and counts, 43 ns without); only the making of arrays in `unpack`, once a block, needs them. Nobody calls
-    these from Python or C; compiling wrappers for that would take as long as compiling the functions.
-    """
-    needs_counts = function.__module__.startswith("velodrome.vector.") and function.__name__ in MAKE_ARRAYS
-    counts = {} if needs_counts else {"_nrt": False}
-    return njit(
-        forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=InlinedCompiler, **counts,
-        **OPTIONS,
-    )(function)  # fmt: skip
-
-
-def compiled_functions() -> list[Any]:
-    """Return the compiled functions of this process so far; their `stats` say which came from the disk."""
-    return list(_compiled.values())
-
-
-def python_loop(world: World, name: str) -> Any:
-    """Return a loop of `batch.py` with the world's rule in it, uncompiled."""
-    return rebuild(getattr(batch, name), rule_substitutions(world))
 
 
 @functools.cache
 def start_threads() -> None:
-    """Start Numba's threads, once, so that those of GNU OpenMP do not spin for long when they wait.
+    """Start Numba's threads once, such that those of GNU OpenMP do not spin for long when they wait.
 
-    Starting them also sets the number of threads of everything else that runs on OpenMP; torch gets its own back.
+    This changes the number of threads of everything else that uses OpenMP; torch's own number is restored.
     """
     torch = sys.modules.get("torch")
     threads_of_torch = torch.get_num_threads() if torch is not None else None
@@ -144,20 +67,22 @@ class NativeVectorEnv(RuleVectorEnv):
     `threads` is a number of threads, or None to measure during the first steps whether all of them are faster than one.
     `compiled=False` runs the rule as plain Python, for debuggers and as the reference of the tests.
     `specialise` compiles the parameters in as constants: a faster step for one compilation per set of parameters.
+    `shared` are the options of `RuleVectorEnv`.
     """
 
     def __init__(
-        self, world: World, num_envs: int, *, seed: int | None = None, observation: ObservationKind = "flat",
-        check_actions: bool = True, copy: bool = False, autoreset: bool = True, threads: int | None = None,
-        compiled: bool = True, specialise: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            world, num_envs, seed=seed, observation=observation, check_actions=check_actions, copy=copy,
-            autoreset=autoreset,
-        )  # fmt: skip
+        self,
+        world: World,
+        num_envs: int,
+        *,
+        threads: int | None = None,
+        compiled: bool = True,
+        specialise: bool = False,
+        **shared: Any,
+    ) -> None:
+        super().__init__(world, num_envs, **shared)
         available = numba.config.NUMBA_NUM_THREADS
-        is_whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
-        if threads is not None and not (is_whole and 1 <= threads <= available):
+        if threads is not None and not (is_whole(threads, 1) and threads <= available):
             raise ConfigError(f"threads = {threads!r}: this machine offers 1 … {available} (or None, to measure)")
         self.backend = "native" if compiled else "python"
         self.compiled = compiled
@@ -165,30 +90,30 @@ class NativeVectorEnv(RuleVectorEnv):
         self._fewer_threads = threads is not None and 1 < threads < available
         self._params = params_record(world.params)
         self._has_cores = False  # several, and a compiled loop
-        self._step_parts: Callable[..., int] | None = None  # made when it is first wanted
-        self._attach(allocate_buffers(world, self.num_envs, with_windows=observation != "cursor"))
+        self._step_parts: Callable[..., int] | None = None  # made when first needed
+        self._attach(self._allocate(self.num_envs))
         if compiled:
             _, unpack = pack_arguments(self._arrays)
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
-            self._first_illegal = _compile("actions", first_illegal, "check", {})
+            self._first_illegal = compiled_function("actions", first_illegal, "check")
             self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise)
             self._has_cores = min(threads or available, available) > 1
         else:
             self._reset_loop, self._step_part = python_loop(world, "reset_all"), python_loop(world, "step_part")
         self._choose_loop()
 
+    def _allocate(self, num_envs: int) -> Buffers:
+        return allocate_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
+
     def _attach(self, buffers: Buffers) -> None:
-        """Work on this memory from now on. Compiled loops find it by the pack, so that they serve any batch."""
-        self.buffers, out = buffers, buffers.out
-        self._arrays = (buffers.blocks, self.world.tables, self._params, self.windows, out)
+        """Work on this memory from now on. Compiled loops find it through the pack, so they serve any batch."""
+        self._set_views(buffers)
+        self._arrays = (buffers.blocks, self.world.tables, self._params, self.windows, buffers.out)
         self._pack: Any = pack_arguments(self._arrays)[0] if self.compiled else self._arrays
-        self._observation_view = self._view(out.observations, out.cursors)
-        self._final_view = self._view(out.final_observations, out.final_cursors)
-        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(self.world.statistics)}
 
     def _choose_loop(self) -> None:
-        """Say with which loop a batch of this size is stepped at first."""
-        self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by kernel: serial, parallel
+        """Choose the loop with which a batch of this size is stepped at first."""
+        self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by loop: serial, parallel
         self._steps_until_trial = STEPS_BETWEEN_TRIALS
         large = self.threads is not None or len(self.buffers.out.rewards) >= SMALLEST_PARALLEL_BATCH
         self._has_choice = self._has_cores and large
@@ -197,7 +122,7 @@ class NativeVectorEnv(RuleVectorEnv):
             self._parallel = True if self.threads else None
 
     def _move(self, num_envs: int, kept: int) -> None:
-        buffers = allocate_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
+        buffers = self._allocate(num_envs)
         copy_states(self.buffers.blocks, buffers.blocks, kept)
         copy_outputs(self.buffers.out, buffers.out, kept)
         self._attach(buffers)
@@ -219,20 +144,10 @@ class NativeVectorEnv(RuleVectorEnv):
         actions = self._prepare(actions)
         finished = self._step_loop(actions)
         out = self.buffers.out
-        infos: dict[str, Any] = {}
-        if finished:
-            ended = out.terminated | out.truncated
-            infos = {"final_obs": self._final_view, "_final_obs": ended, "statistics": self._statistics_view,
-                     "_statistics": ended}  # fmt: skip
+        infos = self._infos_of_ended(out.terminated | out.truncated) if finished else {}
         if self.copy:
-            infos = _copied(infos)
-            return (
-                _copied(self._observation_view),
-                out.rewards.copy(),
-                out.terminated.copy(),
-                out.truncated.copy(),
-                infos,
-            )
+            rewards, terminated, truncated = out.rewards.copy(), out.terminated.copy(), out.truncated.copy()
+            return _copied(self._observation_view), rewards, terminated, truncated, _copied(infos)
         return self._observation_view, out.rewards, out.terminated, out.truncated, infos
 
     def _prepare(self, actions: Any) -> NDArray:
@@ -259,7 +174,7 @@ class NativeVectorEnv(RuleVectorEnv):
         return actions
 
     def window_writer(self, threads: int = 1) -> Callable[[], None]:
-        """Return a function that writes all windows again and nothing else: what benchmarks compare with memcpy."""
+        """Return a function that writes all windows again and nothing else, for benchmarks to compare with memcpy."""
         pack, unpack = pack_arguments(self._arrays)
         loop = compiled_loop(self.world, "gather_all", unpack, parallel=threads > 1)
         return lambda: loop(self.num_envs, pack)
@@ -290,13 +205,12 @@ class NativeVectorEnv(RuleVectorEnv):
         if self._step_parts is None:
             start_threads()
             address = self._step_part(0, 0, actions, self.autoreset, self._pack)
-            # Compiled for the first environments that need it and then there for all rules.
-            loop = _compile("batches", parts.step_parts, "all cores", {}, parallel=True)
-            self._step_parts = functools.partial(loop, address)
+            # Compiled for the first environments that need it; the same for all rules.
+            self._step_parts = functools.partial(compiled_function("batches", step_parts, "all cores"), address)
         return self._step_parts(numba.get_num_threads(), actions, self.autoreset, self._pack)
 
     def _trial_step(self, actions: NDArray) -> int:
-        """Step with the kernel whose turn it is, and keep the faster one once both were timed."""
+        """Step with the loop whose turn it is; once both were timed, keep the faster one."""
         serial, parallel = self._trial_nanoseconds
         turn = int(len(parallel) < len(serial))
         started = time.perf_counter_ns()
@@ -306,7 +220,7 @@ class NativeVectorEnv(RuleVectorEnv):
             finished = self._step_part(0, 1, actions, self.autoreset, self._pack)
         self._trial_nanoseconds[turn].append(time.perf_counter_ns() - started)
         if len(parallel) == TRIAL_STEPS:
-            # The first call of each may compile or wake threads.
+            # Not counting the first call of each, which may compile or wake threads.
             self._parallel = float(np.median(parallel[1:])) < float(np.median(serial[1:]))
             self._steps_until_trial = STEPS_BETWEEN_TRIALS
         return finished

@@ -1,4 +1,4 @@
-"""What every backend of a rule environment shares: spaces, seeding, options, observations and infos."""
+"""What all backends for rules share: spaces, seeds, the options of reset, observations and infos."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
 from velodrome.errors import ActionError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
+from velodrome.vector.argument_checks import check_num_envs, check_seed, seed_of_each
 from velodrome.vector.buffers import Buffers
-from velodrome.vector.checks import check_num_envs
 
 ObservationKind = Literal["flat", "dict", "cursor"]
 
@@ -47,14 +47,22 @@ OBSERVATIONS = ("flat", "dict", "cursor")
 class RuleVectorEnv(gymnasium.vector.VectorEnv):
     """Many environments of one rule. Returned arrays are views that the next step overwrites, unless `copy` is set.
 
-    Episodes that end are started anew in the same step. `infos` then holds `final_obs` and `statistics` (arrays over
-    all environments) with the masks `_final_obs` and `_statistics` that say for which environments they are new.
+    When an episode ends, the next one starts in the same step. `infos` then holds `final_obs` and `statistics` (arrays
+    over all environments), and the masks `_final_obs` and `_statistics` say for which environments they are new.
     """
 
     def __init__(
-        self, world: World, num_envs: int, *, seed: int | None, observation: ObservationKind, check_actions: bool,
-        copy: bool, autoreset: bool,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        num_envs: int,
+        *,
+        seed: int | None = None,
+        observation: ObservationKind = "flat",
+        check_actions: bool = True,
+        copy: bool = False,
+        autoreset: bool = True,
+    ) -> None:
+        """Set up what does not depend on the backend; `make_vec` says what the options mean."""
         self.world = world
         self.num_envs = check_num_envs(num_envs)
         self.observation = observation
@@ -82,7 +90,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self._scalar_action = world.action_space.shape in ((), (1,))
         self._action_low, self._action_high = action_bounds(world.action_space)
 
-    # What a backend supplies.
+    # What a backend supplies
 
     backend: str
     buffers: Buffers
@@ -98,10 +106,10 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         raise NotImplementedError
 
     def _move(self, num_envs: int, kept: int) -> None:
-        """Take up memory for so many environments, with the state and the outputs of the first `kept` in it."""
+        """Move to memory for another number of environments; the first `kept` keep their state and outputs."""
         raise NotImplementedError
 
-    # What they share.
+    # What they share
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
@@ -109,13 +117,13 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         """Start episodes of all environments, or of those in options["reset_mask"].
 
         An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed. An
-        integer for all environments is besides the seed of those that `resize` adds later.
+        integer for all environments is also the seed of those that `resize` adds later.
         """
         options = dict(options or {})
         chosen = self._chosen(options.pop("reset_mask", None))
         values = self._option_values(options, chosen)
         seeds = self._seeds(seed)
-        # Nothing has been written so far: a refused reset leaves everything as it was.
+        # Nothing has been written so far, so a refused reset changes nothing.
         self._write_seeds(seeds, chosen)
         if isinstance(seeds, int) and chosen.all():
             self._seed = seeds
@@ -128,11 +136,11 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         return self._observations(), {}
 
     def resize(self, num_envs: int) -> Any:
-        """Go on with so many environments and return the observations of all; None before the first reset.
+        """Go on with this many environments and return the observations of all; None before the first reset.
 
-        The first environments keep their state and their episodes to the bit. A new environment i draws from the start
-        of the stream (seed, i), of the seed that the batch was made or last reset with, and begins an episode. Arrays
-        returned before belong to the old batch and are not written any more.
+        The first environments keep their state and their episodes to the bit. A new environment i begins an episode
+        and draws from the start of the stream (seed, i), where the batch was made or last reset with that seed. Arrays
+        returned before belong to the old batch and are no longer written.
         """
         num_envs = check_num_envs(num_envs)
         if num_envs != self.num_envs:
@@ -151,7 +159,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         return self._observations() if self._ready else None
 
     def mark_begun(self) -> None:
-        """Say that all environments are in episodes, after somebody has written their state."""
+        """Say that all environments are in episodes, after their state was written from outside."""
         self._seeded[:] = self._started[:] = True
         self._ready = True
 
@@ -171,14 +179,10 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         """Check seeds: one for all environments, or one (or None) for each."""
         if seed is None or isinstance(seed, int | np.integer):
             return None if seed is None else check_seed(seed)
-        if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
-            raise ConfigError(f"seed = {seed!r}: a whole number of at least 0, or one for each environment")
-        if len(seed) != self.num_envs:
-            raise ConfigError(f"seed has {len(seed)} entries for {self.num_envs} environments")
-        return [None if own is None else check_seed(own) for own in seed]
+        return seed_of_each(seed, self.num_envs)
 
     def _write_seeds(self, seeds: list[int | None] | int | None, chosen: NDArray[np.bool_]) -> None:
-        """Seed the chosen environments as asked, and any that never was with the seed of the making."""
+        """Seed the chosen environments, and those that never had a seed from the seed that the batch was made with."""
         keys = np.zeros(self.num_envs, np.uint64)
         counters = np.zeros(self.num_envs, np.uint64)
         written = np.zeros(self.num_envs, bool)
@@ -207,7 +211,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self._seeded |= written
 
     def _option_values(self, options: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
-        """Check options of reset() and return a value of each for every chosen environment."""
+        """Check the options of reset() and return their values for every chosen environment."""
         legal = self.world.reset_options
         values: dict[str, NDArray[np.int64]] = {}
         for name, given in options.items():
@@ -261,11 +265,22 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
             at += rows * width
         return parts
 
+    def _set_views(self, buffers: Buffers) -> None:
+        """Take these buffers, and shape what a step returns from them."""
+        self.buffers, out = buffers, buffers.out
+        self._observation_view = self._view(out.observations, out.cursors)
+        self._final_view = self._view(out.final_observations, out.final_cursors)
+        self._statistics_view = {name: out.statistics[:, k] for k, name in enumerate(self.world.statistics)}
+
+    def _infos_of_ended(self, ended: Any) -> dict[str, Any]:
+        final, statistics = self._final_view, self._statistics_view
+        return {"final_obs": final, "_final_obs": ended, "statistics": statistics, "_statistics": ended}
+
     def _observations(self) -> Any:
         raise NotImplementedError
 
     def render(self) -> tuple[str, ...] | None:
-        """Return a line for people about each environment."""
+        """Return a line about each environment."""
         describe = self.world.describe_state
         if describe is None:
             return None
@@ -275,15 +290,8 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         )
 
 
-def check_seed(seed: Any) -> int:
-    """Return a seed as an int, or refuse it."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"seed = {seed!r}: a seed is a whole number of at least 0")
-    return int(seed)
-
-
 def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
-    """Return the lowest and the highest legal action: numbers, or arrays where an action's places differ in them."""
+    """Return the lowest and the highest legal action: numbers, or arrays if the parts of an action differ."""
     if isinstance(space, gymnasium.spaces.Discrete):
         return 0, int(space.n) - 1
     if isinstance(space, gymnasium.spaces.Box):

@@ -1,7 +1,7 @@
 """Seeds of many environments from one.
 
-Counting upwards from a seed, as Gymnasium's own vector environments do, makes runs with neighbouring seeds share all
-environments but one: what should be independent repetitions of an experiment are then nearly the same one.
+Gymnasium's own vector environments count upwards from a seed, so runs with neighbouring seeds share all environments
+but one: what should be independent repetitions of an experiment are then nearly the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def spread_seed(seed: int, *indices: int) -> int:
-    """Return a seed in [0, 2**31) that belongs to a seed and some indices, independent of all others."""
+    """Return a seed in [0, 2**31) for a seed and some indices, independent of those for all others."""
     return int(np.random.SeedSequence((seed, *indices)).generate_state(1)[0] >> 1)
 
 

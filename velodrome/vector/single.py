@@ -1,4 +1,4 @@
-"""One environment of a rule as a plain Gymnasium environment: the same compiled loop over a batch of one."""
+"""One environment of a rule as a plain Gymnasium environment: the same compiled loop, over a batch of one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ import numpy as np
 
 from velodrome.envs.contract import World, state_columns
 from velodrome.vector.native import NativeVectorEnv
-from velodrome.vector.rule_env import ObservationKind
 
 
 class RuleEnv(gymnasium.Env):
-    """One environment. `compiled=False` runs the rule as plain Python, so that a debugger can step into it."""
+    """One environment. `compiled=False` runs the rule as plain Python, so that a debugger can step into it.
 
-    def __init__(
-        self, world: World, *, seed: int | None = None, observation: ObservationKind = "flat",
-        check_actions: bool = True, compiled: bool = True, render_mode: Literal["ansi"] | None = None,
-    ) -> None:  # fmt: skip
+    `shared` are seed, observation and check_actions of `RuleVectorEnv`.
+    """
+
+    def __init__(self, world: World, *, render_mode: Literal["ansi"] | None = None, **shared: Any) -> None:
         self.metadata = {"render_modes": ["ansi"], "render_fps": 0}
         self.render_mode = render_mode
-        self.envs = NativeVectorEnv(
-            world, 1, seed=seed, observation=observation, check_actions=check_actions, autoreset=False, threads=1,
-            compiled=compiled, copy=True,
-        )  # fmt: skip
+        self.envs = NativeVectorEnv(world, 1, autoreset=False, threads=1, copy=True, **shared)
         self.action_space = self.envs.single_action_space
         self.observation_space = self.envs.single_observation_space
 
@@ -45,12 +41,12 @@ class RuleEnv(gymnasium.Env):
         return _first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def state(self) -> dict[str, Any]:
-        """Return the state's columns by name: a copy, for people and debuggers."""
+        """Return a copy of the state's columns by name, for people and debuggers."""
         names = state_columns(self.envs.world.state_type)
         return {name: self.envs.column(name)[..., 0] for name in names}
 
     def render(self) -> str | None:
-        """Return a line for people about the environment."""
+        """Return a line about the environment."""
         lines = self.envs.render() if self.render_mode == "ansi" else None
         return lines[0] if lines else None
 

@@ -1,13 +1,13 @@
-"""Spaces as arrays: where an observation or an action of each kind of space lies, how it is written and read.
+"""Spaces as arrays: where a value of each kind of space is stored, and how it is written and read.
 
-A Dict or Tuple space is the list of its leaves, in the order of the space; each leaf is one array over all
+A Dict or Tuple space is the list of its leaves, in the order of the space. Each leaf is one array over all
 environments, so that a batch needs no concatenation and fits into shared memory.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +33,23 @@ class WrongValueError(Exception):
     """An observation that does not fit its space."""
 
 
+def parts_of(space: Space) -> list[tuple[Any, Space]] | None:
+    """Return the parts of a Dict or Tuple space by key or index; None for any other space."""
+    if isinstance(space, Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, Tuple) else None
+
+
+def rebuilt(space: Space, values: list[Any]) -> Any:
+    """Return the values of the parts of a Dict or Tuple space as a value of that space."""
+    return dict(zip(space.spaces, values, strict=True)) if isinstance(space, Dict) else tuple(values)
+
+
 def leaves(space: Space, name: str) -> list[Leaf]:
     """Return the arrays that hold values of a space."""
-    if isinstance(space, Dict):
-        return [leaf for key, part in space.spaces.items() for leaf in leaves(part, f"{name}[{key!r}]")]
-    if isinstance(space, Tuple):
-        return [leaf for index, part in enumerate(space.spaces) for leaf in leaves(part, f"{name}[{index}]")]
+    parts = parts_of(space)
+    if parts is not None:
+        return [leaf for key, part in parts for leaf in leaves(part, f"{name}[{key!r}]")]
     if isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
         assert space.shape is not None
         return [Leaf(name, np.dtype(space.dtype), tuple(space.shape))]
@@ -48,22 +59,15 @@ def leaves(space: Space, name: str) -> list[Leaf]:
     )
 
 
-def nest(space: Space, arrays: list[Any]) -> Any:
+def nest(space: Space, arrays: Iterable[Any]) -> Any:
     """Return the arrays of a space's leaves in the structure that a batched space has."""
     remaining = iter(arrays)
-    return _nest(space, remaining)
-
-
-def _nest(space: Space, remaining: Any) -> Any:
-    if isinstance(space, Dict):
-        return {key: _nest(part, remaining) for key, part in space.spaces.items()}
-    if isinstance(space, Tuple):
-        return tuple(_nest(part, remaining) for part in space.spaces)
-    return next(remaining)
+    parts = parts_of(space)
+    return next(remaining) if parts is None else rebuilt(space, [nest(part, remaining) for _, part in parts])
 
 
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nested structure with a function applied to each array of it."""
+    """Return a nested structure with a function applied to each of its arrays."""
     if isinstance(value, dict):
         return {key: map_nested(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -73,24 +77,19 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
 
 def nested_arrays(value: Any) -> list[NDArray]:
     """Return the arrays of a nested structure, in order."""
-    if isinstance(value, dict):
-        return [array for part in value.values() for array in nested_arrays(part)]
-    if isinstance(value, tuple):
-        return [array for part in value for array in nested_arrays(part)]
-    return [value]
+    found: list[NDArray] = []
+    map_nested(found.append, value)
+    return found
 
 
 def flat_leaves(space: Space, value: Any) -> list[Any]:
     """Return the parts of a batched value in the order of the space's leaves."""
-    if isinstance(space, Dict):
-        return [leaf for key, part in space.spaces.items() for leaf in flat_leaves(part, value[key])]
-    if isinstance(space, Tuple):
-        return [leaf for index, part in enumerate(space.spaces) for leaf in flat_leaves(part, value[index])]
-    return [value]
+    parts = parts_of(space)
+    return [value] if parts is None else [leaf for key, part in parts for leaf in flat_leaves(part, value[key])]
 
 
 def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
-    """Return what writes one environment's value into the arrays of all; it refuses what does not fit."""
+    """Return a function that writes one environment's value into the arrays of all, or refuses what does not fit."""
     if isinstance(space, Dict):
         parts = {key: writer(part, batched[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
 
@@ -141,25 +140,24 @@ def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np
 
 
 def reader(space: Space, batched: Any) -> Read:
-    """Return what reads one environment's value: a copy, since an environment may keep it."""
+    """Return a function that reads one environment's value: a copy, since the environment may keep it."""
     if isinstance(space, Dict):
-        parts = {key: reader(part, batched[key]) for key, part in space.spaces.items()}
-        return lambda row: {key: read(row) for key, read in parts.items()}
+        reads_by_key = {key: reader(part, batched[key]) for key, part in space.spaces.items()}
+        return lambda row: {key: read(row) for key, read in reads_by_key.items()}
     if isinstance(space, Tuple):
         reads = [reader(part, batched[index]) for index, part in enumerate(space.spaces)]
         return lambda row: tuple(read(row) for read in reads)
     if not space.shape:
-        # Indexing makes a scalar, which is a copy already.
+        # Indexing gives a scalar, which is a copy already.
         return batched.__getitem__
     return lambda row: batched[row].copy()
 
 
 def take_one(space: Space, batched: Any, row: int) -> Any:
-    """Return a copy of one environment's observation, of the type that its space says."""
-    if isinstance(space, Dict):
-        return {key: take_one(part, batched[key], row) for key, part in space.spaces.items()}
-    if isinstance(space, Tuple):
-        return tuple(take_one(part, batched[index], row) for index, part in enumerate(space.spaces))
+    """Return a copy of one environment's observation, of the type that its space has."""
+    parts = parts_of(space)
+    if parts is not None:
+        return rebuilt(space, [take_one(part, batched[key], row) for key, part in parts])
     return batched[row] if isinstance(space, Discrete) else batched[row, ...].copy()
 
 
@@ -168,11 +166,23 @@ def take_rows(batched: Any, rows: Any) -> Any:
     return map_nested(lambda array: array[rows], batched)
 
 
+def on_host(value: Any) -> NDArray:
+    """Return an array, or a tensor on any device, as a NumPy array; that of a tensor is a copy."""
+    return value.detach().to("cpu", copy=True).numpy() if hasattr(value, "detach") else np.asarray(value)
+
+
+def resized(array: NDArray, count: int, fill: Any = 0) -> NDArray:
+    """Return a copy with this many rows: the first as they were, new ones filled."""
+    new = np.full((count, *array.shape[1:]), fill, array.dtype)
+    kept = min(count, len(array))
+    new[:kept] = array[:kept]
+    return new
+
+
 def check_spaces(row: int, env: Any, observation_space: Space, action_space: Space) -> None:
     """Refuse an environment whose spaces are not those of the batch."""
-    for name, mine, others in (
-        ("observation", env.observation_space, observation_space), ("action", env.action_space, action_space),
-    ):  # fmt: skip
+    pairs = {"observation": (env.observation_space, observation_space), "action": (env.action_space, action_space)}
+    for name, (mine, others) in pairs.items():
         if mine != others:
             raise BackendError(
                 f"the {name} space of environment {row} is {mine} and that of environment 0 is {others}; a batch needs "

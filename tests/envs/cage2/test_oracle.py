@@ -13,7 +13,7 @@ import velodrome as vd
 from tests.oracles import cage2_machine as oracle
 from tests.oracles.cage2_episodes import RED_TYPES, SUCCESS, mismatches, played
 from velodrome.envs import cage2
-from velodrome.envs.cage2.words import count, kth, mask
+from velodrome.envs.cage2.nibbles import count, kth, mask
 
 SEEDS = st.integers(0, 2**32 - 1)
 FLAGS = st.booleans()

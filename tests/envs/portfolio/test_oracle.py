@@ -12,8 +12,9 @@ import pytest
 from tests.baskets import small_basket
 from tests.oracles.ledger_comparison import ENVIRONMENTS, MONEY, LedgerComparison, Outcome, compare_all, shared_words
 from tests.oracles.portfolio_ledger import PortfolioLedger
+from velodrome.envs.parameters import ranged_names
+from velodrome.envs.portfolio.codes import COUNT_NAMES
 from velodrome.envs.portfolio.config import PortfolioConfig, by_instrument, portfolio_config
-from velodrome.envs.portfolio.numbers import COUNT_NAMES, NUMBERS
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.tables.basket import Basket
 
@@ -96,7 +97,7 @@ def parameter_set(kind: str, family: str, index: int) -> dict[str, Any]:
 
 
 def ledgers_of(basket: Basket, config: PortfolioConfig) -> list[PortfolioLedger]:
-    shared = shared_words(config, PortfolioLedger, NUMBERS)
+    shared = shared_words(config, PortfolioLedger, ranged_names(PortfolioConfig))
     shared |= {name: by_instrument(name, shared[name], basket.symbols).tolist() for name in ("min_quantity", "lot")}
     shared |= {name: getattr(basket, name).tolist() for name in ("open", "close", "tradable")}
     return [PortfolioLedger(**shared) for _ in range(ENVIRONMENTS)]
@@ -115,7 +116,7 @@ class PortfolioComparison(LedgerComparison):
             f"{kind}, {family}, set {index}: {values}",
             world,
             ledgers_of(self.basket, portfolio_config(**values)),
-            NUMBERS,
+            ranged_names(PortfolioConfig),
             np.zeros((ENVIRONMENTS, *space.shape), space.dtype),
             seed=index,
         )

@@ -14,9 +14,9 @@ import velodrome as vd
 from tests.baskets import small_basket
 from tests.contracts.comparison import assert_same_bits, random_actions, run
 from velodrome.envs.exponential import exponential
-from velodrome.envs.parameters import number_names
+from velodrome.envs.parameters import ranged_names
+from velodrome.envs.portfolio.codes import COUNT_NAMES
 from velodrome.envs.portfolio.config import PRESETS, PortfolioConfig, portfolio_config
-from velodrome.envs.portfolio.numbers import COUNT_NAMES
 from velodrome.envs.portfolio.sizing import simplex_threshold
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.errors import ConfigError
@@ -65,7 +65,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
 
 
 def test_every_numeric_parameter_is_drawn():
-    assert set(RANGES) == set(number_names(PortfolioConfig))
+    assert set(RANGES) == set(ranged_names(PortfolioConfig))
 
 
 @st.composite

@@ -11,14 +11,16 @@ import pytest
 
 import velodrome as vd
 from tests.markets import small_market
-from velodrome.envs.trading import account as margin_account
-from velodrome.envs.trading import rule as trading
-from velodrome.envs.trading.config import PRESETS, TradingConfig, trading_config
+from velodrome.envs.parameters import ranged_names
+from velodrome.envs.trading import codes
+from velodrome.envs.trading.config import PRESETS, Terms, TradingConfig, trading_config
+from velodrome.envs.trading.state import STATISTICS, Params
 from velodrome.envs.trading.world import action_names, trading_world
 from velodrome.errors import ConfigError, VelodromeError
 
 FIELDS = TradingConfig.model_fields
-BOUNDS: dict[str, dict[str, Any]] = {name: FIELDS[name].json_schema_extra for name in trading.NUMBERS}
+RANGED = ranged_names(TradingConfig)
+BOUNDS: dict[str, dict[str, Any]] = {name: FIELDS[name].json_schema_extra for name in RANGED}
 CHOICES = {
     "action": ("levels", "continuous", "brackets"),
     "trade_mode": ("fractional", "notional", "quantity"),
@@ -70,25 +72,23 @@ def test_every_parameter_has_a_description_and_a_default(name):
     assert not FIELDS[name].is_required()
 
 
-@pytest.mark.parametrize("name", trading.NUMBERS)
+@pytest.mark.parametrize("name", RANGED)
 def test_every_number_has_a_unit_and_a_default_in_its_range(name):
     bounds = BOUNDS[name]
     assert bounds["unit"]
     assert bounds["low"] <= FIELDS[name].default <= bounds["high"]
 
 
-def test_the_index_constants_are_in_the_order_of_declaration():
-    assert list(trading.NUMBERS) == [name for name in FIELDS if name in BOUNDS]
-    for index, name in enumerate(trading.NUMBERS):
-        assert getattr(trading, name.upper()) == index
-    assert trading.NUMBERS[trading.FEE] == "fee"
-    assert trading.Params._fields[: len(trading.NUMBERS)] == trading.NUMBERS
+def test_the_terms_of_an_episode_are_the_numeric_parameters_in_the_order_of_declaration():
+    assert list(RANGED) == [name for name in FIELDS if name in BOUNDS]
+    assert Terms._fields == (*RANGED, "margin", "sizing")
+    assert Params._fields[: len(RANGED)] == RANGED
 
 
 def test_codes_and_their_names_are_in_the_same_order():
-    for index, name in enumerate(margin_account.CODE_NAMES):
-        assert getattr(margin_account, name.upper()) == index
-    assert trading.STATISTICS[-margin_account.CODES :] == margin_account.CODE_NAMES
+    for index, name in enumerate(codes.CODE_NAMES):
+        assert getattr(codes, name.upper()) == index
+    assert STATISTICS[-codes.CODES :] == codes.CODE_NAMES
 
 
 def test_a_configuration_is_frozen():
@@ -104,7 +104,7 @@ def test_the_defaults_work(market, action):
     play(market, action=action)
 
 
-@pytest.mark.parametrize("name", trading.NUMBERS)
+@pytest.mark.parametrize("name", RANGED)
 def test_both_ends_of_every_range_are_legal_and_a_range_is_too(market, name):
     low, high = BOUNDS[name]["low"], BOUNDS[name]["high"]
     for value in (low, high, (low, high), (low, low)):
@@ -157,7 +157,7 @@ def test_action_spaces_and_names_follow_the_parameters(market):
 # Refusals
 
 
-@pytest.mark.parametrize("name", trading.NUMBERS)
+@pytest.mark.parametrize("name", RANGED)
 def test_a_number_out_of_range_is_refused_with_value_range_and_unit(name):
     low, high, unit = (BOUNDS[name][key] for key in ("low", "high", "unit"))
     below, above = np.nextafter(low, -np.inf).item(), high * 1.5 + 1.0
@@ -169,7 +169,7 @@ def test_a_number_out_of_range_is_refused_with_value_range_and_unit(name):
         assert FIELDS[name].description in message
 
 
-@pytest.mark.parametrize("name", trading.NUMBERS)
+@pytest.mark.parametrize("name", RANGED)
 @pytest.mark.parametrize("bad", ["much", None, [], {}, (1.0, 2.0, 3.0), ("a", "b"), 1j])
 def test_a_number_of_the_wrong_type_is_refused(name, bad):
     message = refusal(**{name: bad})
@@ -177,7 +177,7 @@ def test_a_number_of_the_wrong_type_is_refused(name, bad):
     assert FIELDS[name].description in message
 
 
-@pytest.mark.parametrize("name", trading.NUMBERS)
+@pytest.mark.parametrize("name", RANGED)
 def test_a_range_the_wrong_way_round_is_refused(name):
     low, high = BOUNDS[name]["low"], BOUNDS[name]["high"]
     assert f"{name} = {(high, low)!r}: a range is written (low, high) with low ≤ high" in refusal(**{name: (high, low)})
@@ -344,7 +344,7 @@ def compiler_error(market):
 
 def test_a_reward_that_does_not_compile_shows_the_line(compiler_error):
     assert "Unknown attribute 'wealth' of type RewardAccount" in str(compiler_error)
-    assert "test_trading_config.py" in str(compiler_error)
+    assert "test_config.py" in str(compiler_error)
     assert "return new.wealth" in str(compiler_error)
 
 

@@ -12,8 +12,9 @@ from tests.markets import small_market
 from tests.oracles.ledger_comparison import ENVIRONMENTS, MONEY, LedgerComparison, Outcome, compare_all, shared_words
 from tests.oracles.trading_account import EXIT_CODES, ORDER_CODES
 from tests.oracles.trading_ledger import TradingLedger
-from velodrome.envs.trading import rule as trading
-from velodrome.envs.trading.account import CLOSED_POSITION, CODE_NAMES, COUNT_MASK, WON_POSITION
+from velodrome.envs.parameters import ranged_names
+from velodrome.envs.trading.account import CLOSED_POSITION, COUNT_MASK, WON_POSITION
+from velodrome.envs.trading.codes import BRACKETS, CODE_NAMES
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import trading_world
 from velodrome.tables.market import Market
@@ -30,7 +31,7 @@ PRICE_COLUMNS = {"entry": "entry", "stop": "stop", "target": "target"}
 
 def parameter_set(kind: str, index: int) -> dict[str, Any]:
     """Draw one set; what must occur whatever is drawn goes by the index."""
-    rng = np.random.default_rng([trading.BRACKETS, len(kind), index])
+    rng = np.random.default_rng([BRACKETS, len(kind), index])
 
     def one_of(*values: Any) -> Any:
         return values[rng.integers(len(values))]
@@ -109,7 +110,7 @@ def market_of(index: int) -> Market:
 
 
 def ledgers_of(market: Market, config: TradingConfig) -> list[TradingLedger]:
-    shared = shared_words(config, TradingLedger, trading.NUMBERS) | {
+    shared = shared_words(config, TradingLedger, ranged_names(TradingConfig)) | {
         "action_kind": config.action,
         "ohlc": market.ohlc.tolist(),
         "atr": market.atr.tolist(),
@@ -127,7 +128,7 @@ class TradingComparison(LedgerComparison):
             f"set {index}: {self.values}",
             trading_world(self.market, **self.values),
             ledgers_of(self.market, trading_config(**self.values)),
-            trading.NUMBERS,
+            ranged_names(TradingConfig),
             np.zeros(ENVIRONMENTS, np.float32 if kind == "continuous" else np.int64),
             seed=index,
         )

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import velodrome as vd
 from tests.markets import small_market
 from velodrome.bars.frame import Bars, Series
-from velodrome.envs.trading import account as codes
-from velodrome.envs.trading import rule as trading
+from velodrome.envs.trading import codes
+from velodrome.envs.trading.config import Terms
 from velodrome.envs.trading.world import trading_world
 from velodrome.tables.market import Market
 from velodrome.vector.native import NativeVectorEnv
@@ -444,26 +444,26 @@ def test_ranges_are_drawn_uniformly_for_every_episode_of_every_environment():
     episodes = []
     for _ in range(4):
         envs.reset()
-        episodes.append(envs.column("numbers"))
-        np.testing.assert_array_equal(envs.column("cash"), episodes[-1][trading.INITIAL_CASH])
+        episodes.append(envs.column("drawn"))
+        np.testing.assert_array_equal(envs.column("cash"), episodes[-1][Terms._fields.index("initial_cash")])
     numbers = np.array(episodes)  # [episodes, parameters, environments]
     for name, (low, high) in ranges.items():
-        drawn = numbers[:, trading.NUMBERS.index(name)]
+        drawn = numbers[:, Terms._fields.index(name)]
         assert low <= drawn.min() < low + 0.01 * (high - low)
         assert high - 0.01 * (high - low) < drawn.max() < high
         assert uniform_enough(drawn.ravel(), low, high)
         assert len(np.unique(drawn)) == drawn.size
         assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 0.05
         assert abs(np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1]) < 0.05
-    cooldown = numbers[:, trading.COOLDOWN].ravel()
+    cooldown = numbers[:, Terms._fields.index("cooldown")].ravel()
     assert set(cooldown) == {2.0, 3.0, 4.0, 5.0, 6.0}
     assert np.bincount(cooldown.astype(int))[2:].min() > 0.9 * cooldown.size / 5
-    fixed = set(trading.NUMBERS) - set(ranges) - {"cooldown"}
+    fixed = set(Terms._fields[:-2]) - set(ranges) - {"cooldown"}
     for name in fixed:
         expected = 0.003 if name == "half_spread" else type(world.params)._asdict(world.params)[name]
-        assert (numbers[:, trading.NUMBERS.index(name)] == expected).all()
+        assert (numbers[:, Terms._fields.index(name)] == expected).all()
     # Two parameters of one episode have nothing to do with each other.
-    fee, leverage = (numbers[:, trading.NUMBERS.index(name)].ravel() for name in ("fee", "leverage"))
+    fee, leverage = (numbers[:, Terms._fields.index(name)].ravel() for name in ("fee", "leverage"))
     assert abs(np.corrcoef(fee, leverage)[0, 1]) < 0.05
 
 

@@ -12,8 +12,9 @@ import pytest
 import velodrome as vd
 from tests.markets import small_market
 from tests.oracles.philox import uniform
-from velodrome.envs.trading import rule as trading
-from velodrome.envs.trading.config import PRESETS
+from velodrome.envs.parameters import ranged_names
+from velodrome.envs.trading.config import PRESETS, TradingConfig
+from velodrome.envs.trading.state import TORCHTRADE_VALUES
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 from velodrome.tables.market import Market
@@ -35,7 +36,7 @@ def starts(envs: NativeVectorEnv, episodes: int = 1) -> np.ndarray:
 
 
 def shortened(market: Market, kept: dict[int, int]) -> Market:
-    """Return the market with only so many tradable bars left of some instruments."""
+    """Return the market with this number of tradable bars left of some instruments."""
     end = market.end.copy()
     for instrument, bars in kept.items():
         end[instrument] = market.begin[instrument] + bars
@@ -116,13 +117,13 @@ def test_draws_come_in_the_documented_order():
     envs.reset()
     counters = envs.column("rng_counter")
     envs.reset()
-    keys, numbers = envs.column("rng_key"), envs.column("numbers")
-    names = [name for name in trading.NUMBERS if name in values]
+    keys, numbers = envs.column("rng_key"), envs.column("drawn")
+    names = [name for name in ranged_names(TradingConfig) if name in values]
     assert names == ["fee", "leverage", "cooldown"]
     assert (envs.column("rng_counter") - counters == 5).all()
     for row in range(100):
         draws = [uniform(int(keys[row]), int(counters[row]) + k) for k in range(5)]
-        drawn = dict(zip(trading.NUMBERS, numbers[:, row], strict=True))
+        drawn = dict(zip(ranged_names(TradingConfig), numbers[:, row], strict=True))
         assert drawn["fee"] == 0.001 + draws[0] * (0.01 - 0.001)
         assert drawn["leverage"] == 1.0 + draws[1] * 49.0
         assert drawn["cooldown"] == math.floor(draws[2] * 8)
@@ -160,7 +161,7 @@ def test_sequential_episodes_without_a_length_are_whole_instruments():
     assert (envs.column("last") == [*(market.end - 1), market.end[0] - 1]).all()
 
 
-def test_one_environment_sees_every_block_once_and_a_new_seed_begins_anew():
+def test_one_environment_sees_every_block_once_and_a_new_seed_starts_over():
     market = small_market(bars=60, instruments=2, windows=((5, 1),))
     blocks = blocks_of(market, 10)
     envs = envs_of(market, 1, episode_length=10, start="sequential")
@@ -338,7 +339,7 @@ def test_every_preset_plays_and_gives_way_to_what_is_said_besides(preset):
 def test_the_presets_say_what_their_names_promise():
     market = small_market(bars=60)
     torchtrade = trading_world(market, preset="torchtrade", action="brackets")
-    assert torchtrade.observed == trading.TORCHTRADE_VALUES
+    assert torchtrade.observed == TORCHTRADE_VALUES
     assert torchtrade.params.fill_at_close
     assert torchtrade.params.hold_on_same_action
     assert torchtrade.tables.side.tolist().count(2.0) == 0  # no CLOSE

@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.evaluation.backtests import backtest
 from tests.learn.portfolios import factors_basket, split_basket
+from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.evaluation.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, HINDSIGHT, LABELS, RANDOM
-from velodrome.evaluation.portfolio.baselines import best_single, portfolio_baselines
-from velodrome.evaluation.portfolio.play import portfolio_backtest, portfolio_config, quotes
+from velodrome.evaluation.portfolio.account import account_of, quotes
+from velodrome.evaluation.portfolio.baselines import baselines as portfolio_baselines
+from velodrome.evaluation.portfolio.baselines import best_single
 
 BASKET = factors_basket(600)
 WILD = split_basket()
@@ -33,7 +36,7 @@ def baselines(basket=BASKET, **params):
 
 def played(name, basket=BASKET, **params):
     own = baselines(basket, **params)[name]
-    return portfolio_backtest(own.policy, basket, "test", params if own.params is None else own.params)
+    return account_of(backtest(own.policy, basket, "test", params if own.params is None else own.params))
 
 
 def prices(params):
@@ -51,7 +54,7 @@ def test_equal_weights_are_bought_once_with_all_costs_and_held(kind):
     units = 10_000 / 3 / (first * 1.0005 * 1.002)
     assert np.allclose(account.units[1:, :, 0], units, rtol=1e-6)
     assert np.allclose(account.equity[1:, 0], close[1:] @ units, rtol=1e-6)
-    assert account.fills[0] == 3
+    assert account.columns["fills"][-1, 0] == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,12 +87,12 @@ def test_rebalancing_without_costs_earns_the_mean_of_the_returns(kind):
 def test_cash_is_cash(kind):
     account = played(CASH, **{**KINDS[kind], **FEES})
     assert (account.equity == 10_000).all()
-    assert account.fills[0] == 0
+    assert account.columns["fills"][-1, 0] == 0
 
 
 def test_stops_and_decay_do_not_sell_what_is_to_be_held():
     forced = {"trailing_stop": 0.001, "max_holding": 3, "decay": 0.5}
-    assert played(EQUAL_HELD, **forced).fills[0] == 3
+    assert played(EQUAL_HELD, **forced).columns["fills"][-1, 0] == 3
     assert "without trailing stops and decay" in baselines(**forced)[EQUAL_HELD].note
 
 
@@ -101,7 +104,7 @@ def test_limits_hold_for_baselines_too(limits, invested):
     for name in (EQUAL_HELD, EQUAL_REBALANCED):
         account = played(name, fill="close", **limits)
         # What is bought first is at the quotes, which are the closes of the row before.
-        bought = account.units[1, :, 0] * account.close[0]
+        bought = account.units[1, :, 0] * account.price[0]
         assert bought == pytest.approx(np.full(3, 10_000 * invested / 3), rel=1e-5), name
 
 
@@ -115,9 +118,9 @@ def test_instruments_that_ended_before_the_split_have_no_share():
     ended = replace(ended, tradable=tradable, open=opened, close=close)
     for name in (EQUAL_HELD, EQUAL_REBALANCED):
         account = played(name, ended, fill="close")
-        assert account.gross[1, 0] == pytest.approx(1.0, rel=1e-4), name
+        assert account.held("gross")[1, 0] == pytest.approx(1.0, rel=1e-4), name
         assert (account.units[:, 1] == 0.0).all()
-        bought = account.units[1, :, 0] * account.close[0]
+        bought = account.units[1, :, 0] * account.price[0]
         assert bought == pytest.approx(np.array([5_000, 0.0, 5_000]), rel=1e-5), name
         assert "can be had" in baselines(ended)[name].note
 
@@ -130,7 +133,7 @@ def test_an_order_at_the_next_bar_cannot_fill_on_the_first_row_of_a_split():
     brief = replace(brief, tradable=tradable)
     assert (played(EQUAL_HELD, brief, fill="close").units[1, :, 0] > 0.0).all()
     assert (played(EQUAL_HELD, brief).units[1, :, 0] > 0.0).tolist() == [True, False, True]
-    assert played(EQUAL_HELD, brief).gross[1, 0] == pytest.approx(1.0, rel=0.01)
+    assert played(EQUAL_HELD, brief).held("gross")[1, 0] == pytest.approx(1.0, rel=0.01)
 
 
 def test_what_is_not_listed_at_the_start_is_left_out_and_what_is_halted_is_bought_later():
@@ -150,9 +153,9 @@ def test_random_actions_are_those_of_the_agent():
     for params in ({}, {"action": "orders"}, {"weighting": "simplex"}):
         own = baselines(**params)[RANDOM]
         assert own.params is None
-        assert played(RANDOM, **params).fills[0] > 100
+        assert played(RANDOM, **params).columns["fills"][-1, 0] > 100
 
 
 @pytest.mark.slow
 def test_random_discrete_actions_can_be_played():
-    assert played(RANDOM, WILD, action="discrete").fills[0] > 100
+    assert played(RANDOM, WILD, action="discrete").columns["fills"][-1, 0] > 100

@@ -13,11 +13,11 @@ from rich.console import Console
 from tests.learn.portfolios import KNOWING, FollowsTheLast, factors_basket, split_basket
 from velodrome.errors import LeakError
 from velodrome.evaluation.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, RANDOM, ConstantPolicy
-from velodrome.evaluation.evaluate import Evaluation, evaluate_policy, quick_figures
+from velodrome.evaluation.evaluate import Evaluation, evaluate_policy
 from velodrome.evaluation.measures import METRICS
-from velodrome.evaluation.portfolio import play as portfolio_backtest
+from velodrome.evaluation.portfolio import account as portfolio_account
 from velodrome.evaluation.result import COMPARED
-from velodrome.evaluation.validation import play_pieces
+from velodrome.evaluation.validation import validate
 
 BASKET = factors_basket(8000)
 QUICK = {"samples": 60, "random_seeds": 2, "seeds": 2}
@@ -93,16 +93,12 @@ def test_hindsight_is_marked_everywhere_and_casts_no_doubt(known):
     assert [warning for warning in lost.warnings if "equal, held" in warning]
 
 
-def test_quick_figures_are_those_of_the_table(known):
+def test_the_split_played_in_pieces_comes_close_to_the_table(known):
     params = {**KNOWING, "buy_fee": 1e-5}
-    found = quick_figures(FollowsTheLast(BASKET), BASKET, "test", params)
-    assert {"return", "sharpe", "of_optimum", "cash_share", "positions"} <= set(found)
-    for name, value in found.items():
-        assert value == known.row(name).value, name
-    pieces = play_pieces(FollowsTheLast(BASKET), BASKET, "test", params, 4)
-    assert pieces["of_optimum"] == pytest.approx(found["of_optimum"], rel=0.01)
+    pieces = validate(FollowsTheLast(BASKET), "portfolio", BASKET, "test", params, 4)
+    assert pieces["of_optimum"] == pytest.approx(known.row("of_optimum").value, rel=0.01)
     with pytest.raises(LeakError):
-        play_pieces(FollowsTheLast(BASKET), BASKET, "train", params, 4)
+        validate(FollowsTheLast(BASKET), "portfolio", BASKET, "train", params, 4)
 
 
 def test_what_was_saved_is_loaded(known, tmp_path):
@@ -142,7 +138,7 @@ def test_seeds_that_would_fill_the_memory_are_not_kept_in_detail_and_the_notes_s
     whole = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
     assert not [note for note in whole.notes if "memory" in note]
     ((low, high),) = wild.splits["test"]
-    monkeypatch.setattr(portfolio_backtest, "VALUES_IN_DETAIL", 2 * (high - low) * 3 + 1)
+    monkeypatch.setattr(portfolio_account, "VALUES_IN_DETAIL", 2 * (high - low) * 3 + 1)
     some = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
     assert any("agent: trades, win rate, actions and contributions are those of the first 2 of 4" in note
                for note in some.notes)  # fmt: skip
@@ -150,5 +146,5 @@ def test_seeds_that_would_fill_the_memory_are_not_kept_in_detail_and_the_notes_s
     assert set(whole.trades["seed"]) == {0, 1, 2, 3}
     for name in ("return", "turnover", "orders"):
         assert some.row(name).value == whole.row(name).value
-    monkeypatch.setattr(portfolio_backtest, "VALUES_IN_DETAIL", 1)
+    monkeypatch.setattr(portfolio_account, "VALUES_IN_DETAIL", 1)
     assert set(evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4}).trades["seed"]) == {0}

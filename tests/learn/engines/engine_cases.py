@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.markets import small_market
 from velodrome.learn.config import NetworkConfig, PPOConfig
-from velodrome.learn.engines.autograd import AutogradEngine
+from velodrome.learn.engines.autograd import AutogradEngine, Task
 from velodrome.learn.policy import ActorCritic
 from velodrome.learn.ppo import ppo_loss
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -59,8 +59,12 @@ class Setting(NamedTuple):
     config: PPOConfig
     activation: str
 
+    @property
+    def task(self) -> Task:
+        return Task(self.policy, self.bank, self.config, self.activation, ppo_loss)
+
     def autograd(self) -> AutogradEngine:
-        return AutogradEngine(self.policy, self.bank, self.rollout, self.config, ppo_loss)
+        return AutogradEngine(self.task, self.rollout)
 
 
 def make_setting(case: Case) -> Setting:

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from velodrome.learn.engines.cpu import FlatRollout, FusedActorCritic, WindowedObservations
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.cpu.network import FusedActorCritic
+from velodrome.learn.engines.cpu.perceptrons import Perceptrons
+from velodrome.learn.engines.cpu.reading import FlatRollout, WindowedObservations
 from velodrome.tables.windows import window_at
 
 FUNCTIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu, "gelu": nn.functional.gelu}
@@ -26,9 +29,7 @@ class Parts(NamedTuple):
     log_std: nn.Parameter | None
 
     def fused(self, **options: Any) -> FusedActorCritic:
-        return FusedActorCritic(
-            self.actor, self.critic, activation=self.activation, sizes=self.sizes, log_std=self.log_std, **options
-        )
+        return FusedActorCritic(Perceptrons(*self), **options)
 
     def parameters(self) -> list[nn.Parameter]:
         modules = {id(module): module for module in (*self.actor, *self.critic)}.values()
@@ -118,30 +119,29 @@ def log_prob_and_entropy(parts: Parts, policy: torch.Tensor, actions: torch.Tens
 
 
 def reference_losses(
-    parts: Parts, rows: torch.Tensor, rollout: FlatRollout, *, clip: float, value_clip: float | None = None,
-    entropy_weight: float = 0.0, value_weight: float = 0.5, normalise_advantages: bool = True,
-) -> dict[str, torch.Tensor]:  # fmt: skip
-    """The losses of PPO as in CleanRL; the gradient of `total` is what the fused update must write."""
+    parts: Parts, rows: torch.Tensor, rollout: FlatRollout, config: PPOConfig
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The loss of PPO as in CleanRL, whose gradient is what the fused update must write, and its parts."""
     observations = flat_observations(rollout.observations)[rows].double()
     policy, values = outputs_of(parts, observations)
     log_prob, entropy = log_prob_and_entropy(parts, policy, rollout.actions[rows])
     log_ratio = log_prob - rollout.old_log_prob[rows].double()
     ratio = log_ratio.exp()
     advantages = rollout.advantages[rows].double()
-    if normalise_advantages:
+    if config.normalise_advantages:
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - clip, 1 + clip)).mean()
+    policy_loss = torch.max(-advantages * ratio, -advantages * ratio.clamp(1 - config.clip, 1 + config.clip)).mean()
     returns, old_values = rollout.returns[rows].double(), rollout.old_values[rows].double()
     squares = (values - returns) ** 2
-    if value_clip is not None:
-        clipped = old_values + (values - old_values).clamp(-value_clip, value_clip)
+    if config.value_clip is not None:
+        clipped = old_values + (values - old_values).clamp(-config.value_clip, config.value_clip)
         squares = torch.max(squares, (clipped - returns) ** 2)
     value_loss = 0.5 * squares.mean()
-    return {
+    total = policy_loss + config.value_weight * value_loss - config.entropy * entropy.mean()
+    return total, {
         "policy": policy_loss,
         "value": value_loss,
         "entropy": entropy.mean(),
-        "total": policy_loss + value_weight * value_loss - entropy_weight * entropy.mean(),
         "approximate_kl": ((ratio - 1) - log_ratio).mean(),
-        "clip_fraction": ((ratio - 1).abs() > clip).double().mean(),
+        "clip_fraction": ((ratio - 1).abs() > config.clip).double().mean(),
     }

@@ -32,22 +32,23 @@ from tests.learn.engines.engine_cases import (
 from tests.learn.engines.engine_cases import surprise as give_outcome
 from tests.markets import small_market
 from tests.oracles.gae import slow_advantages, slow_discounted
-from velodrome.learn.engines.gpu.engine import CudaEngine, cannot_serve
-from velodrome.learn.ppo import ppo_loss
+from velodrome.learn.engines.choice import cannot_serve
+from velodrome.learn.engines.cpu.engine import FusedEngine
+from velodrome.learn.engines.gpu.engine import CudaEngine
 from velodrome.rollout import cuda_rows, launch
 from velodrome.rollout.worlds import CudaWorlds, make_worlds
 
 
 def compare_engines(case: Case) -> dict[str, Any]:
-    ours, theirs = make_setting(case), make_setting(case)
-    assert cannot_serve(ours.policy, ours.config, case.activation) is None
-    engine = CudaEngine(ours.policy, ours.bank, ours.rollout, ours.config, ppo_loss, case.activation)
+    ours, theirs, fused = make_setting(case), make_setting(case), make_setting(case)
+    assert cannot_serve("cuda", ours.task) is None
+    engine = CudaEngine(ours.task, ours.rollout)
     reference = theirs.autograd()
     fill(ours, engine)
     fill(theirs, reference)
-    found: dict[str, Any] = {}
-    if case.space != "multi_discrete":  # whose choices draw their noise one after the other
-        found["actions"] = (ours.rollout.actions.clone(), theirs.rollout.actions.clone())
+    fill(fused, FusedEngine(fused.task, fused.rollout))
+    # From the same noise, the CPU's loops draw the same actions.
+    found: dict[str, Any] = {"actions": (ours.rollout.actions.clone(), fused.rollout.actions.clone())}
     outputs = [theirs.policy(seen, theirs.bank) for seen in observations(theirs)]
     log_prob = [
         theirs.policy.distribution.log_prob(given.parameters, theirs.policy.log_std, ours.rollout.actions[t]).detach()

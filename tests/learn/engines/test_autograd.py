@@ -24,7 +24,7 @@ from velodrome.learn.ppo import ppo_loss
 
 
 def fused(setting):
-    return FusedEngine(setting.policy, setting.bank, setting.rollout, setting.config, setting.activation)
+    return FusedEngine(setting.task, setting.rollout)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, ndtr
 
-from velodrome.learn.engines.cpu import kernels, losses
+from velodrome.learn.engines.cpu import losses
+from velodrome.learn.engines.cpu.activations import ACTIVATIONS
 from velodrome.learn.engines.cpu.elementary import fast_exp, fast_normal, fast_sigmoid, fast_tanh
 
 
@@ -24,7 +25,7 @@ def units_apart(found: np.ndarray, expected: np.ndarray) -> float:
 
 def activated(name: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What the forward kernel makes of arguments, and their derivatives as the backward kernel sees them."""
-    activation = kernels.ACTIVATIONS[name]
+    activation = ACTIVATIONS[name]
     hidden, slopes = x.reshape(1, -1).copy(), np.zeros((1, x.size), np.float32)
     activation.forward(hidden, slopes, np.zeros(x.size, np.float32), 1)
     gradient, bias_gradient = np.ones((1, x.size), np.float32), np.zeros(x.size, np.float32)
@@ -67,7 +68,7 @@ def test_infinities_have_their_limits_and_not_a_number_stays(function):
     assert np.isnan(function(np.float32("nan")))
 
 
-@pytest.mark.parametrize("name", kernels.ACTIVATIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_not_a_number_passes_every_activation(name):
     found, _ = activated(name, np.full(40, np.nan, np.float32))
     assert np.isnan(found).all()

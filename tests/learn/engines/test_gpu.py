@@ -12,7 +12,9 @@ from tests.contracts.cuda import simulated_records
 from tests.learn.engines.engine_cases import CASES, make_setting
 from tests.learn.test_policy import make_policy
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.engines.gpu.engine import cannot_serve
+from velodrome.learn.engines.autograd import Task
+from velodrome.learn.engines.choice import cannot_serve
+from velodrome.learn.ppo import ppo_loss
 
 SCRIPT = Path(__file__).with_name("simulated_gpu.py")
 
@@ -57,5 +59,6 @@ def test_environments_on_the_device_are_those_of_the_cpu_to_the_bit(simulated):
      ({}, {"per_bar": "always"}, "tanh", "per_bar"), ({}, {}, "gelu", "gelu")],
 )  # fmt: skip
 def test_what_the_engine_cannot_run_is_said(policy, config, activation, reason):
-    assert reason in cannot_serve(make_policy(**policy), PPOConfig(**config), activation)
-    assert cannot_serve(make_policy(), PPOConfig(), "tanh") is None
+    task = Task(make_policy(**policy), None, PPOConfig(**config), activation, ppo_loss)
+    assert reason in cannot_serve("cuda", task)
+    assert cannot_serve("cuda", Task(make_policy(), None, PPOConfig(), "tanh", ppo_loss)) is None

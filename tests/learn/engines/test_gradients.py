@@ -9,22 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.learn.engines.fused_reference import make_parts, make_rollout, outputs_of, reference_losses
-from velodrome.learn.engines.cpu import WindowedObservations
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.cpu.reading import WindowedObservations
 from velodrome.tables.windows import WindowPart, no_windows, stack_windows
 
 # Of the largest gradient of a parameter: sums of a few thousand float32 products.
 TOLERANCE = 2e-5
-WEIGHTS = {"clip": 0.2, "entropy_weight": 0.02, "value_weight": 0.7}
+WEIGHTS = {"clip": 0.2, "entropy": 0.02, "value_weight": 0.7}
 KINDS = {"categorical": {"sizes": [3]}, "multi_categorical": {"sizes": [3, 2, 4]}, "gaussian": {"actions": 2}}
 
 
 def check_update(parts, rollout, rows, **weights):
     """Compare losses and all gradients with autograd's."""
-    weights = {**WEIGHTS, **weights}
+    config = PPOConfig(**{**WEIGHTS, **weights})
     reference = parts.double()
-    expected = reference_losses(reference, rows, rollout, **weights)
-    expected["total"].backward()
-    found = parts.fused(threads=2).update_minibatch(rows, rollout, **weights)
+    total, expected = reference_losses(reference, rows, rollout, config)
+    total.backward()
+    found = parts.fused(threads=2).update_minibatch(rows, rollout, config)
     for name, number in expected.items():
         assert getattr(found, name) == pytest.approx(number.item(), rel=1e-5, abs=2e-6), name
     for ours, theirs in zip(parts.parameters(), reference.parameters(), strict=True):
@@ -133,6 +134,7 @@ def test_not_a_number_is_not_hidden():
     rollout = make_rollout(parts, 100)
     rollout.observations[17, 3] = float("nan")
     fused = parts.fused()
-    found = fused.update_minibatch(torch.arange(100), rollout, **WEIGHTS)
-    assert np.isnan(found.total)
+    found = fused.update_minibatch(torch.arange(100), rollout, PPOConfig(**WEIGHTS))
+    assert np.isnan(found.policy)
+    assert np.isnan(found.value)
     assert np.isnan(fused.adam_step(1e-3, 0.5))

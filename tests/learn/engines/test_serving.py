@@ -10,7 +10,10 @@ from torch import nn
 
 from tests.learn.engines.fused_reference import make_parts, make_rollout
 from velodrome.errors import ConfigError
-from velodrome.learn.engines.cpu import FusedActorCritic, WindowedObservations, cannot_serve
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.cpu.network import FusedActorCritic
+from velodrome.learn.engines.cpu.perceptrons import Perceptrons
+from velodrome.learn.engines.cpu.reading import WindowedObservations
 from velodrome.tables.windows import no_windows
 
 
@@ -57,17 +60,18 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_network_that_cannot_be_served_is_told_why(reason):
     actor, critic = REASONS[reason]
-    assert reason in (cannot_serve(actor, critic, activation="tanh", sizes=[3]) or "")
+    parts = Perceptrons(actor, critic, sizes=[3])
+    assert reason in (parts.cannot_be_served() or "")
     with pytest.raises(ConfigError, match=reason):
-        FusedActorCritic(actor, critic, sizes=[3])
+        FusedActorCritic(parts)
 
 
 def test_shared_last_layer_and_shared_parameters():
     single = linear(4, 8, 1)
-    assert "last layer" in (cannot_serve(single, single, activation="tanh", sizes=[1]) or "")
+    assert "last layer" in (Perceptrons(single, single, sizes=[1]).cannot_be_served() or "")
     actor, critic = linear(4, 8, 3), linear(4, 8, 1)
     critic[0].weight = actor[0].weight
-    assert "share a parameter" in (cannot_serve(actor, critic, activation="tanh", sizes=[3]) or "")
+    assert "share a parameter" in (Perceptrons(actor, critic, sizes=[3]).cannot_be_served() or "")
 
 
 @pytest.mark.parametrize(
@@ -84,11 +88,11 @@ def test_shared_last_layer_and_shared_parameters():
     ],
 )
 def test_activations_and_actions_that_cannot_be_served(options, reason):
-    assert reason in (cannot_serve(linear(4, 8, 3), linear(4, 8, 1), **options) or "")
+    assert reason in (Perceptrons(linear(4, 8, 3), linear(4, 8, 1), **options).cannot_be_served() or "")
 
 
 def test_what_can_be_served_has_no_reason_against_it():
-    assert cannot_serve(linear(4, 8, 3), linear(4, 8, 1), activation="gelu", sizes=[3]) is None
+    assert Perceptrons(linear(4, 8, 3), linear(4, 8, 1), "gelu", [3]).cannot_be_served() is None
 
 
 PARTS = make_parts(6, (8, 8), sizes=[3])
@@ -123,7 +127,7 @@ def windowed(cursor: int, values: int = 6) -> WindowedObservations:
 def test_a_rollout_that_does_not_fit_is_refused(rows, changes, message):
     fused = PARTS.fused()
     with pytest.raises(ConfigError, match=message):
-        fused.update_minibatch(rows, ROLLOUT._replace(**changes), clip=0.2)
+        fused.update_minibatch(rows, ROLLOUT._replace(**changes), PPOConfig())
 
 
 def test_noise_of_another_shape_is_refused():

@@ -21,9 +21,10 @@ from tests.learn.engines.fused_reference import (
     reference_losses,
 )
 from velodrome.errors import BackendError, ConfigError
+from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.cpu.lanes import Lanes
 
-WEIGHTS = {"clip": 0.2, "entropy_weight": 0.01, "value_clip": 0.3}
+WEIGHTS = PPOConfig(clip=0.2, entropy=0.01, value_clip=0.3)
 
 
 def train(parts, rollout, steps=6, rows=1300, **options):
@@ -33,7 +34,7 @@ def train(parts, rollout, steps=6, rows=1300, **options):
     found = []
     for _ in range(steps):
         chosen = torch.randperm(len(rollout.returns), generator=generator)[:rows]
-        found.append((*fused.update_minibatch(chosen, rollout, **WEIGHTS), fused.adam_step(1e-2, 0.3)))
+        found.append((*fused.update_minibatch(chosen, rollout, WEIGHTS), fused.adam_step(1e-2, 0.3)))
     return fused, found
 
 
@@ -45,7 +46,7 @@ def test_adam_follows_the_trajectory_of_torch(max_norm):
     fused = parts.fused()
     rollout = make_rollout(parts, 400)
     for _ in range(20):
-        fused.update_minibatch(torch.arange(400), rollout, clip=0.2)
+        fused.update_minibatch(torch.arange(400), rollout, PPOConfig())
         for ours, theirs in zip(parts.parameters(), twins.parameters(), strict=True):
             theirs.grad = ours.grad.clone()
         expected = torch.nn.utils.clip_grad_norm_(twins.parameters(), max_norm or float("inf"))
@@ -64,9 +65,9 @@ def test_training_follows_autograd_and_torch():
     generator = torch.Generator().manual_seed(1)
     for ours in found:
         chosen = torch.randperm(1500, generator=generator)[:1300]
-        losses = reference_losses(twin, chosen, rollout, **WEIGHTS)
+        total, losses = reference_losses(twin, chosen, rollout, WEIGHTS)
         optimiser.zero_grad()
-        losses["total"].backward()
+        total.backward()
         norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.3)
         optimiser.step()
         np.testing.assert_allclose(ours, [number.item() for number in (*losses.values(), norm)], rtol=1e-3, atol=1e-4)
@@ -81,7 +82,7 @@ def test_the_same_bits_with_any_number_of_threads(kind):
         fused, losses = train(parts, rollout, steps=3, rows=5555, threads=threads)
         policy, values = fused.forward(rollout.observations)
         noise = torch.rand(6000, len(kind.get("sizes", [0, 0, 0])), generator=torch.Generator().manual_seed(0))
-        found.append([fused.flat.values, fused.flat.second_moment, policy, values, *fused.sample(rollout[0], noise)])
+        found.append([fused.flat.values, fused.flat.moments[1], policy, values, *fused.sample(rollout[0], noise)])
         found[-1].append(torch.tensor(losses))
     for other in found[1:]:
         assert all(torch.equal(left, right) for left, right in zip(found[0], other, strict=True))
@@ -93,7 +94,7 @@ def test_modules_see_updates_at_once_and_copies_are_their_own():
     rollout = make_rollout(parts, 300)
     fused = parts.fused()
     before = copy.deepcopy(module.state_dict())
-    fused.update_minibatch(torch.arange(300), rollout, **WEIGHTS)
+    fused.update_minibatch(torch.arange(300), rollout, WEIGHTS)
     fused.adam_step(1e-2)
     assert all(not torch.equal(before[name], now) for name, now in module.state_dict().items())
     policy, _ = outputs_of(parts, rollout.observations)
@@ -238,7 +239,7 @@ def test_memory_does_not_grow():
 
     def some_updates():
         for rows in (4096, 2048, 777) * 20:
-            fused.update_minibatch(torch.randperm(4096)[:rows], rollout, **WEIGHTS)
+            fused.update_minibatch(torch.randperm(4096)[:rows], rollout, WEIGHTS)
             fused.adam_step(1e-4, 0.5)
             fused.forward(rollout.observations)
 

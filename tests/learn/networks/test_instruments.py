@@ -23,7 +23,7 @@ from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import ConfigError
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.engines import autograd as engine
+from velodrome.learn.networks import layers
 from velodrome.learn.networks.q_network import QNetwork
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -159,8 +159,8 @@ def gradients_of(way: str, shared: bool) -> tuple[torch.Tensor, dict[str, torch.
     values = torch.randn(24, 12, generator=generator, dtype=torch.float64)
     encoding = None
     if way != "direct":
-        encoding = policy.encode_bars(bank, cursor if way == "distinct bars" else None)
-        assert encoding[0].table.shape == (len(cursor.unique()) if way == "distinct bars" else 37, 3 * 8)
+        encoding = policy.encode_bars(bank)
+        assert encoding[0].table.shape == (37, 3 * 8)
     seen = Observation(values, None, bank.gather(cursor)) if way == "direct" else Observation(values, cursor)
     # Heads as in `forward`, without its float32.
     features = policy.actor(seen, bank, None if encoding is None else encoding[0])
@@ -171,9 +171,8 @@ def gradients_of(way: str, shared: bool) -> tuple[torch.Tensor, dict[str, torch.
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("way", ["all bars", "distinct bars"])
-def test_encoding_each_bar_once_is_exact(way, shared):
-    outputs, gradients = gradients_of(way, shared)
+def test_encoding_each_bar_once_is_exact(shared):
+    outputs, gradients = gradients_of("all bars", shared)
     expected, expected_gradients = gradients_of("direct", shared)
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)
     assert gradients.keys() == expected_gradients.keys()
@@ -190,8 +189,6 @@ def test_training_per_bar_is_training_per_sample_to_the_rounding(action):
 
 
 def test_pieces_of_the_bars_give_the_encoding_of_all(monkeypatch):
-    from velodrome.learn.networks import layers
-
     shape = ObservationShape(12, ((4, 6),), InstrumentLayout(3, (1, 4, 7)))
     policy = make_policy(shape)
     bank = WindowBank(small_basket(bars=40, instruments=3).windows, ((3, 40),))
@@ -208,7 +205,7 @@ def test_encodings_of_too_many_bars_are_not_kept(monkeypatch):
         return make_ppo(portfolio_worlds(20), SMALL, rollout_length=16, minibatches=1, **config).engine.encode_once
 
     assert encodes()
-    monkeypatch.setattr(engine, "MOST_ENCODED", 76 * 2 * 3 * 8)
+    monkeypatch.setattr(layers, "MOST_ENCODED", 76 * 2 * 3 * 8)
     assert not encodes()  # 77 bars have whole windows
     assert encodes(per_bar="always")
 
@@ -259,7 +256,7 @@ def test_why_a_faster_engine_does_not_serve_is_told(caplog):
     with caplog.at_level("INFO", "velodrome"):
         make_ppo(portfolio_worlds(4, weighting="simplex"), {"head": "dirichlet"})
         make_ppo(portfolio_worlds(4), SMALL)
-    assert "network.head = dirichlet; these loops have discrete and Gaussian actions" in caplog.text
+    assert "network.head = dirichlet; this engine has discrete and Gaussian actions" in caplog.text
     assert "the network is not a plain perceptron" in caplog.text
 
 

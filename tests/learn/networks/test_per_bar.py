@@ -18,7 +18,7 @@ SHAPE = ObservationShape(4, ((5, 3), (2, 2)))
 RANGES = ((4, 30), (34, 60))
 ROWS = 24
 # Ways to read the same windows: the bank by cursor, an encoding of all bars, one of the bars that occur.
-WAYS = ("cursor", "all bars", "distinct bars")
+WAYS = ("cursor", "all bars")
 KINDS = ("mlp", "mlp_batch_norm", "conv", "gru")
 
 
@@ -40,9 +40,9 @@ def trunk_run(kind, way):
     trunk = make_trunk(SHAPE, NetworkConfig(**{**SMALL_NETWORK, "kind": kind})).double()
     bank = WindowBank(MARKET.windows, RANGES, dtype=torch.float64)
     encoding = None
-    if way in ("all bars", "distinct bars"):
-        encoding = trunk.encode_bars(bank, cursors() if way == "distinct bars" else None)
-        assert len(encoding.table) == (len(cursors().unique()) if way == "distinct bars" else 52)
+    if way == "all bars":
+        encoding = trunk.encode_bars(bank)
+        assert len(encoding.table) == 52
     if isinstance(trunk, RecurrentTrunk):
         features = trunk.step(
             trunk.below(seen(way, bank, torch.float64), bank, encoding), torch.ones(ROWS, 10).double()
@@ -72,8 +72,8 @@ def policy_run(kind, shared, space, way):
     policy = ActorCritic(SHAPE, SPACES[space], config)
     bank = WindowBank(MARKET.windows, RANGES)
     encoding = None
-    if way in ("all bars", "distinct bars"):
-        encoding = policy.encode_bars(bank, cursors() if way == "distinct bars" else None)
+    if way == "all bars":
+        encoding = policy.encode_bars(bank)
     observation = seen(way, bank, torch.float32)
     if policy.recurrent:
         starts = torch.zeros(3, ROWS // 3, dtype=torch.bool)

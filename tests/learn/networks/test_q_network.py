@@ -56,7 +56,6 @@ def test_windows_by_cursor_brought_along_or_encoded_per_bar_give_the_same(kind, 
     }
     if kind != OWNED:
         ways["every bar"] = (Observation(values, cursor), bank, network.encode_bars(bank))
-        ways["distinct bars"] = (Observation(values, cursor), bank, network.encode_bars(bank, cursor))
     found = {}
     for name, given in ways.items():
         network.zero_grad()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import velodrome as vd
 from velodrome.bars.synthetic import KINDS
-from velodrome.envs.trading.config import INTRADAY_FEATURES, trading_config
 from velodrome.envs.trading.config import PRESETS as TRADING_PRESETS
+from velodrome.envs.trading.config import trading_config
 from velodrome.errors import BackendError, ConfigError
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.market import FOR_FILES, SYNTHETIC, MarketConfig
@@ -257,7 +257,8 @@ def test_the_presets_are_those_that_the_docs_promise():
                 "portfolio"}  # fmt: skip
     assert set(preset_names()) == promised
     assert preset_names()[0] == "trading"
-    assert load_run_config("intraday").market.features == INTRADAY_FEATURES
+    features = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
+    assert load_run_config("intraday").market.features == features
     gpu = load_run_config("gpu")
     assert (gpu.num_envs, gpu.ppo.rollout_length, gpu.ppo.precision) == (65_536, 32, "bfloat16")
     assert gpu.network.shared

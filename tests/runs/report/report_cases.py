@@ -12,7 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.learn.policies import Momentum, ar1_market
 from tests.learn.portfolios import INSTRUMENTS, factors_basket
 from velodrome.evaluation.baselines import ConstantPolicy
-from velodrome.evaluation.evaluate import Evaluation, evaluate_episodes, evaluate_policy
+from velodrome.evaluation.episodes import evaluate_episodes
+from velodrome.evaluation.evaluate import evaluate_policy
+from velodrome.evaluation.result import Evaluation
 
 INFORMATION = {"Run": "trading-0001", "Algorithm": "ppo, 200,000 steps, seed 0", "Unknown": None}
 

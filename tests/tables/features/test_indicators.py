@@ -9,6 +9,7 @@ import pytest
 import talib
 
 from velodrome.tables.features import indicators, rolling
+from velodrome.tables.features.families import FAMILIES
 
 
 def random_columns(rows: int, seed: int = 0, price: float = 100.0) -> dict[str, np.ndarray]:
@@ -52,8 +53,8 @@ PARITY = {
         lambda c: indicators.natr(c["high"], c["low"], c["close"], 14),
         lambda c: talib.NATR(c["high"], c["low"], c["close"], 14),
     ),
-    "max": (lambda c: indicators.rolling_max(c["high"], 9), lambda c: talib.MAX(c["high"], 9)),
-    "min": (lambda c: indicators.rolling_min(c["low"], 9), lambda c: talib.MIN(c["low"], 9)),
+    "max": (lambda c: indicators.highest(c["high"], 9), lambda c: talib.MAX(c["high"], 9)),
+    "min": (lambda c: indicators.lowest(c["low"], 9), lambda c: talib.MIN(c["low"], 9)),
     "stochastic_d": (
         lambda c: indicators.stochastic(c["high"], c["low"], c["close"], 14)[1],
         lambda c: talib.STOCHF(c["high"], c["low"], c["close"], 14, 3)[1],
@@ -90,11 +91,11 @@ PARITY = {
 OTHERS = {
     "bollinger": lambda c: indicators.bollinger(c["close"], 20)[0],
     "stochastic_k": lambda c: indicators.stochastic(c["high"], c["low"], c["close"], 14)[0],
-    "sma_distance": lambda c: indicators.sma_distance(c["close"], 50),
-    "ema_distance": lambda c: indicators.ema_distance(c["close"], 50),
+    "sma_distance": lambda c: FAMILIES["sma_distance"].function(c["close"], c["close"], 50),
+    "ema_distance": lambda c: FAMILIES["ema_distance"].function(c["close"], c["close"], 50),
     "gap": lambda c: indicators.gap(c["open_"], c["close"]),
-    "range": lambda c: indicators.high_low_range(c["high"], c["low"], c["close"]),
-    "body": lambda c: indicators.body(c["open_"], c["close"]),
+    "range": lambda c: FAMILIES["range"].function(c["high"], c["low"], c["close"]),
+    "body": lambda c: FAMILIES["body"].function(c["open_"], c["close"]),
     "atr_from_first_row": lambda c: indicators.atr_from_first_row(c["high"], c["low"], c["close"]),
 }
 

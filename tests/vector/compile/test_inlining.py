@@ -11,17 +11,17 @@ import velodrome as vd
 from tests.markets import small_market
 from velodrome.envs._template import template_world
 from velodrome.envs.contract import Float64, state_dtype
-from velodrome.vector import native
+from velodrome.vector.compile import cpu_loops
 from velodrome.vector.compile.inlining import InlinedLibrary
 
 
 def test_what_is_inlined_is_neither_optimised_nor_generated_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "_inlined", {})
-    monkeypatch.setattr(native, "_compiled", {})
+    monkeypatch.setattr(cpu_loops, "_inlined", {})
+    monkeypatch.setattr(cpu_loops, "_compiled", {})
     envs = vd.make_vec("template", 3, seed=0, threads=1, length=7)
     envs.reset()
-    (known,) = native._inlined.values()
+    (known,) = cpu_loops._inlined.values()
     after_reset = dict(known)
     envs.step(np.zeros(3, np.int64))
     inner = [function for function in known.values() if getattr(function, "overloads", None)]
@@ -37,13 +37,15 @@ def test_what_is_inlined_is_neither_optimised_nor_generated_alone(tmp_path, monk
 @pytest.mark.slow
 def test_places_of_parameters_do_not_multiply_what_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "_inlined", {})
-    monkeypatch.setattr(native, "_compiled", {})
+    monkeypatch.setattr(cpu_loops, "_inlined", {})
+    monkeypatch.setattr(cpu_loops, "_compiled", {})
     envs = vd.make_vec("trading", 3, market=small_market(), seed=0, threads=1)
     envs.reset()
     envs.step(np.zeros(3, np.int64))
     (found,) = (
-        function for key, function in native._inlined[state_dtype(envs.world.state_type)].items() if ".number " in key
+        function
+        for key, function in cpu_loops._inlined[state_dtype(envs.world.state_type)].items()
+        if ".number " in key
     )
     assert 1 <= len(found.overloads) <= 4
 
@@ -56,5 +58,5 @@ def test_a_state_with_further_columns_is_compiled_on_its_own():
         envs = vd.make_vec(chosen, 3, seed=0, threads=1)
         envs.reset()
         envs.step(np.zeros(3, np.int64))
-    known = [native._inlined[state_dtype(state)] for state in (world.state_type, longer)]
+    known = [cpu_loops._inlined[state_dtype(state)] for state in (world.state_type, longer)]
     assert not {id(function) for function in known[0].values()} & {id(function) for function in known[1].values()}

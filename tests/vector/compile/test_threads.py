@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from velodrome.envs._template import template_world
 from velodrome.envs.contract import LANES
-from velodrome.vector import batch, native
+from velodrome.vector import batch
+from velodrome.vector.compile import cpu_loops
 from velodrome.vector.compile.assemble import rebuild
+from velodrome.vector.native import NativeVectorEnv
 
 needs_cores = pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="there is one core and no choice")
 
@@ -39,14 +41,14 @@ def test_parts_are_equal_in_size_and_make_up_the_whole(environments, parts):
 @needs_cores
 def test_more_cores_compile_neither_the_rule_again_nor_their_loop_for_another_rule(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
-    monkeypatch.setattr(native, "_inlined", {})
-    monkeypatch.setattr(native, "_compiled", {})
+    monkeypatch.setattr(cpu_loops, "_inlined", {})
+    monkeypatch.setattr(cpu_loops, "_compiled", {})
 
     def loops(length: int, **options) -> set[str]:
-        envs = native.NativeVectorEnv(template_world(length=length), 2 * LANES, seed=0, specialise=True, **options)
+        envs = NativeVectorEnv(template_world(length=length), 2 * LANES, seed=0, specialise=True, **options)
         envs.reset()
         envs.step(np.zeros(2 * LANES, np.int64))
-        return {function.__name__ for function in native.compiled_functions() if function.signatures}
+        return {function.__name__ for function in cpu_loops.compiled_functions() if function.signatures}
 
     def kept() -> int:
         return len(list(tmp_path.rglob("*.nbc")))
@@ -61,17 +63,17 @@ def test_more_cores_compile_neither_the_rule_again_nor_their_loop_for_another_ru
     assert kept() == before
 
 
-def ended(length: int, threads: int) -> tuple[list[int], native.NativeVectorEnv]:
+def ended(length: int, threads: int) -> tuple[list[int], NativeVectorEnv]:
     """Return how many episodes ended in each step, and the environments."""
     world = template_world(length=length)
-    envs = native.NativeVectorEnv(world, 2 * LANES, seed=0, specialise=True, threads=threads)
+    envs = NativeVectorEnv(world, 2 * LANES, seed=0, specialise=True, threads=threads)
     envs.reset()
     return [int(envs.step(np.zeros(2 * LANES, np.int64))[3].sum()) for _ in range(9)], envs
 
 
 @needs_cores
 def test_a_loop_that_has_the_name_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
-    """Numba names loops by a count of its own, which begins anew in every process that compiles one."""
+    """Numba names loops by a count of its own, which starts again in every process that compiles one."""
     lengths = (6, 7)
     program = "import sys; from tests.vector.compile.test_threads import ended; ended(int(sys.argv[1]), 1)"
     for length in lengths:
@@ -81,8 +83,8 @@ def test_a_loop_that_has_the_name_of_another_is_not_taken_for_it(tmp_path, monke
         )  # fmt: skip
         shutil.copytree(tmp_path / str(length), tmp_path / "both", dirs_exist_ok=True)
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "both"))
-    monkeypatch.setattr(native, "_inlined", {})
-    monkeypatch.setattr(native, "_compiled", {})
+    monkeypatch.setattr(cpu_loops, "_inlined", {})
+    monkeypatch.setattr(cpu_loops, "_compiled", {})
     alone = {length: ended(length, 1) for length in lengths}
     results = [result for _, envs in alone.values() for result in envs._step_part.overloads.values()]
     assert len(results) == 2
@@ -98,7 +100,7 @@ def test_batches_of_fewer_blocks_than_cores_are_stepped_whole(environments):
     world = template_world(length=5)
     records = []
     for threads in (1, 2):
-        envs = native.NativeVectorEnv(world, environments, seed=3, threads=threads, copy=True)
+        envs = NativeVectorEnv(world, environments, seed=3, threads=threads, copy=True)
         envs.reset()
         records.append([envs.step(np.ones(environments, np.int64))[:4] for _ in range(12)])
     for alone, together in zip(*records, strict=True):
@@ -109,7 +111,7 @@ def test_batches_of_fewer_blocks_than_cores_are_stepped_whole(environments):
 @needs_cores
 def test_actions_that_cannot_be_written_are_stepped_on_all_cores():
     """To Numba they are of another type; the loop for one core is compiled for those that can."""
-    envs = native.NativeVectorEnv(template_world(length=5), 2 * LANES, seed=0, threads=2)
+    envs = NativeVectorEnv(template_world(length=5), 2 * LANES, seed=0, threads=2)
     envs.reset()
     actions = np.zeros(2 * LANES, np.int64)
     rewards = envs.step(actions)[1].copy()

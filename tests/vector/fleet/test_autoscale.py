@@ -21,7 +21,7 @@ MEGABYTE = 2**20
 
 
 class Machine:
-    """Plays so many environments as it is told; its rate follows a curve, with noise."""
+    """Plays as many environments as it is told; its rate follows a curve, with noise."""
 
     def __init__(
         self, curve: Curve, num_envs: int, noise: float = 0.0, seed: int = 0, base: float = 0.0, each: float = 0.0
@@ -38,7 +38,7 @@ class Machine:
         return self.base + self.each * self.num_envs
 
     def run(self, autoscaler: Autoscaler, observations: int) -> int:
-        """Train for so many iterations and return the size at the end."""
+        """Train for some iterations and return the size at the end."""
         for _ in range(observations):
             rate = self.curve(self.num_envs) * math.exp(self.noise * self.generator.normal())
             steps = 32 * self.num_envs

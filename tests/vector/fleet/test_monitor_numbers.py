@@ -16,7 +16,8 @@ import velodrome as vd
 from tests.vector.fleet.monitored import counting, play, zeros
 from tests.vector.foreign_envs import Counting
 from velodrome.vector.fleet.monitor import VecMonitor
-from velodrome.vector.fleet.step_times import BINS, EDGES, SPAN, StepTimes, Throughput, quantile, seconds_text
+from velodrome.vector.fleet.step_times import BINS, EDGES, SPAN, StepTimes, Throughput, quantile
+from velodrome.vector.messages import seconds_text
 
 
 @settings(max_examples=40)

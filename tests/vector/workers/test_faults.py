@@ -537,7 +537,7 @@ def test_a_script_needs_no_guard_and_its_own_classes_are_sent(backend, tmp_path)
 def test_what_somebody_preloads_into_the_fork_server_is_kept():
     code = (
         "import multiprocessing as m, multiprocessing.forkserver as f\n"
-        "from velodrome.vector.workers.handle import process_context\n"
+        "from velodrome.vector.workers.worker.starting import process_context\n"
         "m.get_context('forkserver').set_forkserver_preload(['json'])\n"
         "process_context('forkserver')\n"
         "print(f._forkserver._preload_modules)\n"

@@ -1,14 +1,15 @@
 """CAGE Challenge 2: Blue defends a network of 13 hosts against Red, exactly as in CybORG v2.1, Scenario2.
 
 This is the page to import: `cage2_world` assembles the environment, `replay` runs recorded trajectories through its
-rule, the rest names things and shows them to people. Read `names`, `words` and `network` (hosts, services, decoys),
-`red` (Red's agents), `moves` (what moves do), `rule` (state, order of a step), `config`, `text`, `recordings`, `world`.
-`docs/cage2.md` says what is exact and which variants there are.
+rule, and the rest names things and shows them to people. `docs/cage2.md` says what is exact and which variants there
+are. Read `names` and `codes`, `nibbles` (a few bits for each host), `network` (hosts, services, decoys), `red` (Red's
+agents), `moves` (what moves do), `rule` (state, order of a step), `config`, `display`, `recordings` and `world`.
 """
 
 from __future__ import annotations
 
 from velodrome.envs.cage2.config import Cage2Config
+from velodrome.envs.cage2.display import EpisodeLog, episode_log, host_table, table_text, true_state
 from velodrome.envs.cage2.names import (
     ACTION_NAMES,
     DECOYS,
@@ -26,7 +27,6 @@ from velodrome.envs.cage2.names import (
 from velodrome.envs.cage2.network import decoy_bit
 from velodrome.envs.cage2.recordings import replay
 from velodrome.envs.cage2.rule import Situation
-from velodrome.envs.cage2.text import EpisodeLog, episode_log, host_table, table_text, true_state
 from velodrome.envs.cage2.world import cage2_world, observed_values
 
 __all__ = [

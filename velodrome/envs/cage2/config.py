@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from velodrome.envs.parameters import EnvConfig
 from velodrome.errors import did_you_mean
 
-LONGEST_EPISODE = 1_000_000  # steps; beyond, counts of the statistics would not fit
+LONGEST_EPISODE = 1_000_000  # steps; the counts of a longer one would not fit
 
 RedAgent = Literal["b_line", "meander", "sleep", "mixture"]
 ObservationRule = Literal["official", "corrected"]
@@ -43,10 +43,10 @@ class Cage2Config(EnvConfig):
         False, description="whether Impact still works after Op_Server0 was restored; not so in the challenge"
     )
     scan_memory: bool = Field(
-        False, description="observe besides whether a scan was seen on a host: 0 never, 1 before, 2 last; 10 values"
+        False, description="also observe whether a scan was seen on a host: 0 never, 1 before, 2 last; 10 values"
     )
     decoy_memory: bool = Field(
-        False, description="observe besides which decoys run: 41 values of 0 or 1, one for each that can"
+        False, description="also observe which decoys run: 41 values of 0 or 1, one for each that can"
     )
     action_set: ActionSet = Field(
         "full", description="all 145 actions, or 36: CardiffUni's, with one action for a host's next decoy"

@@ -8,46 +8,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from velodrome.envs.cage2 import codes
 from velodrome.envs.cage2.network import DECOY_HIT, NETWORK, NOTHING, SSH_REFUSED, SSH_SESSION, USER_SHELL, Tables
-from velodrome.envs.cage2.red import (
-    EMPTY,
-    ESCALATE,
-    EXPLOIT,
-    FAILED,
-    IMPACT,
-    KNOWN_IP,
-    KNOWN_NAME,
-    OP_SERVER,
-    OPERATIONAL,
-    OPERATIONAL_HOSTS,
-    PORTS_KNOWN,
-    SCAN,
-    SUCCEEDED,
-    SWEEP,
-    UNKNOWN,
-)
-from velodrome.envs.cage2.words import ALL, at, count, replaced, whole, with_bits, without_bits
+from velodrome.envs.cage2.nibbles import ALL, at, count, replaced, whole, with_bits, without_bits
 
-# Bits of a host's nibble in Network.access. REMOVABLE and OTHER are user sessions; OTHER are those that Remove leaves.
-REMOVABLE, OTHER, PRIVILEGED, FILE = 1, 2, 4, 8
-SESSION = REMOVABLE | OTHER | PRIVILEGED
-# Bits of Network.service, the process OTService on Op_Server0: it runs; Impact finds the process; it is registered as
-# active; Red has seen it.
-PRESENT, HANDLE, ACTIVE, SEEN_BY_RED = 1, 2, 4, 8
-
-USER0 = 8
-ENTERPRISE_SESSIONS = SESSION * 0x1110  # sessions on Enterprise0 to 2 let Red reach the Operational subnet
-SUBNET_HOSTS = (0x1111, OPERATIONAL_HOSTS, 0x1111100000000)  # Enterprise with the Defender, Operational, User
+ENTERPRISE_SESSIONS = codes.SESSION * 0x1110  # sessions on Enterprise0 to 2 let Red reach the Operational subnet
+SUBNET_HOSTS = (0x1111, codes.OPERATIONAL_HOSTS, 0x1111100000000)  # Enterprise with the Defender, Operational, User
 SUBNETS_OF_HOSTS = 0x2222211110000  # a nibble each
 # Hosts whose address an escalation reveals, a nibble each: User1, User2 -> 2; User3, User4 -> 1; Enterprise2 -> 7.
 LINKS = 0x1122000007000
 CHEAP_HOSTS = sum(1 << 4 * k for k, host in enumerate(NETWORK) if host.value == 1)
 DEAR_HOSTS = sum(1 << 4 * k for k, host in enumerate(NETWORK) if host.value == 10)
 SERVICE_DOWN, RESTORE_COST = 100, 10  # tenths of reward a step
-
-# Kinds of Blue's actions: those without a host, then blocks of 13.
-IDLE, ANALYSE, REMOVE, FIRST_DECOY, RESTORE = 0, 1, 2, 3, 11
-FIRST_DECOY_ACTION, FIRST_RESTORE = 28, 132
 
 # Nibbles of the observation: activity in the lower two bits, what Blue thinks of the host in the upper two.
 SCAN_SHOWN, EXPLOIT_SHOWN = 1, 3
@@ -91,34 +63,34 @@ def blue_moves(action: int, network: Network, tables: Tables, impact_repeats: in
     """Carry out one of Blue's 145 actions."""
     kind, host = (action + 11) // 13, (action + 11) % 13
     access, decoys, service = network.access, network.decoys, network.service
-    success, placed, found_file = SUCCEEDED, 0, 0
-    if kind == RESTORE:
-        access = replaced(access, host, PRIVILEGED if host == USER0 else 0)
+    success, placed, found_file = codes.SUCCEEDED, 0, 0
+    if kind == codes.RESTORE:
+        access = replaced(access, host, codes.PRIVILEGED if host == codes.USER0 else 0)
         decoys = replaced(decoys, host, 0)
-        if host == OP_SERVER:
-            service |= PRESENT | ACTIVE
+        if host == codes.OP_SERVER:
+            service |= codes.PRESENT | codes.ACTIVE
             if not impact_repeats:
                 # As in the original, the restarted process is not the one that Impact looks for.
-                service &= ~HANDLE
-    elif kind >= FIRST_DECOY:
-        entry = whole(tables.placing[(action - FIRST_DECOY_ACTION) * 16 + at(decoys, host)])
+                service &= ~codes.HANDLE
+    elif kind >= codes.FIRST_DECOY:
+        entry = whole(tables.placing[(action - codes.FIRST_DECOY_ACTION) * 16 + at(decoys, host)])
         placed = entry >> 4
         success = placed
         if placed:
             decoys = replaced(decoys, host, entry & 15)
-    elif kind == REMOVE:
-        access = without_bits(access, host, REMOVABLE)
-    elif kind == ANALYSE:
-        found_file = at(access, host) & FILE
+    elif kind == codes.REMOVE:
+        access = without_bits(access, host, codes.REMOVABLE)
+    elif kind == codes.ANALYSE:
+        found_file = at(access, host) & codes.FILE
     elif action == 0:
-        success = UNKNOWN
+        success = codes.UNKNOWN
     moved = Network(access, decoys, network.memory, network.known, network.subnets, service)
     return moved, BlueMove(kind, host, success, placed, found_file)
 
 
 def is_routable(host: int, access: int) -> bool:
     """Return whether Red reaches a host from its foothold."""
-    return (at(OPERATIONAL_HOSTS, host) == 0) | (access & ENTERPRISE_SESSIONS != 0)
+    return (at(codes.OPERATIONAL_HOSTS, host) == 0) | (access & ENTERPRISE_SESSIONS != 0)
 
 
 def chosen_exploit(host: int, network: Network, word: int, tables: Tables) -> int:
@@ -135,35 +107,35 @@ def red_moves(
     action: int, target: int, exploit: int, detected: int, network: Network, tables: Tables
 ) -> tuple[Network, RedMove]:
     """Carry out one of Red's actions; `exploit` is the one that it would try, `detected` whether it would be seen."""
-    if (action == SCAN) | (action == EXPLOIT):
+    if (action == codes.SCAN) | (action == codes.EXPLOIT):
         return red_reaches_out(action, target, exploit, detected, network, tables)
     access, known, subnets, service = network.access, network.known, network.subnets, network.service
-    result = UNKNOWN
-    if action == SWEEP:
-        result = FAILED
-        if (target != OPERATIONAL) | (access & ENTERPRISE_SESSIONS != 0):
-            result = SUCCEEDED
+    result = codes.UNKNOWN
+    if action == codes.SWEEP:
+        result = codes.FAILED
+        if (target != codes.OPERATIONAL) | (access & ENTERPRISE_SESSIONS != 0):
+            result = codes.SUCCEEDED
             # A tuple cannot be indexed by a variable in compiled code at no cost.
             hosts = SUBNET_HOSTS[2] if target == 2 else (SUBNET_HOSTS[1] if target == 1 else SUBNET_HOSTS[0])
-            known |= hosts * KNOWN_IP
-    elif action == ESCALATE:
-        result = FAILED
-        if at(access, target) & SESSION:
-            result = SUCCEEDED
-            if not at(access, target) & PRIVILEGED:
-                access = with_bits(access, target, PRIVILEGED | FILE)
+            known |= hosts * codes.KNOWN_IP
+    elif action == codes.ESCALATE:
+        result = codes.FAILED
+        if at(access, target) & codes.SESSION:
+            result = codes.SUCCEEDED
+            if not at(access, target) & codes.PRIVILEGED:
+                access = with_bits(access, target, codes.PRIVILEGED | codes.FILE)
             subnets |= 1 << at(SUBNETS_OF_HOSTS, target)
             link = at(LINKS, target)
             if link:
-                known = with_bits(known, link, KNOWN_IP)
-            if target == OP_SERVER:
-                service |= SEEN_BY_RED
-    elif action == IMPACT:
-        result = FAILED
-        if (at(access, OP_SERVER) & SESSION != 0) & (service & SEEN_BY_RED != 0):
-            result = SUCCEEDED
-            if service & ACTIVE:
-                service &= ~(ACTIVE | PRESENT) if service & HANDLE else ~ACTIVE
+                known = with_bits(known, link, codes.KNOWN_IP)
+            if target == codes.OP_SERVER:
+                service |= codes.SEEN_BY_RED
+    elif action == codes.IMPACT:
+        result = codes.FAILED
+        if (at(access, codes.OP_SERVER) & codes.SESSION != 0) & (service & codes.SEEN_BY_RED != 0):
+            result = codes.SUCCEEDED
+            if service & codes.ACTIVE:
+                service &= ~(codes.ACTIVE | codes.PRESENT) if service & codes.HANDLE else ~codes.ACTIVE
     moved = Network(access, network.decoys, network.memory, known, subnets, service)
     return moved, RedMove(result, -1, -1, 0, 0, 0)
 
@@ -175,36 +147,36 @@ def red_reaches_out(
     access, memory, known = network.access, network.memory, network.known
     routable = is_routable(target, access)
     row = 16 * target + at(network.decoys, target)
-    result, tried, drawn, events, ports, shell = EMPTY, -1, -1, 0, 0, 0
-    if action == SCAN:
+    result, tried, drawn, events, ports, shell = codes.EMPTY, -1, -1, 0, 0, 0
+    if action == codes.SCAN:
         if routable:
-            result = SUCCEEDED
+            result = codes.SUCCEEDED
             memory = replaced(memory, target, at(network.decoys, target))
-            known = with_bits(known, target, PORTS_KNOWN)
+            known = with_bits(known, target, codes.PORTS_KNOWN)
             ports = whole(tables.port_count[row])
             # Where two processes share a port there are more events than ports, which makes no difference.
             events = ports
     else:
-        result, found = FAILED, NOTHING
-        if at(known, target) & PORTS_KNOWN:
+        result, found = codes.FAILED, NOTHING
+        if at(known, target) & codes.PORTS_KNOWN:
             tried = exploit
             if routable & (exploit >= 0):
                 found = whole(tables.found[8 * row + exploit])
         if found >= USER_SHELL:
             drawn, shell = detected, detected
             events, ports = 1 + detected, 1 + detected
-            gained = PRIVILEGED if found > USER_SHELL else (REMOVABLE if detected else OTHER)
-            access = with_bits(access, target, FILE | gained)
+            gained = codes.PRIVILEGED if found > USER_SHELL else (codes.REMOVABLE if detected else codes.OTHER)
+            access = with_bits(access, target, codes.FILE | gained)
         elif found == SSH_SESSION:
             events, ports = 11, 1
-            access = with_bits(access, target, OTHER)
+            access = with_bits(access, target, codes.OTHER)
         elif found == SSH_REFUSED:
             events, ports = 10, 1
         elif found == DECOY_HIT:
             events, ports = 2, 1
         if found >= SSH_SESSION:
-            result = SUCCEEDED
-            known = with_bits(known, target, KNOWN_NAME)
+            result = codes.SUCCEEDED
+            known = with_bits(known, target, codes.KNOWN_NAME)
     moved = Network(access, network.decoys, memory, known, network.subnets, network.service)
     return moved, RedMove(result, tried, drawn, events, ports, shell)
 
@@ -234,9 +206,9 @@ def blue_sees(
 ) -> int:
     """Return the observation after a step, given the one before it; `green` is the host that Green scanned, or −1."""
     seen &= THOUGHTS
-    if blue.kind == RESTORE:
+    if blue.kind == codes.RESTORE:
         seen = replaced(seen, blue.host, 0)
-    elif (blue.kind == REMOVE) & (at(seen, blue.host) != 0):
+    elif (blue.kind == codes.REMOVE) & (at(seen, blue.host) != 0):
         seen = replaced(seen, blue.host, THOUGHT_UNKNOWN)
     events, ports = red.events, red.ports
     if green >= 0:
@@ -259,6 +231,6 @@ def penalty(access: int, service: int, restored: bool) -> int:
     """Return what a step costs, in tenths of reward."""
     privileged = access >> 2 & ALL
     cost = count(privileged & CHEAP_HOSTS) + 10 * count(privileged & DEAR_HOSTS)
-    if not service & PRESENT:
+    if not service & codes.PRESENT:
         cost += SERVICE_DOWN
     return cost + RESTORE_COST if restored else cost

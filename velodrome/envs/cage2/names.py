@@ -11,9 +11,10 @@ from typing import SupportsIndex
 from velodrome.errors import ConfigError, did_you_mean
 
 HOSTS = (
-    "Defender", "Enterprise0", "Enterprise1", "Enterprise2", "Op_Host0", "Op_Host1", "Op_Host2", "Op_Server0", "User0",
-    "User1", "User2", "User3", "User4",
-)  # fmt: skip
+    *("Defender", "Enterprise0", "Enterprise1", "Enterprise2"),
+    *("Op_Host0", "Op_Host1", "Op_Host2", "Op_Server0"),
+    *("User0", "User1", "User2", "User3", "User4"),
+)
 SUBNETS = ("Enterprise", "Operational", "User")
 DECOYS = ("Apache", "Femitter", "HarakaSMPT", "Smss", "SSHD", "Svchost", "Tomcat", "Vsftpd")
 # Blue's actions that name a host, in the order of their numbers; before them come Sleep (0) and Monitor (1).
@@ -22,12 +23,13 @@ ACTION_NAMES = ("Sleep", "Monitor", *(f"{kind} {host}" for kind in HOST_ACTIONS 
 
 RED_AGENTS = ("b_line", "meander", "sleep")
 RED_ACTIONS = (
-    "Sleep", "DiscoverRemoteSystems", "DiscoverNetworkServices", "ExploitRemoteService", "PrivilegeEscalate", "Impact",
-)  # fmt: skip
+    *("Sleep", "DiscoverRemoteSystems", "DiscoverNetworkServices"),
+    *("ExploitRemoteService", "PrivilegeEscalate", "Impact"),
+)
 EXPLOITS = (
-    "SSHBruteForce", "BlueKeep", "EternalBlue", "HTTPRFI", "HTTPSRFI", "SQLInjection", "HarakaRCE",
-    "FTPDirectoryTraversal",
-)  # fmt: skip
+    *("SSHBruteForce", "BlueKeep", "EternalBlue", "HTTPRFI"),
+    *("HTTPSRFI", "SQLInjection", "HarakaRCE", "FTPDirectoryTraversal"),
+)
 SUCCESS = ("FALSE", "TRUE", "UNKNOWN")
 ACTIVITIES = {0: "None", 1: "Scan", 3: "Exploit"}  # by the observation's first two bits of a host, a0 + 2 a1
 COMPROMISED = ("No", "Unknown", "User", "Privileged")  # by its last two bits, c0 + 2 c1

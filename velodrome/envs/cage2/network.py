@@ -49,6 +49,7 @@ _ENTERPRISE = Host(
     WINDOWS, {"SSHBruteForce": USER, **_WEB, "BlueKeep": PRIVILEGED}, (22, 80, 139, 443, 3389), 2, 10
 )  # port 139 is open but of unknown type
 _OPERATIONAL = Host(LINUX, _LINUX_SERVER, (22,), 0, 1)
+_MAIL_AND_DATABASE = {"SSHBruteForce": USER, **_WEB, "HarakaRCE": PRIVILEGED, "SQLInjection": PRIVILEGED}
 _FTP_USER = Host(WINDOWS, {"SSHBruteForce": USER, "FTPDirectoryTraversal": PRIVILEGED}, (21, 22), 0, 1)
 
 NETWORK = (
@@ -64,11 +65,8 @@ NETWORK = (
     _FTP_USER,
     Host(WINDOWS, {"EternalBlue": PRIVILEGED, "BlueKeep": USER}, (139, 3389), 2, 1),
     Host(LINUX, {**_WEB, "HarakaRCE": PRIVILEGED}, (25, 80, 443, 3389), 0, 1),  # a database on 3389, not on 3390
-    Host(
-        LINUX, {"SSHBruteForce": USER, **_WEB, "HarakaRCE": PRIVILEGED, "SQLInjection": PRIVILEGED},
-        (22, 25, 80, 443, 3390), 0, 1,
-    ),
-)  # fmt: skip
+    Host(LINUX, _MAIL_AND_DATABASE, (22, 25, 80, 443, 3390), 0, 1),
+)
 
 
 class Decoy(NamedTuple):
@@ -94,8 +92,10 @@ DECOY_RULES = (
 # Ports that an exploit needs Red to remember (one of each group), in the order of EXPLOITS, which is that of its
 # preference, the lowest first.
 NEEDED_PORTS: tuple[tuple[tuple[int, ...], ...], ...] = (
-    ((22,),), ((3389,),), ((139,),), ((80,),), ((443,),), ((3390,), (80, 443)), ((25,),), ((21,),),
-)  # fmt: skip
+    *(((port,),) for port in (22, 3389, 139, 80, 443)),
+    ((3390,), (80, 443)),
+    *(((port,),) for port in (25, 21)),
+)
 
 # Results of an exploit, by what it finds on the port. From SSH_SESSION on it succeeds, from USER_SHELL on it leaves
 # a file.
@@ -110,9 +110,7 @@ class Tables(NamedTuple):
     actions: NDArray[np.int16]  # [A] what the agent's action is: one of the 145, or GREEDY + host
     placing: NDArray[np.int8]  # [8 · 13 · 16] by action − 28: 0 if the decoy fails, else 16 + the new nibble
     greedy: NDArray[np.int16]  # [13 · 16] the action that GREEDY + host stands for
-    options: NDArray[
-        np.int64
-    ]  # [13 · 16] of remembered decoys: number of exploits, then these, the preferred one first
+    options: NDArray[np.int64]  # [13 · 16] of remembered decoys: number of exploits, then these, the preferred first
     found: NDArray[np.int8]  # [13 · 16 · 8] result of an exploit
     port_count: NDArray[np.int8]  # [13 · 16] distinct open ports
     port_set: NDArray[np.uint8]  # [13 · 16] open ports among PORTS

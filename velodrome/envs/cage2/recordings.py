@@ -10,42 +10,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.envs.cage2 import codes
 from velodrome.envs.cage2 import moves as cage2_moves
+from velodrome.envs.cage2 import nibbles as cage2_nibbles
 from velodrome.envs.cage2 import red as cage2_red
-from velodrome.envs.cage2 import words as cage2_words
-from velodrome.envs.cage2.moves import (
-    ACTIVE,
-    FILE,
-    HANDLE,
-    OTHER,
-    PRESENT,
-    PRIVILEGED,
-    REMOVABLE,
-    SEEN_BY_RED,
-    Network,
-    blue_moves,
-    blue_sees,
-    penalty,
-    red_moves,
-)
+from velodrome.envs.cage2.moves import Network, blue_moves, blue_sees, penalty, red_moves
 from velodrome.envs.cage2.names import RED_AGENTS
 from velodrome.envs.cage2.network import Tables, cage2_tables
-from velodrome.envs.cage2.red import (
-    B_LINE,
-    EMPTY,
-    KNOWN_IP,
-    KNOWN_NAME,
-    NOBODY,
-    PORTS_KNOWN,
-    SLEEP,
-    SUCCEEDED,
-    SWEEP,
-    UNKNOWN,
-    RedMind,
-    red_chooses,
-)
+from velodrome.envs.cage2.nibbles import HOST_COUNT, at, whole
+from velodrome.envs.cage2.red import RedMind, red_chooses
 from velodrome.envs.cage2.rule import ACCESS_AT_FIRST, KNOWN_AT_FIRST, SERVICE_AT_FIRST, SUBNETS_AT_FIRST
-from velodrome.envs.cage2.words import HOST_COUNT, at, whole
 from velodrome.errors import DataError, did_you_mean
 
 NONE = 255  # in recorded arrays: no target, no draw
@@ -92,18 +66,18 @@ class Replayed(NamedTuple):
 def recorded_misc(network: Network) -> int:
     """Return the recorded byte about OTService and the subnets that Red knows."""
     service = network.service
-    stoppable = (service & ACTIVE != 0) & (service & HANDLE != 0)
-    value = (1 if service & PRESENT else 0) | (2 if stoppable else 0) | (4 if service & SEEN_BY_RED else 0)
+    stoppable = (service & codes.ACTIVE != 0) & (service & codes.HANDLE != 0)
+    value = (1 if service & codes.PRESENT else 0) | (2 if stoppable else 0) | (4 if service & codes.SEEN_BY_RED else 0)
     return value | network.subnets << 4
 
 
 def recorded_host(host: int, network: Network) -> int:
     """Return the recorded byte about a host's sessions and what Red knows of it."""
     access, known = at(network.access, host), at(network.known, host)
-    value = (1 if access & (REMOVABLE | OTHER) else 0) | (2 if access & PRIVILEGED else 0)
-    value |= (4 if known & KNOWN_IP else 0) | (8 if known & PORTS_KNOWN else 0)
-    value |= (16 if access & REMOVABLE else 0) | (32 if access & OTHER else 0)
-    return value | (64 if access & FILE else 0) | (128 if known & KNOWN_NAME else 0)
+    value = (1 if access & (codes.REMOVABLE | codes.OTHER) else 0) | (2 if access & codes.PRIVILEGED else 0)
+    value |= (4 if known & codes.KNOWN_IP else 0) | (8 if known & codes.PORTS_KNOWN else 0)
+    value |= (16 if access & codes.REMOVABLE else 0) | (32 if access & codes.OTHER else 0)
+    return value | (64 if access & codes.FILE else 0) | (128 if known & codes.KNOWN_NAME else 0)
 
 
 def legal_exploit(exploit: int, host: int, network: Network, tables: Tables) -> int:
@@ -121,16 +95,16 @@ def play_all(
     """Play every episode. The agent is asked in every step; its choice is carried out if it is to be followed."""
     for e in range(forced.blue_action.shape[0]):
         network = Network(ACCESS_AT_FIRST, 0, 0, KNOWN_AT_FIRST, SUBNETS_AT_FIRST, SERVICE_AT_FIRST)
-        mind = RedMind(agent, 0, 0, 0, 0, SLEEP, NOBODY, UNKNOWN)
+        mind = RedMind(agent, 0, 0, 0, 0, codes.SLEEP, codes.NOBODY, codes.UNKNOWN)
         seen = 0
         for t in range(forced.blue_action.shape[1]):
             blue_action = whole(forced.blue_action[e, t])
             action, target = whole(forced.red_type[e, t]), whole(forced.red_target[e, t])
-            target = NOBODY if target == NONE else target
+            target = codes.NOBODY if target == NONE else target
             green = -1 if forced.green[e, t] == NONE else whole(forced.green[e, t])
 
             network, blue = blue_moves(blue_action, network, tables, impact_repeats)
-            wanted = target if action > SWEEP else NOBODY
+            wanted = target if action > codes.SWEEP else codes.NOBODY
             mind = red_chooses(mind, network.known, network.subnets, 0, wanted)
             if follow_agent:
                 action, target = mind.action, mind.target
@@ -145,17 +119,17 @@ def play_all(
             out.reward[e, t] = -penalty(network.access, network.service, blue_action >= 132)
             out.red_type[e, t] = action
             out.red_target[e, t] = target if target >= 0 else NONE
-            out.red_success[e, t] = SUCCEEDED if red.result == EMPTY else red.result
+            out.red_success[e, t] = codes.SUCCEEDED if red.result == codes.EMPTY else red.result
             out.exploit[e, t] = red.exploit if red.exploit >= 0 else NONE
             out.detect[e, t] = red.detected if red.detected >= 0 else NONE
-            out.fsm[e, t] = mind.stage & 15 if agent == B_LINE else NONE
+            out.fsm[e, t] = mind.stage & 15 if agent == codes.B_LINE else NONE
             out.blue_success[e, t] = blue.success
             out.misc[e, t] = recorded_misc(network)
             for host in range(HOST_COUNT):
                 out.host[e, t, host] = recorded_host(host, network)
                 out.decoys[e, t, host] = tables.decoy_set[16 * host + at(network.decoys, host)]
                 known_ports = tables.port_set[16 * host + at(network.memory, host)]
-                out.ports[e, t, host] = known_ports if at(network.known, host) & PORTS_KNOWN else 0
+                out.ports[e, t, host] = known_ports if at(network.known, host) & codes.PORTS_KNOWN else 0
 
 
 @cache
@@ -166,7 +140,7 @@ def compiled_play() -> Any:
 
     for function in (recorded_misc, recorded_host, legal_exploit):
         register_jitable(function)
-    for module in (cage2_words, cage2_red, cage2_moves):
+    for module in (cage2_nibbles, cage2_red, cage2_moves):
         for value in vars(module).values():
             if isinstance(value, FunctionType) and value.__module__ == module.__name__:
                 register_jitable(value)
@@ -245,7 +219,7 @@ def checked_record(record: Mapping[str, Any]) -> Forced:
 def _check_targets(arrays: Mapping[str, NDArray[np.uint8]]) -> None:
     """Refuse an action of Red without a target, and a sweep of a subnet that does not exist."""
     action, target = arrays["red_type"], arrays["red_target"]
-    wrong = ((action != SLEEP) & (target == NONE)) | ((action == SWEEP) & (target > 2))
+    wrong = ((action != codes.SLEEP) & (target == NONE)) | ((action == codes.SWEEP) & (target > 2))
     if wrong.any():
         episode, step = np.argwhere(wrong)[0]
         raise DataError(

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from velodrome.envs.cage2.words import ALL, at, count, kth, with_bits, without_bits
+from velodrome.envs.cage2 import codes
+from velodrome.envs.cage2.nibbles import ALL, at, count, kth, with_bits, without_bits
 
-B_LINE, MEANDER, SLEEPING = range(3)  # in the order of RED_AGENTS
-SLEEP, SWEEP, SCAN, EXPLOIT, ESCALATE, IMPACT = range(6)  # in the order of RED_ACTIONS
-FAILED, SUCCEEDED, UNKNOWN, EMPTY = range(4)  # EMPTY: a port scan that reached nobody, which reports success
-NOBODY = -1  # target of Sleep
-
-ENTERPRISE, OPERATIONAL, USER = range(3)  # subnets
-OP_SERVER = 7
 ENTERPRISE_HOSTS = 0x1110  # Enterprise0 to 2; the Defender is not among those that Meander forgets
-OPERATIONAL_HOSTS = 0x11110000
 FIRST_TARGETS = 0x1111000000000  # User1 to 4, of which B_line picks one
-
-# Bits of a host's nibble in Network.known, what Red has found out; the last is what Blue has seen.
-KNOWN_IP, KNOWN_NAME, PORTS_KNOWN, SCAN_SEEN = 1, 2, 4, 8
 # Bits of a host's nibble in RedMind.plan, Meander's lists.
 SCANNED, EXPLOITED, ESCALATED, NAMED = 1, 2, 4, 8
 
@@ -56,13 +46,13 @@ def pick(hosts: int, word: int, forced: int) -> int:
 def b_line_chooses(mind: RedMind, word: int, forced: int) -> RedMind:
     """Go on with the attack, stage by stage; after a failure some stages back."""
     stage, reached, first = mind.stage & 15, mind.stage & REACHED_SERVER, mind.first
-    if (mind.result == SUCCEEDED) | (mind.result == EMPTY):
+    if (mind.result == codes.SUCCEEDED) | (mind.result == codes.EMPTY):
         stage = min(stage + 1, LAST_STAGE)
     else:
         stage = AFTER_FAILURE >> 4 * stage & 15
     if (stage == 12) & (reached == 0):
         # It looks up Op_Server0's ports for the first time; if there are none, it starts over after the first sweep.
-        if mind.result == EMPTY:
+        if mind.result == codes.EMPTY:
             stage = 1
         else:
             reached = REACHED_SERVER
@@ -80,17 +70,17 @@ def b_line_chooses(mind: RedMind, word: int, forced: int) -> RedMind:
 def meander_learns(mind: RedMind) -> int:
     """Return Meander's lists after the result of its last action."""
     plan, last = mind.plan, max(mind.target, 0)
-    failed = mind.result == FAILED
-    if mind.action == EXPLOIT:
+    failed = mind.result == codes.FAILED
+    if mind.action == codes.EXPLOIT:
         if failed:
             plan = without_bits(plan, last, EXPLOITED)
-            lost = plan >> 2 & OPERATIONAL_HOSTS
+            lost = plan >> 2 & codes.OPERATIONAL_HOSTS
             if lost == 0:
                 lost = plan >> 2 & ENTERPRISE_HOSTS
             plan &= ~(lost * (EXPLOITED | ESCALATED))
         else:
             plan = with_bits(plan, last, NAMED)
-    elif (mind.action >= ESCALATE) & failed:
+    elif (mind.action >= codes.ESCALATE) & failed:
         plan = without_bits(plan, last, ESCALATED)
         if at(plan, last) & NAMED:
             plan = without_bits(plan, last, EXPLOITED)
@@ -104,18 +94,18 @@ def meander_chooses(mind: RedMind, known: int, subnets: int, word: int, forced: 
     to_scan = known & ~plan & ALL
     to_escalate = known >> 1 & ~(plan >> 2) & ~(plan >> 3 & ~(plan >> 1)) & ALL
     to_exploit = known & ~(plan >> 1) & ALL
-    if at(plan, OP_SERVER) & ESCALATED:
-        action, target = IMPACT, OP_SERVER
+    if at(plan, codes.OP_SERVER) & ESCALATED:
+        action, target = codes.IMPACT, codes.OP_SERVER
     elif to_sweep != 0:
-        action = SWEEP
-        target = ENTERPRISE if to_sweep & 1 else (OPERATIONAL if to_sweep & 2 else USER)
+        action = codes.SWEEP
+        target = codes.ENTERPRISE if to_sweep & 1 else (codes.OPERATIONAL if to_sweep & 2 else codes.USER)
         swept |= 1 << target
     else:
-        action, candidates, noted = EXPLOIT, to_exploit, EXPLOITED
+        action, candidates, noted = codes.EXPLOIT, to_exploit, EXPLOITED
         if to_scan != 0:
-            action, candidates, noted = SCAN, to_scan, SCANNED
+            action, candidates, noted = codes.SCAN, to_scan, SCANNED
         elif to_escalate != 0:
-            action, candidates, noted = ESCALATE, to_escalate, ESCALATED
+            action, candidates, noted = codes.ESCALATE, to_escalate, ESCALATED
         target = pick(candidates, word, forced)
         plan = with_bits(plan, target, noted)
     return RedMind(mind.agent, mind.stage, mind.first, plan, swept, action, target, mind.result)
@@ -127,8 +117,8 @@ def red_chooses(mind: RedMind, known: int, subnets: int, word: int, forced: int)
     `known` and `subnets` are what Red knows of the network, `word` 32 random bits, `forced` a host to take wherever
     there is a uniform choice that it belongs to, or −1.
     """
-    if mind.agent == B_LINE:
+    if mind.agent == codes.B_LINE:
         return b_line_chooses(mind, word, forced)
-    if mind.agent == MEANDER:
+    if mind.agent == codes.MEANDER:
         return meander_chooses(mind, known, subnets, word, forced)
     return mind

@@ -7,49 +7,25 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.cage2.moves import (
-    ACTIVE,
-    FIRST_RESTORE,
-    HANDLE,
-    PRESENT,
-    PRIVILEGED,
-    USER0,
-    Network,
-    blue_moves,
-    blue_sees,
-    chosen_exploit,
-    penalty,
-    red_moves,
-)
+from velodrome.envs.cage2 import codes
+from velodrome.envs.cage2.moves import Network, blue_moves, blue_sees, chosen_exploit, penalty, red_moves
 from velodrome.envs.cage2.network import GREEDY, Tables
-from velodrome.envs.cage2.red import (
-    EMPTY,
-    KNOWN_IP,
-    KNOWN_NAME,
-    NOBODY,
-    SCAN_SEEN,
-    SLEEP,
-    SLEEPING,
-    SUCCEEDED,
-    UNKNOWN,
-    RedMind,
-    red_chooses,
-)
-from velodrome.envs.cage2.words import ALL, HOST_COUNT, at, count, kth, mask, whole, with_bits
+from velodrome.envs.cage2.nibbles import ALL, HOST_COUNT, at, count, kth, mask, whole, with_bits
+from velodrome.envs.cage2.red import RedMind, red_chooses
 from velodrome.envs.contract import Column, Float64, Int8, Int32, Int64, Rule, UInt64
 from velodrome.envs.rng import draw_words, uniform
 
 STATISTICS = (
-    "reward", "length", "official_reward", "red_agent", "restores", "decoys", "impact_steps", "exploits",
-    "privileged_steps",
-)  # fmt: skip
+    *("reward", "length", "official_reward", "red_agent", "restores"),
+    *("decoys", "impact_steps", "exploits", "privileged_steps"),
+)
 MIXTURE = 3  # Params.red_agent: drawn for every episode
 OFFICIAL, CUSTOM = 0, 1  # rewards
 NO_ACTION = -1  # State.blue_action before the first step
-KNOWN_AT_FIRST = (KNOWN_IP | KNOWN_NAME) << 4 * USER0
-ACCESS_AT_FIRST = PRIVILEGED << 4 * USER0
+KNOWN_AT_FIRST = (codes.KNOWN_IP | codes.KNOWN_NAME) << 4 * codes.USER0
+ACCESS_AT_FIRST = codes.PRIVILEGED << 4 * codes.USER0
 SUBNETS_AT_FIRST = 4  # the User subnet
-SERVICE_AT_FIRST = PRESENT | HANDLE | ACTIVE
+SERVICE_AT_FIRST = codes.PRESENT | codes.HANDLE | codes.ACTIVE
 DETECTION = 4080218931  # of 2^32: 0.95
 COUNT_BITS = 20  # of a count in State.tally and State.attacks; an episode has fewer steps than that counts
 COUNT_MASK = (1 << COUNT_BITS) - 1
@@ -144,19 +120,33 @@ def tenths(cost: int) -> float:
 
 
 def situation(
-    network: Network, seen: int, blue_action: int, blue_success: int, red_action: int, red_target: int, red_result: int,
-    cursor: int,
-) -> Situation:  # fmt: skip
+    network: Network, seen: int, blue_action: int, blue_success: int, mind: RedMind, red_result: int, cursor: int
+) -> Situation:
     """Return what a user's reward sees."""
     access, known = network.access, network.known
     exploits = mask(seen, 1)
-    cost = penalty(access, network.service, blue_action >= FIRST_RESTORE) if cursor > 0 else 0
+    success = codes.SUCCEEDED if red_result == codes.EMPTY else red_result
+    cost = penalty(access, network.service, blue_action >= codes.FIRST_RESTORE) if cursor > 0 else 0
     return Situation(
-        mask(access, 2), mask(access, 0) | mask(access, 1), mask(access, 0), mask(access, 3), mask(known, 0),
-        mask(known, 2), network.decoys, network.service & PRESENT, mask(seen, 0) & ~exploits, exploits,
-        mask(seen, 2) | mask(seen, 3), blue_action, blue_success, red_action, red_target,
-        SUCCEEDED if red_result == EMPTY else red_result, cursor, tenths(cost),
-    )  # fmt: skip
+        privileged=mask(access, 2),
+        user=mask(access, 0) | mask(access, 1),
+        removable=mask(access, 0),
+        files=mask(access, 3),
+        discovered=mask(known, 0),
+        scanned=mask(known, 2),
+        decoys=network.decoys,
+        service_up=network.service & codes.PRESENT,
+        scans_shown=mask(seen, 0) & ~exploits,
+        exploits_shown=exploits,
+        suspected=mask(seen, 2) | mask(seen, 3),
+        blue_action=blue_action,
+        blue_success=blue_success,
+        red_action=mind.action,
+        red_target=mind.target,
+        red_success=success,
+        step=cursor,
+        official=tenths(cost),
+    )
 
 
 def green_target(word: int) -> int:
@@ -188,14 +178,14 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     state.stage[i] = 0
     state.first[i] = 0
     state.swept[i] = 0
-    state.red_action[i] = SLEEP
-    state.red_target[i] = NOBODY
-    state.red_result[i] = UNKNOWN
+    state.red_action[i] = codes.SLEEP
+    state.red_target[i] = codes.NOBODY
+    state.red_result[i] = codes.UNKNOWN
     state.exploit[i] = -1
     state.detected[i] = -1
     state.green[i] = -1
     state.last_scan[i] = 0
-    state.blue_success[i] = UNKNOWN
+    state.blue_success[i] = codes.UNKNOWN
     state.blue_action[i] = NO_ACTION
 
 
@@ -228,38 +218,34 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
         blue_action = whole(tables.greedy[16 * host + at(before.decoys, host)])
 
     network, blue = blue_moves(blue_action, before, tables, params.impact_repeats)
-    target, exploit, detected, green = NOBODY, -1, 0, -1
+    target, exploit, detected, green = codes.NOBODY, -1, 0, -1
     old_mind = mind
-    if params.green or mind.agent != SLEEPING:
+    if params.green or mind.agent != codes.SLEEPING:
         words = draw_words(i, state)
         if params.green:
             green = green_target(words[3])
-        mind = red_chooses(mind, network.known, network.subnets, words[0], NOBODY)
+        mind = red_chooses(mind, network.known, network.subnets, words[0], codes.NOBODY)
         target = max(mind.target, 0)
         exploit = chosen_exploit(target, network, words[1], tables)
         detected = 1 if words[2] < DETECTION else 0
     network, red = red_moves(mind.action, mind.target, exploit, detected, network, tables)
-    cost = penalty(network.access, network.service, blue_action >= FIRST_RESTORE)
+    cost = penalty(network.access, network.service, blue_action >= codes.FIRST_RESTORE)
     seen = blue_sees(seen_before, blue, red, mind.target, green, network, tables, params.corrected)
     known = network.known
     if params.scan_memory:
         scans = seen & ~(seen >> 1) & REMEMBERED_SCANS
         if scans:
             host = kth(scans, 0)
-            known, last_scan = with_bits(known, host, SCAN_SEEN), 1 + host
+            known, last_scan = with_bits(known, host, codes.SCAN_SEEN), 1 + host
 
     reward = tenths(cost)
     cursor += 1
     if params.reward == CUSTOM:
+        old_action, old_success = whole(state.blue_action[i]), whole(state.blue_success[i])
         reward = custom_reward(
-            situation(
-                before, seen_before, whole(state.blue_action[i]), whole(state.blue_success[i]), old_mind.action,
-                old_mind.target, old_mind.result, cursor - 1,
-            ),
-            situation(
-                network, seen, blue_action, blue.success, mind.action, mind.target, red.result, cursor
-            ),
-        )  # fmt: skip
+            situation(before, seen_before, old_action, old_success, old_mind, old_mind.result, cursor - 1),
+            situation(network, seen, blue_action, blue.success, mind, red.result, cursor),
+        )
         state.reward_sum[i] += reward
 
     # First the columns of small integers, last what `observe` reads: see docs/add_an_environment.md.
@@ -279,11 +265,11 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     state.last_scan[i] = last_scan
     state.cursor[i] = cursor
     state.penalty[i] = cost_sum + cost
-    restored = 1 if blue_action >= FIRST_RESTORE else 0
-    down = 0 if network.service & PRESENT else 1
+    restored = 1 if blue_action >= codes.FIRST_RESTORE else 0
+    down = 0 if network.service & codes.PRESENT else 1
     state.tally[i] = tally + (restored | blue.placed << COUNT_BITS | down << 2 * COUNT_BITS)
     owned = count(network.access >> 2 & ALL) - 1
-    exploited = 1 if (red.exploit >= 0) & (red.result == SUCCEEDED) else 0
+    exploited = 1 if (red.exploit >= 0) & (red.result == codes.SUCCEEDED) else 0
     state.attacks[i] = attacks + (exploited | owned << COUNT_BITS)
     state.access[i] = network.access
     state.memory[i] = network.memory
@@ -300,9 +286,8 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
     for host in range(HOST_COUNT):
         row = 4 * (seen >> 4 * host & 15)
         # All four are read before one is written: they then travel together.
-        bit_0, bit_1, bit_2, bit_3 = (
-            tables.bits[row], tables.bits[row + 1], tables.bits[row + 2], tables.bits[row + 3],
-        )  # fmt: skip
+        bit_0, bit_1 = tables.bits[row], tables.bits[row + 1]
+        bit_2, bit_3 = tables.bits[row + 2], tables.bits[row + 3]
         out[4 * host] = bit_0
         out[4 * host + 1] = bit_1
         out[4 * host + 2] = bit_2

@@ -9,10 +9,10 @@ import gymnasium
 
 from velodrome.envs.cage2 import rule
 from velodrome.envs.cage2.config import Cage2Config
+from velodrome.envs.cage2.display import table_text
 from velodrome.envs.cage2.names import HOSTS, RED_AGENTS
 from velodrome.envs.cage2.network import DECOY_VALUES, cage2_tables
 from velodrome.envs.cage2.rule import Situation
-from velodrome.envs.cage2.text import table_text
 from velodrome.envs.contract import World
 
 # What a user's reward is tried on before it is compiled with the rule.

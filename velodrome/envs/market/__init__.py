@@ -1,1 +1,3 @@
-"""What environments on prices share: where episodes begin and end, what fills cost, statistics."""
+"""What environments on prices share. Read `episodes` (how long they are, where they begin and end), then `account` (its
+columns, the cost of fills, statistics).
+"""

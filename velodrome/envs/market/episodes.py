@@ -1,58 +1,56 @@
-"""Episodes on a market, for every environment that has one: where they begin and end, costs of fills, statistics.
+"""Episodes on a market: how long they are, where they begin and where they end.
 
-A rule that uses it has a State derived from `MarketState`, the tables `begin` and `end`, and the parameters `start`,
-`episode_length_low` and `episode_length_high`.
+A rule that uses this has a State derived from `account.MarketState`, the tables `begin` and `end`, and the parameters
+`start`, `episode_length_low` and `episode_length_high`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field, field_validator, model_validator
 
-from velodrome.envs.contract import Float64, Int32, UInt64
-from velodrome.envs.parameters import EpisodeConfig
+from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.rng import stream_index, uniform
 from velodrome.errors import ConfigError
-from velodrome.tables.logarithm import logarithm_of_growth
-from velodrome.tables.market import WindowedRows
+
+if TYPE_CHECKING:
+    from velodrome.tables.market import WindowedRows
 
 RANDOM, SEQUENTIAL, FIRST = 0, 1, 2
 STARTS = {"random": RANDOM, "sequential": SEQUENTIAL, "first": FIRST}
-RESET_OPTIONS = {"cursor": "next_start", "last": "next_last"}  # option of reset() -> state column
-WORST_COST = 0.99  # a fill has a price above zero, whatever spread and slippage add up to
-
-# What every episode on a market ends with, in the order of `write_statistics`; an environment adds its own.
-STATISTICS = ("reward", "return", "length", "fees", "turnover", "funding", "sharpe", "max_drawdown")
 
 
-class MarketState:
-    """The columns of an account that lives on bars, one entry per environment."""
+class EpisodeConfig(EnvConfig):
+    """Base of the parameters of an environment on a market: how long episodes are and where they begin."""
 
-    rng_key: UInt64
-    rng_counter: UInt64
-    cursor: Int32  # the bar that was observed last
-    start: Int32  # the episode's first bar
-    last: Int32  # the episode's last bar
-    next_start: Int32  # start and last bar that reset() was asked for; −1: none
-    next_last: Int32
-    episode: Int32  # episodes begun since seeding
-    per_bar: Float64  # 1 / bars of the episode
-    cash: Float64
-    equity: Float64  # at the close of the cursor's bar
-    initial: Float64
-    peak: Float64
-    drawdown: Float64  # from the peak, at that close
-    reward_sum: Float64
-    return_sum: Float64
-    return_square_sum: Float64
-    fees: Float64
-    funding: Float64
-    turnover: Float64
-    worst_drawdown: Float64
+    episode_length: int | tuple[int, int] | None = Field(
+        None, description="decisions in an episode, or a range drawn per episode; None: until the data ends"
+    )
+    start: Literal["random", "sequential", "first"] = Field("random", description="where episodes begin")
+
+    @field_validator("episode_length")
+    @classmethod
+    def _length_is_legal(cls, length: int | tuple[int, int] | None) -> int | tuple[int, int] | None:
+        ends = length if isinstance(length, tuple) else (length, length)
+        if length is not None and not (1 <= ends[0] <= ends[1]):  # type: ignore[operator]
+            raise ValueError("needs at least 1 decision; a range is written (low, high) with low ≤ high")
+        return length
+
+    @model_validator(mode="after")
+    def _start_suits_the_length(self) -> EpisodeConfig:
+        if self.start == "sequential" and isinstance(self.episode_length, tuple):
+            raise ValueError("start='sequential' needs one episode_length, not a range")
+        return self
+
+    @property
+    def episode_lengths(self) -> tuple[int, int]:
+        """(low, high) of the episode length; (0, 0) when episodes run until the data ends."""
+        if self.episode_length is None:
+            return (0, 0)
+        return self.episode_length if isinstance(self.episode_length, tuple) else (self.episode_length,) * 2
 
 
 def begin_episode(i: int, state: Any, tables: Any, params: Any) -> None:
@@ -102,56 +100,6 @@ def begin_episode(i: int, state: Any, tables: Any, params: Any) -> None:
     state.last[i] = last
 
 
-def open_account(i: int, cash: float, state: Any) -> None:
-    """Begin the books of an episode with cash only."""
-    state.per_bar[i] = 1.0 / max(1, state.last[i] - state.start[i])
-    state.cash[i] = cash
-    state.equity[i] = cash
-    state.initial[i] = cash
-    state.peak[i] = cash
-    state.drawdown[i] = 0.0
-    state.reward_sum[i] = 0.0
-    state.return_sum[i] = 0.0
-    state.return_square_sum[i] = 0.0
-    state.fees[i] = 0.0
-    state.funding[i] = 0.0
-    state.turnover[i] = 0.0
-    state.worst_drawdown[i] = 0.0
-
-
-def write_statistics(i: int, state: Any, out: NDArray[np.float64]) -> None:
-    """Write what STATISTICS names into the first places of `out`."""
-    length = state.cursor[i] - state.start[i]
-    out[0] = state.reward_sum[i]
-    out[1] = state.equity[i] / state.initial[i] - 1.0
-    out[2] = length
-    out[3] = state.fees[i]
-    out[4] = state.turnover[i]
-    out[5] = state.funding[i]
-    out[6] = sharpe_ratio(state.return_sum[i], state.return_square_sum[i], max(1, length))
-    out[7] = state.worst_drawdown[i]
-
-
-def fill_cost(half_spread: float, slippage: float, draw: float, further: float) -> float:
-    """Return how much worse than the quote a fill is, as a fraction of it."""
-    return min(half_spread + slippage * draw + further, WORST_COST)
-
-
-def log_return(growth: float, before: float) -> float:
-    """Return the logarithm of equity after over equity before; of a ruin, as much as of a loss to e^−10."""
-    if before <= 0.0:
-        return 0.0
-    return logarithm_of_growth(growth) if growth > 0.0 else -10.0
-
-
-def sharpe_ratio(return_sum: float, square_sum: float, bars: int) -> float:
-    """Return mean over deviation of the returns of an episode, given their sums."""
-    mean = return_sum / bars
-    variance = square_sum / bars - mean * mean
-    # Rounding leaves a constant series a variance of the order of 1e-17 times its square.
-    return mean / math.sqrt(variance) if variance > 1e-14 * mean * mean else 0.0
-
-
 # When a world is assembled.
 
 
@@ -187,7 +135,15 @@ def check_reset_options(options: Mapping[str, np.ndarray], market: WindowedRows)
         raise ConfigError("last must not lie before cursor or beyond the end of its instrument's bars")
 
 
-def shortest_truncation(config: EpisodeConfig) -> int:
-    """Return how many steps an episode that was truncated had at least."""
-    # From the first bar on, an episode may find fewer bars than it is long.
-    return 1 if config.start == "first" else max(1, config.episode_lengths[0])
+def world_of_episodes(market: WindowedRows, config: EpisodeConfig) -> dict[str, Any]:
+    """Return what a World on a market is given besides its rule; refuse episodes for which there are too few bars."""
+    check_that_an_episode_fits(market, config)
+    return {
+        "windows": market.windows,
+        "window_names": market.window_names,
+        "cursors": tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
+        # From the first bar on, an episode may find fewer bars than it is long.
+        "shortest_truncation": 1 if config.start == "first" else max(1, config.episode_lengths[0]),
+        "reset_options": {"cursor": "next_start", "last": "next_last"},
+        "check_options": lambda options: check_reset_options(options, market),
+    }

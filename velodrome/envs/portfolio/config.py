@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
-from velodrome.envs.parameters import EpisodeConfig, Number, number, with_preset
+from velodrome.envs.market.episodes import EpisodeConfig
+from velodrome.envs.parameters import Ranged, ranged, with_preset
+from velodrome.envs.terms import terms_of
 from velodrome.errors import ConfigError, did_you_mean
 
 RewardName = Literal["log_return", "excess", "blend"]
@@ -21,63 +23,63 @@ PerInstrument = float | tuple[float, ...] | dict[str, float]
 class PortfolioConfig(EpisodeConfig):
     """Many instruments, one account, one decision per bar."""
 
-    # Numeric parameters: each may be a range (low, high), drawn anew for every episode in this order.
-    initial_cash: Number = number(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
-    buy_fee: Number = number(0.0, 0.0, 0.1, "fee on every purchase", unit="fraction of notional")
-    sell_fee: Number = number(0.0, 0.0, 0.1, "fee on every sale", unit="fraction of notional")
-    half_spread: Number = number(0.0, 0.0, 0.1, "half of the bid-ask spread, always paid", unit="fraction of price")
-    slippage: Number = number(0.0, 0.0, 0.1, "slippage, times one uniform draw per step", unit="fraction of price")
-    funding: Number = number(0.0, 0.0, 0.1, "holding cost of a position, long or short", unit="fraction per bar")
-    cash_reserve: Number = number(0.0, 0.0, 1.0, "cash that buying may not touch", unit="fraction of initial cash")
-    max_weight: Number = number(1.0, 1e-6, 10.0, "limit up to which a position may be enlarged", unit="times equity")
-    max_gross: Number = number(1.0, 1e-6, 3.0, "limit of all positions, long and short, together", unit="times equity")
-    trailing_stop: Number = number(
+    # Numeric parameters. Each may be a range (low, high); episodes draw from ranges in this order.
+    initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
+    buy_fee: Ranged = ranged(0.0, 0.0, 0.1, "fee on every purchase", unit="fraction of notional")
+    sell_fee: Ranged = ranged(0.0, 0.0, 0.1, "fee on every sale", unit="fraction of notional")
+    half_spread: Ranged = ranged(0.0, 0.0, 0.1, "half of the bid-ask spread, always paid", unit="fraction of price")
+    slippage: Ranged = ranged(0.0, 0.0, 0.1, "slippage, times one uniform draw per step", unit="fraction of price")
+    funding: Ranged = ranged(0.0, 0.0, 0.1, "holding cost of a position, long or short", unit="fraction per bar")
+    cash_reserve: Ranged = ranged(0.0, 0.0, 1.0, "cash that buying may not touch", unit="fraction of initial cash")
+    max_weight: Ranged = ranged(1.0, 1e-6, 10.0, "limit up to which a position may be enlarged", unit="times equity")
+    max_gross: Ranged = ranged(1.0, 1e-6, 3.0, "limit of all positions, long and short, together", unit="times equity")
+    trailing_stop: Ranged = ranged(
         0.0, 0.0, 0.99, "a position this far below its best price is closed; 0: never", unit="fraction of price"
     )
-    max_holding: Number = number(
+    max_holding: Ranged = ranged(
         0, 0, 1e6, "bars without a trade after which `decay` of a position is sold; 0: never", unit="bars", whole=True
     )
-    decay: Number = number(0.05, 0.0, 1.0, "what is sold after `max_holding` bars", unit="fraction of the position")
-    softmax_scale: Number = number(5.0, 1e-3, 20.0, "softmax: factor of the actions in the exponent", unit="logits")
-    order_scale: Number = number(
+    decay: Ranged = ranged(0.05, 0.0, 1.0, "what is sold after `max_holding` bars", unit="fraction of the position")
+    softmax_scale: Ranged = ranged(5.0, 1e-3, 20.0, "softmax: factor of the actions in the exponent", unit="logits")
+    order_scale: Ranged = ranged(
         10.0, 1e-6, 1e9, "orders: an action of 1 is initial cash over this", unit="parts of initial cash"
     )
-    trade_fraction: Number = number(0.1, 1e-9, 1.0, "discrete: what is bought or sold", unit="fraction of equity")
-    buy_safety: Number = number(
+    trade_fraction: Ranged = ranged(0.1, 1e-9, 1.0, "discrete: what is bought or sold", unit="fraction of equity")
+    buy_safety: Ranged = ranged(
         0.99, 1e-6, 1.0, "orders and discrete: part of the cash that one purchase may take", unit="fraction of cash"
     )
-    bankrupt_at: Number = number(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial cash")
-    turnover_penalty: Number = number(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
-    concentration_penalty: Number = number(
+    bankrupt_at: Ranged = ranged(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial cash")
+    turnover_penalty: Ranged = ranged(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
+    concentration_penalty: Ranged = ranged(
         0.0, 0.0, 1e3, "taken off for the largest weight above `concentration_limit`", unit="reward per weight"
     )
-    concentration_limit: Number = number(0.4, 0.0, 10.0, "largest weight that is not penalised", unit="weight")
-    few_positions_penalty: Number = number(
+    concentration_limit: Ranged = ranged(0.4, 0.0, 10.0, "largest weight that is not penalised", unit="weight")
+    few_positions_penalty: Ranged = ranged(
         0.0, 0.0, 1e3, "taken off for each position short of `min_positions`", unit="reward"
     )
-    min_positions: Number = number(3, 0, 1e6, "positions that a portfolio should have", unit="positions", whole=True)
-    position_floor: Number = number(0.01, 0.0, 1.0, "weight above which a position counts as one", unit="weight")
-    evenness_bonus: Number = number(
+    min_positions: Ranged = ranged(3, 0, 1e6, "positions that a portfolio should have", unit="positions", whole=True)
+    position_floor: Ranged = ranged(0.01, 0.0, 1.0, "weight above which a position counts as one", unit="weight")
+    evenness_bonus: Ranged = ranged(
         0.0, 0.0, 1e3, "added times `evenness_limit` less the Gini coefficient of the positions", unit="reward"
     )
-    evenness_limit: Number = number(0.4, 0.0, 1.0, "Gini coefficient below which there is a bonus", unit="Gini")
-    shortfall_penalty: Number = number(
+    evenness_limit: Ranged = ranged(0.4, 0.0, 1.0, "Gini coefficient below which there is a bonus", unit="Gini")
+    shortfall_penalty: Ranged = ranged(
         0.0, 0.0, 1e3, "taken off for cash short of the reserve", unit="reward per initial cash"
     )
-    excess_weight: Number = number(0.5, 0.0, 1e9, "blend: weight of the excess over the benchmark", unit="reward")
-    return_weight: Number = number(0.3, 0.0, 1e9, "blend: weight of the return on initial cash", unit="reward")
-    cash_weight: Number = number(
+    excess_weight: Ranged = ranged(0.5, 0.0, 1e9, "blend: weight of the excess over the benchmark", unit="reward")
+    return_weight: Ranged = ranged(0.3, 0.0, 1e9, "blend: weight of the return on initial cash", unit="reward")
+    cash_weight: Ranged = ranged(
         0.02, 0.0, 1e9, "blend: bonus for cash, times the benchmark's fall and the share of cash", unit="reward"
     )
-    cash_floor: Number = number(0.1, 0.0, 1.0, "blend: share of cash above which there is a bonus", unit="fraction")
-    time_decay_floor: Number = number(
+    cash_floor: Ranged = ranged(0.1, 0.0, 1.0, "blend: share of cash above which there is a bonus", unit="fraction")
+    time_decay_floor: Ranged = ranged(
         1.0, 0.0, 1.0, "blend: excess and return fade over the episode to this; 1: not at all", unit="fraction"
     )
-    final_discount: Number = number(
+    final_discount: Ranged = ranged(
         0.0, 0.0, 1.0, "the last reward is the discounted sum of all; 0: it is like the others", unit="per step"
     )
-    cash_unit: Number = number(1.0, 1e-12, 1e12, "raw account values: factor of the cash", unit="per currency")
-    holding_unit: Number = number(1.0, 1e-12, 1e12, "raw account values: factor of the units", unit="per unit")
+    cash_unit: Ranged = ranged(1.0, 1e-12, 1e12, "raw account values: factor of the cash", unit="per currency")
+    holding_unit: Ranged = ranged(1.0, 1e-12, 1e12, "raw account values: factor of the units", unit="per unit")
 
     # By instrument.
     min_quantity: PerInstrument = Field(
@@ -144,6 +146,9 @@ class PortfolioConfig(EpisodeConfig):
         if self.allow_short and self.action == "weights" and self.weighting != "signed":
             raise ValueError(f"weighting={self.weighting!r} has no weights below zero; allow_short needs 'signed'")
         return self
+
+
+Terms, episode_terms = terms_of(__name__, PortfolioConfig)  # the parameters as an episode has them
 
 
 def by_instrument(name: str, value: PerInstrument, symbols: Sequence[str]) -> NDArray[np.float64]:

@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from velodrome.envs.market.episodes import log_return
-from velodrome.envs.portfolio.numbers import (
-    CASH_FLOOR,
-    CASH_WEIGHT,
-    CONCENTRATION_LIMIT,
-    CONCENTRATION_PENALTY,
-    EVENNESS_BONUS,
-    EVENNESS_LIMIT,
-    EXCESS,
-    EXCESS_WEIGHT,
-    FEW_POSITIONS_PENALTY,
-    LOG_RETURN,
-    MIN_POSITIONS,
-    POSITION_FLOOR,
-    RETURN_WEIGHT,
-    SHORTFALL_PENALTY,
-    TIME_DECAY_FLOOR,
-    TURNOVER_PENALTY,
-    instrument_count,
-)
-from velodrome.envs.ranges import number
+from velodrome.envs.market.account import log_return
+from velodrome.envs.portfolio import codes
+from velodrome.envs.portfolio.state import instrument_count
 
 
 class PortfolioAccount(NamedTuple):
@@ -48,46 +30,39 @@ def custom_reward(old: PortfolioAccount, new: PortfolioAccount) -> float:
 
 
 def named_reward(
-    i: int, old: PortfolioAccount, new: PortfolioAccount, left: float, shortfall: float, bar: int, state: Any,
-    tables: Any, params: Any,
-) -> float:  # fmt: skip
-    """Return a named reward with its penalties; `left` is the part of the episode that is still to come."""
+    i: int, old: PortfolioAccount, new: PortfolioAccount, bar: int, terms: Any, state: Any, tables: Any, params: Any
+) -> float:
+    """Return a named reward with its penalties."""
     gain = new.equity - old.equity
     market = new.benchmark - old.benchmark
-    if params.reward == LOG_RETURN:
+    if params.reward == codes.LOG_RETURN:
         reward = log_return(new.equity / old.equity, old.equity) if old.equity > 0.0 else 0.0
-    elif params.reward == EXCESS:
+    elif params.reward == codes.EXCESS:
         reward = (gain - market) / new.initial
     else:
-        fade = max(left, number(i, TIME_DECAY_FLOOR, params.time_decay_floor, state, params))
-        reward = number(i, EXCESS_WEIGHT, params.excess_weight, state, params) * (gain - market) / new.initial * fade
-        reward += number(i, RETURN_WEIGHT, params.return_weight, state, params) * gain / new.initial * fade
+        left = min(max(1.0 - (bar - state.start[i]) * state.per_bar[i], 0.0), 1.0)
+        fade = max(left, terms.time_decay_floor)
+        reward = terms.excess_weight * (gain - market) / new.initial * fade
+        reward += terms.return_weight * gain / new.initial * fade
         share = new.cash / new.equity if new.equity > 0.0 else 0.0
-        floor = number(i, CASH_FLOOR, params.cash_floor, state, params)
-        if (market < 0.0) & (share > floor) & (old.benchmark > 0.0):
-            weight = number(i, CASH_WEIGHT, params.cash_weight, state, params)
-            reward += weight * (-market / old.benchmark) * share
-    reward -= number(i, TURNOVER_PENALTY, params.turnover_penalty, state, params) * new.turnover
-    reward -= number(i, SHORTFALL_PENALTY, params.shortfall_penalty, state, params) * shortfall / new.initial
-    limit = number(i, CONCENTRATION_LIMIT, params.concentration_limit, state, params)
-    penalty = number(i, CONCENTRATION_PENALTY, params.concentration_penalty, state, params)
-    reward -= penalty * max(0.0, new.largest - limit)
-    fewest = number(i, MIN_POSITIONS, params.min_positions, state, params)
-    penalty = number(i, FEW_POSITIONS_PENALTY, params.few_positions_penalty, state, params)
-    reward -= penalty * max(0.0, fewest - new.positions)
-    bonus = number(i, EVENNESS_BONUS, params.evenness_bonus, state, params)
-    if (bonus > 0.0) & (new.positions >= fewest) & (new.positions > 0.0):
-        limit = number(i, EVENNESS_LIMIT, params.evenness_limit, state, params)
-        reward += bonus * max(0.0, limit - gini(i, bar, new, state, tables, params))
+        if (market < 0.0) & (share > terms.cash_floor) & (old.benchmark > 0.0):
+            reward += terms.cash_weight * (-market / old.benchmark) * share
+    reward -= terms.turnover_penalty * new.turnover
+    shortfall = max(0.0, terms.cash_reserve * new.initial - new.cash)
+    reward -= terms.shortfall_penalty * shortfall / new.initial
+    reward -= terms.concentration_penalty * max(0.0, new.largest - terms.concentration_limit)
+    reward -= terms.few_positions_penalty * max(0.0, terms.min_positions - new.positions)
+    if (terms.evenness_bonus > 0.0) & (new.positions >= terms.min_positions) & (new.positions > 0.0):
+        uneven = gini(i, bar, terms.position_floor, new, state, tables)
+        reward += terms.evenness_bonus * max(0.0, terms.evenness_limit - uneven)
     return reward
 
 
-def gini(i: int, bar: int, account: PortfolioAccount, state: Any, tables: Any, params: Any) -> float:
+def gini(i: int, bar: int, floor: float, account: PortfolioAccount, state: Any, tables: Any) -> float:
     """Return the Gini coefficient of the weights of positions that count: 0 if all are equal.
 
     The place of each among the others is counted instead of sorting, which needs memory: K² comparisons.
     """
-    floor = number(i, POSITION_FLOOR, params.position_floor, state, params)
     instruments = instrument_count(state, tables)
     by_place, total = 0.0, 0.0
     for k in range(instruments):

@@ -1,175 +1,63 @@
 """The portfolio environment: K instruments on one grid, one account, one decision per bar.
 
-`docs/portfolio.md` states the rule in words, in the same order as `step` below. Money is float64.
+`docs/portfolio.md` states the rule in words. `step` calls one function for each of its headings, in the same order.
+Money is float64.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.contract import Column, Float64, Int32, Rule, UInt16
-from velodrome.envs.market.episodes import STATISTICS as MARKET_STATISTICS
-from velodrome.envs.market.episodes import MarketState, begin_episode, fill_cost, open_account, write_statistics
-from velodrome.envs.parameters import params_type
-from velodrome.envs.portfolio.config import PortfolioConfig
-from velodrome.envs.portfolio.numbers import (
-    BANKRUPT_AT,
-    BUY_FEE,
-    BUY_SAFETY,
-    BUYS,
-    CASH_RESERVE,
-    CASH_UNIT,
-    COUNT_NAMES,
-    COUNTS,
-    CUSTOM,
-    DECAY,
-    DISCRETE,
-    FINAL_DISCOUNT,
-    FUNDING,
-    HALF_SPREAD,
-    HOLDING_UNIT,
-    INITIAL_CASH,
-    MAX_GROSS,
-    MAX_HOLDING,
-    MAX_WEIGHT,
-    NUMBERS,
-    ORDER_SCALE,
-    ORDERS,
-    POSITION_FLOOR,
-    SELL_FEE,
-    SELLS,
-    SLIPPAGE,
-    TRADE_FRACTION,
-    TRAILING_STOP,
-    WEIGHTS,
-    instrument_count,
-)
-from velodrome.envs.portfolio.orders import (
-    CLOSING_PURCHASES,
-    CLOSING_SALES,
-    DECAYS,
-    DUST,
-    NOTICED,
-    OPENING_SALES,
-    PHASES,
-    STOPS,
-    Book,
-    Forced,
-    Terms,
-    quote_of,
-    take_orders,
-)
+from velodrome.envs.contract import Rule
+from velodrome.envs.market.account import fill_cost, open_account, write_statistics
+from velodrome.envs.market.episodes import begin_episode
+from velodrome.envs.portfolio import codes
+from velodrome.envs.portfolio.config import episode_terms
+from velodrome.envs.portfolio.orders import DUST, NOTICED, quote_of, take_orders
 from velodrome.envs.portfolio.rewards import PortfolioAccount, custom_reward, named_reward
-from velodrome.envs.portfolio.sizing import size_orders, size_steps, size_weights
-from velodrome.envs.ranges import draw_numbers, number
+from velodrome.envs.portfolio.sizing import size_action
+from velodrome.envs.portfolio.state import Book, Costs, Moment, Tables, instrument_count
 from velodrome.envs.rng import uniform
-
-STATISTICS = (*MARKET_STATISTICS, "trades", "benchmark_return", *COUNT_NAMES)
-
-Params = params_type(
-    __name__,
-    PortfolioConfig,
-    (
-        "action", "weighting", "reward", "start", "fill_at", "allow_short", "first_bar_reference",
-        "buys_restart_holding", "decay_when_halted", "single_precision", "raw_account", "has_benchmark", "has_stop",
-        "counts_positions", "has_halts", "has_quantities", "randomised", "episode_length_low", "episode_length_high",
-    ),
-)  # fmt: skip
+from velodrome.envs.terms import draw_terms
 
 
-class Tables(NamedTuple):
-    """Read-only arrays; T rows of the grid, K instruments, N numeric parameters."""
+class Mark(NamedTuple):
+    """The account at the close of the bar."""
 
-    open: NDArray[np.float64]  # [T, K]
-    close: NDArray[np.float64]  # [T, K]
-    tradable: NDArray[np.uint8]  # [T, K]
-    first: NDArray[np.float64]  # [K] close of the first row
-    begin: NDArray[np.int64]  # [1] first row of a decision
-    end: NDArray[np.int64]  # [1] one past the last row
-    min_quantity: NDArray[np.float64]  # [K] units
-    lot: NDArray[np.float64]  # [K] units
-    tier_volume: NDArray[np.float64]  # [tiers] from which each rate holds
-    tier_rate: NDArray[np.float64]  # [tiers]
-    number_low: NDArray[np.float64]  # [N] range of each numeric parameter
-    number_high: NDArray[np.float64]  # [N]
-    number_whole: NDArray[np.uint8]  # [N]
-
-
-class State(MarketState):
-    """One column per value, one entry per environment; `state_type` adds the columns whose size depends on K."""
-
-    gross: Float64  # Σ |weights|
-    largest: Float64  # |weight|
-    positions: Float64  # weights above `position_floor`, where the reward asks for them
-    benchmark: Float64  # equity of the equal-weight account, kept up where the reward asks for it
-    benchmark_start: Float64
-    benchmark_cash: Float64  # of instruments that could not be bought at the start
-    volume: Float64  # traded notional
-    running_reward: Float64  # discounted by `final_discount`
-    counts: Annotated[NDArray[np.int32], Column(np.int32, rows=COUNTS)]
-    # By instrument, [K, lanes]:
-    units: Float64
-    entry: Float64  # mean price of the position
-    extreme: Float64  # best price since it was opened, if there is a trailing stop
-    holding: Int32  # bars since it was opened or traded
-    wanted: Float64  # within a step: target weights, then units to buy or sell
-    queue: UInt16  # within a phase of a step: the instruments that have an order
-    benchmark_units: Float64
-    numbers: Float64  # drawn parameters, if any is a range
-
-
-def state_type(instruments: int, randomised: bool) -> type:
-    """Return the State of a basket of so many instruments."""
-    columns = {name: Column(np.float64, rows=instruments) for name in ("units", "entry", "extreme", "benchmark_units")}
-    columns["holding"] = Column(np.int32, rows=instruments)
-    columns["wanted"] = Column(np.float64, rows=instruments, scratch=True)
-    columns["queue"] = Column(np.uint16, rows=instruments, scratch=True)
-    columns["numbers"] = Column(np.float64, rows=len(NUMBERS) if randomised else 1)
-    sized = {name: Annotated[NDArray, column] for name, column in columns.items()}
-    return type("State", (State,), {"__annotations__": sized, "__module__": __name__, "__doc__": State.__doc__})
-
-
-def fee_of(i: int, index: int, value: float, state: Any, tables: Tables, params: Any) -> float:
-    """Return the rate of a fee: the parameter, or what the episode's volume so far has reached in the schedule."""
-    tiers = tables.tier_volume.size
-    if tiers == 0:
-        return number(i, index, value, state, params)
-    rate = tables.tier_rate[0]
-    for tier in range(1, tiers):
-        if state.volume[i] >= tables.tier_volume[tier]:
-            rate = tables.tier_rate[tier]
-    return rate
+    account: PortfolioAccount
+    funding: float  # paid
+    drawdown: float
 
 
 def reset(i: int, state: Any, tables: Tables, params: Any) -> None:
     """Draw what is drawn per episode, choose the start, and open an account of cash only."""
     if params.randomised:
-        draw_numbers(i, state, tables)
+        draw_terms(i, state, tables)
     begin_episode(i, state, tables, params)
-    cash = number(i, INITIAL_CASH, params.initial_cash, state, params)
-    open_account(i, cash, state)
+    terms = episode_terms(i, state, params)
+    open_account(i, terms.initial_cash, state)
     state.gross[i] = 0.0
     state.largest[i] = 0.0
     state.positions[i] = 0.0
     state.volume[i] = 0.0
     state.running_reward[i] = 0.0
-    for k in range(COUNTS):
+    for k in range(codes.COUNTS):
         state.counts[k, i] = 0
     for k in range(instrument_count(state, tables)):
         state.units[k, i] = 0.0
         state.entry[k, i] = 0.0
         state.extreme[k, i] = 0.0
         state.holding[k, i] = 0
-    begin_benchmark(i, cash, state, tables, params)
+    begin_benchmark(i, terms, state, tables, params)
 
 
-def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any) -> None:
+def begin_benchmark(i: int, terms: Any, state: Any, tables: Tables, params: Any) -> None:
     """Buy the same money's worth of every instrument that can be traded, and pay the fee for it."""
-    fee = fee_of(i, BUY_FEE, params.buy_fee, state, tables, params)
-    share = cash / instrument_count(state, tables)
+    fee = fee_rate(i, terms.buy_fee, state, tables)
+    share = terms.initial_cash / instrument_count(state, tables)
     left, worth = 0.0, 0.0
     for k in range(instrument_count(state, tables)):
         close = tables.close[state.start[i], k]
@@ -185,27 +73,95 @@ def begin_benchmark(i: int, cash: float, state: Any, tables: Tables, params: Any
     state.benchmark_start[i] = left + worth
 
 
-def terms_of(i: int, draw: float, equity: float, state: Any, tables: Tables, params: Any) -> Terms:
-    half_spread = number(i, HALF_SPREAD, params.half_spread, state, params)
-    slippage = number(i, SLIPPAGE, params.slippage, state, params)
-    safety = 1.0 if params.action == WEIGHTS else number(i, BUY_SAFETY, params.buy_safety, state, params)
-    return Terms(
-        fee_of(i, BUY_FEE, params.buy_fee, state, tables, params),
-        fee_of(i, SELL_FEE, params.sell_fee, state, tables, params),
-        fill_cost(half_spread, slippage, draw, 0.0),
-        number(i, CASH_RESERVE, params.cash_reserve, state, params) * state.initial[i],
-        number(i, MAX_WEIGHT, params.max_weight, state, params),
-        number(i, MAX_GROSS, params.max_gross, state, params),
-        safety,
+def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[float, bool, bool]:
+    """Take the orders, let the bar pass, mark the account at its close."""
+    if state.cursor[i] >= state.last[i]:
+        return 0.0, False, True
+    terms = episode_terms(i, state, params)
+    now = Moment(state.cursor[i], state.cursor[i] + 1)
+
+    book, costs = value_at_quotes(i, now, terms, state, tables, params)
+    book = carry_out_orders(i, action, now, costs, book, state, tables, params)
+    mark = mark_account(i, now, book, terms, state, tables, params)
+    terminated, truncated = check_end(i, now, mark, terms, state)
+    reward = reward_step(i, now, mark, terminated or truncated, terms, state, tables, params)
+    keep_books(i, now, book, mark, reward, state)
+    return reward, terminated, truncated
+
+
+# The quotes
+
+
+def fee_rate(i: int, fee: float, state: Any, tables: Tables) -> float:
+    """Return the rate of a fee: the parameter, or what the episode's volume so far has reached in the schedule."""
+    tiers = tables.tier_volume.size
+    if tiers == 0:
+        return fee
+    rate = tables.tier_rate[0]
+    for tier in range(1, tiers):
+        if state.volume[i] >= tables.tier_volume[tier]:
+            rate = tables.tier_rate[tier]
+    return rate
+
+
+def value_at_quotes(i: int, now: Moment, terms: Any, state: Any, tables: Tables, params: Any) -> tuple[Book, Costs]:
+    """Value the account at the quotes of this step's orders, count a bar more for what is held, and say what costs."""
+    draw = uniform(i, state) if terms.slippage > 0.0 else 0.0
+    worth, gross, longest_held = 0.0, 0.0, 0
+    for k in range(instrument_count(state, tables)):
+        units = state.units[k, i]
+        value = units * quote_of(k, now, tables, params)
+        worth += value
+        gross += abs(value)
+        held = state.holding[k, i] + (units != 0.0)
+        state.holding[k, i] = held
+        longest_held = max(longest_held, held)
+    book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
+    costs = Costs(
+        terms=terms,
+        buy_fee=fee_rate(i, terms.buy_fee, state, tables),
+        sell_fee=fee_rate(i, terms.sell_fee, state, tables),
+        cost=fill_cost(terms.half_spread, terms.slippage, draw, 0.0),
+        reserve=terms.cash_reserve * state.initial[i],
+        safety=1.0 if params.action == codes.WEIGHTS else terms.buy_safety,
         # An original that keeps units in float32 keeps what rounding leaves of them, too.
-        0.0 if params.single_precision else DUST * equity,
-        NOTICED * equity,
+        dust=0.0 if params.single_precision else DUST * book.equity,
+        noticed=NOTICED * book.equity,
+        decays=(terms.max_holding > 0.0) & (longest_held >= terms.max_holding),
     )
+    return book, costs
 
 
-def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, params: Any) -> tuple[float, float]:
+# The orders
+
+
+def carry_out_orders(
+    i: int, action: Any, now: Moment, costs: Costs, book: Book, state: Any, tables: Tables, params: Any
+) -> Book:
+    """Carry out stops, sales, decay and purchases, and return the account after them."""
+    # One loop, so that compiled code has one copy of each function.
+    for phase in range(codes.PHASES):
+        if phase == codes.STOPS:
+            due = costs.terms.trailing_stop > 0.0
+        elif phase == codes.DECAYS:
+            due = costs.decays
+        elif (phase == codes.CLOSING_PURCHASES) | (phase == codes.OPENING_SALES):
+            due = params.allow_short & (book.equity > 0.0)
+        else:
+            due = book.equity > 0.0
+        if not due:
+            continue
+        if phase == codes.CLOSING_SALES:
+            size_action(i, action, now, costs, book, state, tables, params)
+        book = take_orders(i, phase, now, costs, book, state, tables, params)
+    return book
+
+
+# The mark
+
+
+def pay_funding(i: int, bar: int, cash: float, rate: float, state: Any, tables: Tables) -> tuple[float, float]:
     """Return the cash after the holding cost of one bar, and that cost; what cash cannot pay, longs pay in units."""
-    rate = number(i, FUNDING, params.funding, state, params)
     if rate <= 0.0:
         return cash, 0.0
     longs, shorts = 0.0, 0.0
@@ -223,70 +179,15 @@ def pay_funding(i: int, bar: int, cash: float, state: Any, tables: Tables, param
     return 0.0, cash + part * longs
 
 
-def size(
-    i: int, action: Any, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Tables, params: Any
-) -> None:
-    """Turn an action into quantities."""
-    if params.action == ORDERS:
-        scale = number(i, ORDER_SCALE, params.order_scale, state, params)
-        size_orders(i, action, scale, state.initial[i], cursor, bar, state, tables, params)
-    elif params.action == DISCRETE:
-        fraction = number(i, TRADE_FRACTION, params.trade_fraction, state, params)
-        size_steps(i, action, fraction, book.equity, cursor, bar, state, tables, params)
-    else:
-        size_weights(i, action, cursor, bar, terms, book, state, tables, params)
-
-
-def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[float, bool, bool]:
-    """Take the orders, let the bar pass, mark the account at its close."""
-    cursor, last = state.cursor[i], state.last[i]
-    if cursor >= last:
-        return 0.0, False, True
-    bar = cursor + 1
-    before = state.equity[i]
+def mark_account(i: int, now: Moment, book: Book, terms: Any, state: Any, tables: Tables, params: Any) -> Mark:
+    """Let the bar pass: pay funding, and value the account and the benchmark at the close."""
     instruments = instrument_count(state, tables)
-
-    # The account at the quotes of this step's orders.
-    draw = uniform(i, state) if number(i, SLIPPAGE, params.slippage, state, params) > 0.0 else 0.0
-    worth, gross, longest_held = 0.0, 0.0, 0
-    for k in range(instruments):
-        units = state.units[k, i]
-        value = units * quote_of(k, cursor, bar, tables, params)
-        worth += value
-        gross += abs(value)
-        held = state.holding[k, i] + (units != 0.0)
-        state.holding[k, i] = held
-        longest_held = max(longest_held, held)
-    book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
-    terms = terms_of(i, draw, book.equity, state, tables, params)
-
-    # Stops, sales, decay, purchases: one loop, so that compiled code has one copy of each.
-    forced = Forced(
-        number(i, TRAILING_STOP, params.trailing_stop, state, params),
-        number(i, MAX_HOLDING, params.max_holding, state, params),
-        number(i, DECAY, params.decay, state, params),
-    )
-    for phase in range(PHASES):
-        if phase == STOPS:
-            due = forced.stop > 0.0
-        elif phase == DECAYS:
-            due = (forced.longest > 0.0) & (longest_held >= forced.longest)
-        elif (phase == CLOSING_PURCHASES) | (phase == OPENING_SALES):
-            due = params.allow_short & (book.equity > 0.0)
-        else:
-            due = book.equity > 0.0
-        if not due:
-            continue
-        if phase == CLOSING_SALES:
-            size(i, action, cursor, bar, terms, book, state, tables, params)
-        book = take_orders(i, phase, cursor, bar, forced, terms, book, state, tables, params)
-
-    # The bar, and the mark at its close.
-    cash, paid = pay_funding(i, bar, book.cash, state, tables, params)
+    before = state.equity[i]
+    cash, paid = pay_funding(i, now.bar, book.cash, terms.funding, state, tables)
     worth, gross, largest = 0.0, 0.0, 0.0
     benchmark = state.benchmark_cash[i] if params.has_benchmark else state.benchmark[i]
     for k in range(instruments):
-        units, close = state.units[k, i], tables.close[bar, k]
+        units, close = state.units[k, i], tables.close[now.bar, k]
         value = units * close
         worth += value
         gross += abs(value)
@@ -296,60 +197,92 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
         if params.has_stop:
             best = state.extreme[k, i]
             state.extreme[k, i] = max(best, close) if units > 0.0 else min(best, close) if units < 0.0 else 0.0
-    after = cash + worth
+    equity = cash + worth
     positions = 0.0
-    if params.counts_positions & (after > 0.0):
-        floor = number(i, POSITION_FLOOR, params.position_floor, state, params) * after
+    if params.counts_positions & (equity > 0.0):
+        floor = terms.position_floor * equity
         for k in range(instruments):
-            positions += 1.0 if abs(state.units[k, i]) * tables.close[bar, k] > floor else 0.0
-    turnover = book.traded / before if before > 0.0 else 0.0
-    peak = max(state.peak[i], after)
-    drawdown = 1.0 - after / peak if after < peak else 0.0
+            positions += 1.0 if abs(state.units[k, i]) * tables.close[now.bar, k] > floor else 0.0
+    peak = max(state.peak[i], equity)
+    account = PortfolioAccount(
+        equity=equity,
+        cash=cash,
+        gross=gross / equity if equity > 0.0 else 0.0,
+        largest=largest / equity if equity > 0.0 else 0.0,
+        positions=positions,
+        benchmark=benchmark,
+        peak=peak,
+        initial=state.initial[i],
+        turnover=book.traded / before if before > 0.0 else 0.0,
+        fees=book.fees,
+    )
+    return Mark(account, paid, 1.0 - equity / peak if equity < peak else 0.0)
 
-    # The reward and the end.
-    initial = state.initial[i]
+
+# The end
+
+
+def check_end(i: int, now: Moment, mark: Mark, terms: Any, state: Any) -> tuple[bool, bool]:
+    """Return whether ruin has terminated the episode, and whether it is truncated because it has no more bars."""
+    terminated = mark.account.equity < terms.bankrupt_at * mark.account.initial
+    return terminated, now.bar >= state.last[i]
+
+
+# The reward
+
+
+def reward_step(
+    i: int, now: Moment, mark: Mark, ended: bool, terms: Any, state: Any, tables: Tables, params: Any
+) -> float:
+    """Return the reward of a step."""
     old = PortfolioAccount(
-        before, state.cash[i], state.gross[i], state.largest[i], state.positions[i], state.benchmark[i], state.peak[i],
-        initial, 0.0, 0.0,
-    )  # fmt: skip
-    new = PortfolioAccount(
-        after, cash, gross / after if after > 0.0 else 0.0, largest / after if after > 0.0 else 0.0, positions,
-        benchmark, peak, initial, turnover, book.fees,
-    )  # fmt: skip
-    if params.reward == CUSTOM:
-        reward = custom_reward(old, new)
+        equity=state.equity[i],
+        cash=state.cash[i],
+        gross=state.gross[i],
+        largest=state.largest[i],
+        positions=state.positions[i],
+        benchmark=state.benchmark[i],
+        peak=state.peak[i],
+        initial=state.initial[i],
+        turnover=0.0,
+        fees=0.0,
+    )
+    if params.reward == codes.CUSTOM:
+        reward = custom_reward(old, mark.account)
     else:
-        left = min(max(1.0 - (bar - state.start[i]) * state.per_bar[i], 0.0), 1.0)
-        reward = named_reward(i, old, new, left, max(0.0, terms.reserve - cash), bar, state, tables, params)
-    terminated = after < number(i, BANKRUPT_AT, params.bankrupt_at, state, params) * initial
-    truncated = bar >= last
-    discount = number(i, FINAL_DISCOUNT, params.final_discount, state, params)
-    if discount > 0.0:
-        running = discount * state.running_reward[i] + reward
+        reward = named_reward(i, old, mark.account, now.bar, terms, state, tables, params)
+    if terms.final_discount > 0.0:
+        running = terms.final_discount * state.running_reward[i] + reward
         state.running_reward[i] = running
-        if terminated or truncated:
+        if ended:
             reward = running
+    return reward
 
-    # The books.
-    gain = after / before - 1.0 if before > 0.0 else 0.0
-    state.cursor[i] = bar
+
+# The books
+
+
+def keep_books(i: int, now: Moment, book: Book, mark: Mark, reward: float, state: Any) -> None:
+    """Write down what the step has changed."""
+    account, before = mark.account, state.equity[i]
+    gain = account.equity / before - 1.0 if before > 0.0 else 0.0
+    state.cursor[i] = now.bar
     state.volume[i] += book.traded
     state.fees[i] += book.fees
-    state.funding[i] += paid
-    state.turnover[i] += turnover
+    state.funding[i] += mark.funding
+    state.turnover[i] += account.turnover
     state.reward_sum[i] += reward
     state.return_sum[i] += gain
     state.return_square_sum[i] += gain * gain
-    state.worst_drawdown[i] = max(state.worst_drawdown[i], drawdown)
-    state.benchmark[i] = benchmark
-    state.peak[i] = peak
-    state.gross[i] = new.gross
-    state.largest[i] = new.largest
-    state.positions[i] = positions
-    state.cash[i] = cash
-    state.equity[i] = after
-    state.drawdown[i] = drawdown
-    return reward, terminated, truncated
+    state.worst_drawdown[i] = max(state.worst_drawdown[i], mark.drawdown)
+    state.benchmark[i] = account.benchmark
+    state.peak[i] = account.peak
+    state.gross[i] = account.gross
+    state.largest[i] = account.largest
+    state.positions[i] = account.positions
+    state.cash[i] = account.cash
+    state.equity[i] = account.equity
+    state.drawdown[i] = mark.drawdown
 
 
 def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
@@ -357,9 +290,10 @@ def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.flo
     instruments = instrument_count(state, tables)
     cursor, cash, equity = state.cursor[i], state.cash[i], state.equity[i]
     if params.raw_account:
-        out[0] = cash * number(i, CASH_UNIT, params.cash_unit, state, params)
+        terms = episode_terms(i, state, params)
+        out[0] = cash * terms.cash_unit
         for k in range(instruments):
-            out[1 + k] = state.units[k, i] * number(i, HOLDING_UNIT, params.holding_unit, state, params)
+            out[1 + k] = state.units[k, i] * terms.holding_unit
         return
     out[0] = cash / equity if equity > 0.0 else 0.0
     for k in range(instruments):
@@ -380,12 +314,12 @@ def observe(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.flo
 def finish(i: int, state: Any, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:
     """Write the statistics of the episode, in the order of STATISTICS."""
     write_statistics(i, state, out)
-    out[8] = state.counts[BUYS, i] + state.counts[SELLS, i]
+    out[8] = state.counts[codes.BUYS, i] + state.counts[codes.SELLS, i]
     benchmark = state.benchmark_cash[i]
     for k in range(instrument_count(state, tables)):
         benchmark += state.benchmark_units[k, i] * tables.close[state.cursor[i], k]
     out[9] = benchmark / state.benchmark_start[i] - 1.0
-    for k in range(COUNTS):
+    for k in range(codes.COUNTS):
         out[10 + k] = state.counts[k, i]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from velodrome.envs.exponential import exponential
-from velodrome.envs.portfolio.numbers import SIMPLEX, SOFTMAX, SOFTMAX_SCALE, TRAILING_STOP, instrument_count
-from velodrome.envs.portfolio.orders import DUST, STOPPED_NOW, Book, Terms, buy_rate, is_tradable, quote_of, sell_rate
-from velodrome.envs.ranges import number
+from velodrome.envs.portfolio import codes
+from velodrome.envs.portfolio.orders import DUST, STOPPED_NOW, buy_rate, is_tradable, quote_of, sell_rate
+from velodrome.envs.portfolio.state import Book, Costs, Moment, instrument_count
 
 CONVERGED = 1e-12  # of the equity factor
 MOST_ITERATIONS = 500
@@ -17,12 +17,25 @@ SMALLEST_FACTOR = 1e-3
 STEEPEST = -0.5  # of the cost by μ: costs beyond all markets, for which small steps are safer than Newton's
 
 
+def size_action(
+    i: int, action: Any, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any
+) -> None:
+    """Turn an action into quantities."""
+    if params.action == codes.ORDERS:
+        size_orders(i, action, state.initial[i], costs.terms.order_scale, now, state, tables, params)
+    elif params.action == codes.DISCRETE:
+        size_steps(i, action, costs.terms.trade_fraction, book.equity, now, state, tables, params)
+    else:
+        write_weights(i, action, costs, state, tables, params)
+        size_weights(i, now, costs, book, state, tables, params)
+
+
 def size_orders(
-    i: int, action: Any, scale: float, initial: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
+    i: int, action: Any, initial: float, scale: float, now: Moment, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn money, in parts of the initial cash, into units."""
     for k in range(instrument_count(state, tables)):
-        price = tables.first[k] if params.first_bar_reference else quote_of(k, cursor, bar, tables, params)
+        price = tables.first[k] if params.first_bar_reference else quote_of(k, now, tables, params)
         wanted = 0.0
         if price > 0.0:
             units = initial / (price * scale)
@@ -31,17 +44,17 @@ def size_orders(
             else:
                 wanted = np.float64(action[k]) * units
         elif action[k] != 0.0:
-            # It cannot be traded; what counts is that somebody wanted to.
+            # It cannot be traded; the order is counted as refused.
             wanted = np.inf if action[k] > 0.0 else -np.inf
         state.wanted[k, i] = wanted
 
 
 def size_steps(
-    i: int, action: Any, fraction: float, equity: float, cursor: int, bar: int, state: Any, tables: Any, params: Any
+    i: int, action: Any, fraction: float, equity: float, now: Moment, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn sell (0), hold (1) and buy (2) into a fraction of equity each."""
     for k in range(instrument_count(state, tables)):
-        price = quote_of(k, cursor, bar, tables, params)
+        price = quote_of(k, now, tables, params)
         side = np.float64(action[k]) - 1.0
         wanted = 0.0
         if side != 0.0:
@@ -49,14 +62,14 @@ def size_steps(
         state.wanted[k, i] = wanted
 
 
-def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, params: Any) -> None:
+def write_weights(i: int, action: Any, costs: Costs, state: Any, tables: Any, params: Any) -> None:
     """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
     instruments = instrument_count(state, tables)
-    scale = number(i, SOFTMAX_SCALE, params.softmax_scale, state, params)
-    stops = number(i, TRAILING_STOP, params.trailing_stop, state, params) > 0.0
+    scale = costs.terms.softmax_scale
+    stops = costs.terms.trailing_stop > 0.0
     # float() of a float32 is a float32 in compiled code.
     largest, total, threshold = 0.0, 0.0, 0.0
-    if params.weighting == SOFTMAX:
+    if params.weighting == codes.SOFTMAX:
         largest = np.float64(action[instruments])
         for k in range(instruments):
             largest = max(largest, np.float64(action[k]))
@@ -67,22 +80,22 @@ def write_weights(i: int, action: Any, terms: Terms, state: Any, tables: Any, pa
             # Kept for the next loop; below 0 stands for none.
             stopped = stops & (state.wanted[k, i] == STOPPED_NOW)
             state.wanted[k, i] = -power if stopped else power
-    elif params.weighting == SIMPLEX:
+    elif params.weighting == codes.SIMPLEX:
         threshold = simplex_threshold(action, instruments + 1)
     else:
         for k in range(instruments):
             total += abs(np.float64(action[k]))
     for k in range(instruments):
         value = np.float64(action[k])
-        if params.weighting == SOFTMAX:
+        if params.weighting == codes.SOFTMAX:
             weight = max(0.0, state.wanted[k, i]) / total
-        elif params.weighting == SIMPLEX:
+        elif params.weighting == codes.SIMPLEX:
             weight = max(0.0, value - threshold)
         else:
-            weight = terms.max_gross * value / max(1.0, total)
+            weight = costs.terms.max_gross * value / max(1.0, total)
         if stops & (state.wanted[k, i] == STOPPED_NOW):
             weight = 0.0
-        state.wanted[k, i] = min(max(weight, -terms.max_weight), terms.max_weight)
+        state.wanted[k, i] = min(max(weight, -costs.terms.max_weight), costs.terms.max_weight)
 
 
 def simplex_threshold(action: Any, count: int) -> float:
@@ -101,31 +114,28 @@ def simplex_threshold(action: Any, count: int) -> float:
         threshold = (total - 1.0) / now
 
 
-def size_weights(
-    i: int, action: Any, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any
-) -> None:
+def size_weights(i: int, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any) -> None:
     """Turn target weights into the trades that reach them with all costs paid.
 
     The equity after the trades is μ times that before, and μ = 1 − Σ rate · |target · μ − weight|. Where an instrument
     cannot be traded it keeps its units, and the others share what room that leaves.
     """
-    write_weights(i, action, terms, state, tables, params)
     instruments = instrument_count(state, tables)
     equity = book.equity
     locked_gross, locked_net, longs, shorts = 0.0, 0.0, 0.0, 0.0
     for k in range(instruments):
-        if is_tradable(k, cursor, bar, tables, params):
+        if is_tradable(k, now, tables, params):
             target = state.wanted[k, i]
             longs += max(target, 0.0)
             shorts += max(-target, 0.0)
         else:
-            weight = state.units[k, i] * quote_of(k, cursor, bar, tables, params) / equity
+            weight = state.units[k, i] * quote_of(k, now, tables, params) / equity
             locked_gross += abs(weight)
             locked_net += weight
-    buying, selling = buy_rate(terms), sell_rate(terms)
+    buying, selling = buy_rate(costs), sell_rate(costs)
     factor, long_part, short_part = 1.0, 1.0, 1.0
     for _ in range(MOST_ITERATIONS):
-        room = max(0.0, terms.max_gross - locked_gross / factor)
+        room = max(0.0, costs.terms.max_gross - locked_gross / factor)
         short_part = min(1.0, room / (longs + shorts)) if longs + shorts > 0.0 else 1.0
         # Longs are paid for with equity and with what shorts bring in: cash is not borrowed.
         room = max(0.0, 1.0 - locked_net / factor + short_part * shorts)
@@ -133,10 +143,10 @@ def size_weights(
         # With rates below 0 for sales, costs are Σ rate · (target · μ − weight): a line, while sides stay as they are.
         slope, offset = 0.0, 0.0
         for k in range(instruments):
-            if is_tradable(k, cursor, bar, tables, params):
+            if is_tradable(k, now, tables, params):
                 target = state.wanted[k, i]
                 target *= long_part if target > 0.0 else short_part
-                value = state.units[k, i] * quote_of(k, cursor, bar, tables, params)
+                value = state.units[k, i] * quote_of(k, now, tables, params)
                 rate = buying if target * factor * equity > value else -selling
                 slope += rate * target
                 offset += rate * value
@@ -147,9 +157,9 @@ def size_weights(
         if abs(factor - before) <= CONVERGED:
             break
     for k in range(instruments):
-        quote = quote_of(k, cursor, bar, tables, params)
+        quote = quote_of(k, now, tables, params)
         target = state.wanted[k, i]
-        if is_tradable(k, cursor, bar, tables, params):
+        if is_tradable(k, now, tables, params):
             target *= long_part if target > 0.0 else short_part
         change = target * factor * equity - state.units[k, i] * quote
         wanted = 0.0
@@ -158,24 +168,24 @@ def size_weights(
         if (target == 0.0) & (wanted != 0.0):
             wanted = -state.units[k, i]
         state.wanted[k, i] = wanted
-    if terms.reserve > 0.0:
-        keep_reserve(i, cursor, bar, terms, book, state, tables, params)
+    if costs.reserve > 0.0:
+        keep_reserve(i, now, costs, book, state, tables, params)
 
 
-def keep_reserve(i: int, cursor: int, bar: int, terms: Terms, book: Book, state: Any, tables: Any, params: Any) -> None:
-    """Cut all purchases by one factor to what there is above the reserve: none goes without because it comes last."""
-    needed, room = 0.0, book.cash - terms.reserve
+def keep_reserve(i: int, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any) -> None:
+    """Cut all purchases by one factor to the cash above the reserve: none goes without because it comes last."""
+    needed, room = 0.0, book.cash - costs.reserve
     for k in range(instrument_count(state, tables)):
-        if is_tradable(k, cursor, bar, tables, params):
-            value = state.wanted[k, i] * quote_of(k, cursor, bar, tables, params)
+        if is_tradable(k, now, tables, params):
+            value = state.wanted[k, i] * quote_of(k, now, tables, params)
             if value > 0.0:
-                needed += value * (1.0 + buy_rate(terms))
+                needed += value * (1.0 + buy_rate(costs))
             else:
-                room -= value * (1.0 - sell_rate(terms))
+                room -= value * (1.0 - sell_rate(costs))
     if needed > max(0.0, room):
         part = max(0.0, room) / needed
         for k in range(instrument_count(state, tables)):
-            if (state.wanted[k, i] > 0.0) & is_tradable(k, cursor, bar, tables, params):
+            if (state.wanted[k, i] > 0.0) & is_tradable(k, now, tables, params):
                 wanted = state.wanted[k, i] * part
-                worth = wanted * quote_of(k, cursor, bar, tables, params)
+                worth = wanted * quote_of(k, now, tables, params)
                 state.wanted[k, i] = wanted if worth > DUST * book.equity else 0.0

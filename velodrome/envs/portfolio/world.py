@@ -9,18 +9,12 @@ import gymnasium
 import numpy as np
 
 from velodrome.envs.contract import InstrumentLayout, World
-from velodrome.envs.market.episodes import (
-    RESET_OPTIONS,
-    STARTS,
-    check_reset_options,
-    check_that_an_episode_fits,
-    shortest_truncation,
-)
-from velodrome.envs.parameters import low_ends, number_ranges
-from velodrome.envs.portfolio import numbers as codes
-from velodrome.envs.portfolio import rule as portfolio
+from velodrome.envs.market.episodes import STARTS, world_of_episodes
+from velodrome.envs.portfolio import codes, state
 from velodrome.envs.portfolio.config import PortfolioConfig, by_instrument, portfolio_config
 from velodrome.envs.portfolio.rewards import PortfolioAccount
+from velodrome.envs.portfolio.rule import RULE
+from velodrome.envs.terms import draws_terms, fixed_terms, range_table
 from velodrome.errors import ConfigError
 from velodrome.tables.basket import Basket
 
@@ -36,10 +30,9 @@ EXAMPLE_ACCOUNT = PortfolioAccount(10_000.0, 5_000.0, 0.5, 0.3, 2.0, 10_000.0, 1
 
 def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
     """Return the scalars that the rule receives."""
-    low, high, _ = number_ranges(config)
     quantities = [by_instrument(name, getattr(config, name), basket.symbols) for name in ("min_quantity", "lot")]
-    return portfolio.Params(
-        **low_ends(config),
+    return state.Params(
+        **fixed_terms(config),
         action=ACTION_KINDS[config.action],
         weighting=WEIGHTINGS[config.weighting],
         reward=codes.CUSTOM if callable(config.reward) else REWARDS[config.reward],
@@ -57,14 +50,14 @@ def portfolio_params(config: PortfolioConfig, basket: Basket) -> Any:
         counts_positions=callable(config.reward) or config.few_positions_penalty != 0.0 or config.evenness_bonus != 0.0,
         has_halts=bool((basket.tradable[int(basket.begin.min()) :] == 0).any()),
         has_quantities=bool(np.any(quantities)),
-        randomised=bool((high > low).any()),
+        randomised=draws_terms(config),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
     )
 
 
 def action_space(config: PortfolioConfig, instruments: int) -> gymnasium.Space:
-    """Return a number for each instrument, and one for cash where weights are made of them."""
+    """Return the space of a number for each instrument, and one for cash where they become weights."""
     if config.action == "discrete":
         return gymnasium.spaces.MultiDiscrete(np.full(instruments, CHOICES))
     if config.action == "orders":
@@ -88,11 +81,10 @@ def instrument_layout(config: PortfolioConfig, instruments: int) -> InstrumentLa
     return InstrumentLayout(instruments, tuple(1 + kind * instruments for kind in range(kinds)))
 
 
-def portfolio_tables(basket: Basket, config: PortfolioConfig) -> portfolio.Tables:
+def portfolio_tables(basket: Basket, config: PortfolioConfig) -> state.Tables:
     """Return the read-only arrays that the rule reads."""
-    low, high, whole = number_ranges(config)
     tiers = np.array(config.fee_tiers, np.float64).reshape(-1, 2)
-    return portfolio.Tables(
+    return state.Tables(
         open=basket.open,
         close=basket.close,
         tradable=basket.tradable,
@@ -103,9 +95,7 @@ def portfolio_tables(basket: Basket, config: PortfolioConfig) -> portfolio.Table
         lot=by_instrument("lot", config.lot, basket.symbols),
         tier_volume=np.ascontiguousarray(tiers[:, 0]),
         tier_rate=np.ascontiguousarray(tiers[:, 1]),
-        number_low=low,
-        number_high=high,
-        number_whole=whole,
+        ranges=range_table(config),
     )
 
 
@@ -125,27 +115,21 @@ def portfolio_world(
     if config.reference == "first_bar" and (basket.close[0] <= 0.0).any():
         late = basket.symbols[int(np.argmin(basket.close[0]))]
         raise ConfigError(f"reference = 'first_bar': {late} has no price on the first bar; take 'market'.")
-    check_that_an_episode_fits(basket, config)
     params = portfolio_params(config, basket)
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
         name="portfolio",
-        rule=portfolio.RULE,
-        state_type=portfolio.state_type(instruments, params.randomised),
+        rule=RULE,
+        state_type=state.state_type(instruments, params.randomised),
         params=params,
         tables=portfolio_tables(basket, config),
         action_space=action_space(config, instruments),
         observed=observed_values(config, basket.symbols),
-        statistics=portfolio.STATISTICS,
-        windows=basket.windows,
-        window_names=basket.window_names,
-        cursors=tuple((int(begin), int(end)) for begin, end in zip(basket.begin, basket.end, strict=True)),
+        statistics=state.STATISTICS,
         instruments=instrument_layout(config, instruments),
-        shortest_truncation=shortest_truncation(config),
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
-        reset_options=RESET_OPTIONS,
-        check_options=lambda options: check_reset_options(options, basket),
+        **world_of_episodes(basket, config),
         describe_state=lambda columns: describe_account(columns, basket),
     )
 

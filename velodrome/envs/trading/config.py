@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from velodrome.envs.parameters import EpisodeConfig, Number, number, with_preset
+from velodrome.envs.market.episodes import EpisodeConfig
+from velodrome.envs.parameters import Ranged, ranged, with_preset
+from velodrome.envs.terms import terms_of
 
 RewardName = Literal["log_return", "return", "differential_sharpe", "drawdown"]
 
@@ -15,41 +17,41 @@ RewardName = Literal["log_return", "return", "differential_sharpe", "drawdown"]
 class TradingConfig(EpisodeConfig):
     """One instrument, one account, one decision per execution bar."""
 
-    # Numeric parameters: each may be a range (low, high), drawn anew for every episode in this order.
-    initial_cash: Number = number(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
-    fee: Number = number(0.0, 0.0, 0.5, "fee on every traded notional", unit="fraction of notional")
-    half_spread: Number = number(0.0, 0.0, 0.5, "half of the bid-ask spread, always paid", unit="fraction of price")
-    slippage: Number = number(0.0, 0.0, 0.5, "slippage, times a uniform draw per step", unit="fraction of price")
-    slippage_atr: Number = number(0.0, 0.0, 10.0, "slippage as a multiple of the 14-bar ATR", unit="ATRs")
-    funding: Number = number(0.0, -0.1, 0.1, "holding cost of a position", unit="fraction of notional per bar")
-    leverage: Number = number(1.0, 1.0, 125.0, "notional that one unit of margin carries", unit="times margin")
-    maintenance_margin: Number = number(
+    # Numeric parameters. Each may be a range (low, high); episodes draw from ranges in this order.
+    initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
+    fee: Ranged = ranged(0.0, 0.0, 0.5, "fee on every traded notional", unit="fraction of notional")
+    half_spread: Ranged = ranged(0.0, 0.0, 0.5, "half of the bid-ask spread, always paid", unit="fraction of price")
+    slippage: Ranged = ranged(0.0, 0.0, 0.5, "slippage, times a uniform draw per step", unit="fraction of price")
+    slippage_atr: Ranged = ranged(0.0, 0.0, 10.0, "slippage as a multiple of the 14-bar ATR", unit="ATRs")
+    funding: Ranged = ranged(0.0, -0.1, 0.1, "holding cost of a position", unit="fraction of notional per bar")
+    leverage: Ranged = ranged(1.0, 1.0, 125.0, "notional that one unit of margin carries", unit="times margin")
+    maintenance_margin: Ranged = ranged(
         0.004, 0.0, 0.5, "margin at which a position is liquidated", unit="fraction of entry notional"
     )
-    bankrupt_at: Number = number(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial equity")
-    rebalance_band: Number = number(
+    bankrupt_at: Ranged = ranged(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial equity")
+    rebalance_band: Ranged = ranged(
         0.02, 0.0, 1.0, "a resize smaller than this is not made", unit="fraction of target units"
     )
-    min_trade: Number = number(1.0, 0.0, 1e12, "a resize smaller than this is not made", unit="currency")
-    position_fraction: Number = number(1.0, 1e-9, 1.0, "size of a fractional bracket entry", unit="fraction of cash")
-    quantity_per_trade: Number = number(
+    min_trade: Ranged = ranged(1.0, 0.0, 1e12, "a resize smaller than this is not made", unit="currency")
+    position_fraction: Ranged = ranged(1.0, 1e-9, 1.0, "size of a fractional bracket entry", unit="fraction of cash")
+    quantity_per_trade: Ranged = ranged(
         0.001, 1e-12, 1e15, "size of a notional or quantity bracket entry", unit="currency or units"
     )
-    cooldown: Number = number(0, 0, 1e6, "decisions after a fill in which no order is taken", unit="bars", whole=True)
-    turnover_cap: Number = number(
+    cooldown: Ranged = ranged(0, 0, 1e6, "decisions after a fill in which no order is taken", unit="bars", whole=True)
+    turnover_cap: Ranged = ranged(
         0.0, 0.0, 1e6, "turnover per session beyond which orders are refused; 0: no cap", unit="times equity"
     )
-    max_drawdown: Number = number(
+    max_drawdown: Ranged = ranged(
         0.0, 0.0, 1.0, "drawdown from the peak that ends the episode; 0: no limit", unit="fraction of peak equity"
     )
-    daily_drawdown: Number = number(
+    daily_drawdown: Ranged = ranged(
         0.0, 0.0, 1.0, "loss within a session that ends the episode; 0: no limit", unit="fraction of equity"
     )
-    turnover_penalty: Number = number(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
-    drawdown_penalty: Number = number(
+    turnover_penalty: Ranged = ranged(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
+    drawdown_penalty: Ranged = ranged(
         1.0, 0.0, 1e3, "reward 'drawdown': weight of an increase in drawdown", unit="reward"
     )
-    sharpe_decay: Number = number(
+    sharpe_decay: Ranged = ranged(
         0.01, 1e-6, 1.0, "reward 'differential_sharpe': decay of its moving averages", unit="per bar"
     )
 
@@ -128,6 +130,10 @@ class TradingConfig(EpisodeConfig):
         return self.action == "levels" if self.hold_on_same_action is None else self.hold_on_same_action
 
 
+# The parameters as an episode has them, and what follows from them: `margin` is 1 / leverage; `sizing` is the notional
+# that one unit of equity buys with margin and fee paid, 1 / (margin + fee).
+Terms, episode_terms = terms_of(__name__, TradingConfig, derived=("margin", "sizing"))
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # TorchTrade 0.1.0: close fills, levels held while unchanged, six account values.
     "torchtrade": {
@@ -145,9 +151,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "daily_drawdown": 0.02,
     },
 }
-
-# Features that the intraday preset is meant to see; pass them to build_market.
-INTRADAY_FEATURES = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
 
 
 def trading_config(preset: str | None = None, **values: Any) -> TradingConfig:

@@ -10,48 +10,43 @@ import gymnasium
 import numpy as np
 
 from velodrome.envs.contract import World
-from velodrome.envs.market.episodes import (
-    RESET_OPTIONS,
-    STARTS,
-    check_reset_options,
-    check_that_an_episode_fits,
-    shortest_truncation,
-)
-from velodrome.envs.parameters import low_ends, number_ranges
-from velodrome.envs.trading import account
-from velodrome.envs.trading import rule as trading
+from velodrome.envs.market.episodes import STARTS, world_of_episodes
+from velodrome.envs.terms import draws_terms, fixed_terms, range_table
+from velodrome.envs.trading import codes, state
+from velodrome.envs.trading.account import RewardAccount
 from velodrome.envs.trading.config import TradingConfig, trading_config
+from velodrome.envs.trading.rule import RULE
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.market import Market
 
-ACTION_KINDS = {"levels": trading.LEVELS, "continuous": trading.CONTINUOUS, "brackets": trading.BRACKETS}
-TRADE_MODES = {"fractional": account.FRACTIONAL, "notional": account.NOTIONAL, "quantity": account.QUANTITY}
+ACTION_KINDS = {"levels": codes.LEVELS, "continuous": codes.CONTINUOUS, "brackets": codes.BRACKETS}
+TRADE_MODES = {"fractional": codes.FRACTIONAL, "notional": codes.NOTIONAL, "quantity": codes.QUANTITY}
 REWARDS = {
-    "log_return": trading.LOG_RETURN,
-    "return": trading.RETURN,
-    "differential_sharpe": trading.DIFFERENTIAL_SHARPE,
-    "drawdown": trading.DRAWDOWN,
+    "log_return": codes.LOG_RETURN,
+    "return": codes.RETURN,
+    "differential_sharpe": codes.DIFFERENTIAL_SHARPE,
+    "drawdown": codes.DRAWDOWN,
 }
 
 
 # What a user's reward is tried on before it is compiled with the rule.
-EXAMPLE_ACCOUNT = trading.RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
+EXAMPLE_ACCOUNT = RewardAccount(10_000.0, 10_000.0, 0.0, 0.0, 100.0, 10_000.0, 10_000.0, 0.0, 0.0)
 
 
 def bracket_actions(config: TradingConfig) -> list[tuple[float, float, float]]:
     """Return (side, stop distance, target distance) of every bracket action, in order."""
-    actions = [(account.HOLD, 0.0, 0.0)] if config.include_hold else []
-    actions += [(account.CLOSE, 0.0, 0.0)] if config.include_close else []
+    actions = [(codes.HOLD, 0.0, 0.0)] if config.include_hold else []
+    actions += [(codes.CLOSE, 0.0, 0.0)] if config.include_close else []
     for side in (1.0, -1.0) if config.allow_short else (1.0,):
         actions += [(side, stop, target) for stop, target in product(config.stop_loss, config.take_profit)]
     return actions
 
 
 def action_names(config: TradingConfig) -> tuple[str, ...]:
-    """Return a name for people of every discrete action."""
+    """Return a readable name for every discrete action."""
     if config.action == "levels":
         return tuple(f"{level:+g}" if level else "flat" for level in config.levels)
-    named = {account.HOLD: "hold", account.CLOSE: "close"}
+    named = {codes.HOLD: "hold", codes.CLOSE: "close"}
     return tuple(
         named.get(side) or f"{'long' if side > 0 else 'short'} stop {stop:g} target {target:g}"
         for side, stop, target in bracket_actions(config)
@@ -60,14 +55,12 @@ def action_names(config: TradingConfig) -> tuple[str, ...]:
 
 def trading_params(config: TradingConfig) -> Any:
     """Return the scalars that the rule receives."""
-    low, high, _ = number_ranges(config)
-    numbers = low_ends(config)
-    margin = 1.0 / numbers["leverage"]
-    observed = observed_values(config)
-    return trading.Params(
-        **numbers,
+    fixed = fixed_terms(config)
+    margin = 1.0 / fixed["leverage"]
+    return state.Params(
+        **fixed,
         action=ACTION_KINDS[config.action],
-        reward=trading.CUSTOM if callable(config.reward) else REWARDS[config.reward],
+        reward=codes.CUSTOM if callable(config.reward) else REWARDS[config.reward],
         trade_mode=TRADE_MODES[config.trade_mode],
         start=STARTS[config.start],
         fill_at_close=config.fill == "close",
@@ -77,27 +70,26 @@ def trading_params(config: TradingConfig) -> Any:
         flat_at_session_end=config.flat_at_session_end,
         perpetual_funding=config.funding_side == "perpetual",
         funding_from_data=config.funding_column is not None,
-        randomised=bool((high > low).any()),
-        observed=len(observed),
+        randomised=draws_terms(config),
+        observed=len(observed_values(config)),
         episode_length_low=config.episode_lengths[0],
         episode_length_high=config.episode_lengths[1],
         margin=margin,
-        sizing=1.0 / (margin + numbers["fee"]),
+        sizing=1.0 / (margin + fixed["fee"]),
     )
 
 
 def observed_values(config: TradingConfig) -> tuple[str, ...]:
     """Return the names of the account vector's values."""
     if config.account_values == "torchtrade":
-        return trading.TORCHTRADE_VALUES
-    return trading.BRACKET_VALUES if config.action == "brackets" else trading.ACCOUNT_VALUES
+        return state.TORCHTRADE_VALUES
+    return state.BRACKET_VALUES if config.action == "brackets" else state.ACCOUNT_VALUES
 
 
-def trading_tables(market: Market, config: TradingConfig) -> trading.Tables:
+def trading_tables(market: Market, config: TradingConfig) -> state.Tables:
     """Return the read-only arrays that the rule reads."""
     brackets = np.array(bracket_actions(config), np.float64).reshape(-1, 3)
-    low, high, whole = number_ranges(config)
-    return trading.Tables(
+    return state.Tables(
         ohlc=market.ohlc,
         atr=market.atr,
         funding=_funding(market, config),
@@ -108,9 +100,7 @@ def trading_tables(market: Market, config: TradingConfig) -> trading.Tables:
         side=np.ascontiguousarray(brackets[:, 0]),
         stop=np.ascontiguousarray(brackets[:, 1]),
         target=np.ascontiguousarray(brackets[:, 2]),
-        number_low=low,
-        number_high=high,
-        number_whole=whole,
+        ranges=range_table(config),
     )
 
 
@@ -140,30 +130,24 @@ def trading_world(
     config = trading_config(preset, **values)
     if split is not None:
         market = market.split(split)
-    check_that_an_episode_fits(market, config)
     discrete = len(config.levels) if config.action == "levels" else len(bracket_actions(config))
     continuous = config.action == "continuous"
     params = trading_params(config)
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
         name="trading",
-        rule=trading.RULE,
-        state_type=trading.State,
+        rule=RULE,
+        state_type=state.State,
         params=params,
         tables=trading_tables(market, config),
         action_space=(
             gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else gymnasium.spaces.Discrete(discrete)
         ),
         observed=observed_values(config),
-        statistics=trading.STATISTICS,
-        windows=market.windows,
-        window_names=market.window_names,
-        cursors=tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
-        shortest_truncation=shortest_truncation(config),
+        statistics=state.STATISTICS,
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
-        reset_options=RESET_OPTIONS,
-        check_options=lambda options: check_reset_options(options, market),
+        **world_of_episodes(market, config),
         describe_state=lambda columns: describe_account(columns, market),
         action_names=() if continuous else action_names(config),
     )
@@ -175,5 +159,5 @@ def describe_account(columns: Mapping[str, Any], market: Market) -> str:
     when = np.datetime64(int(market.time[cursor]), "ns").astype("datetime64[s]")
     return (
         f"{when} close {market.ohlc[cursor, 3]:g} equity {columns['equity']:.2f} cash {columns['cash']:.2f} "
-        f"units {columns['units']:g} entry {columns['entry']:g} last order {account.CODE_NAMES[columns['order_code']]}"
+        f"units {columns['units']:g} entry {columns['entry']:g} last order {codes.CODE_NAMES[columns['order_code']]}"
     )

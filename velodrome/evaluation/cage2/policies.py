@@ -1,4 +1,4 @@
-"""Simple policies of CAGE-2's Blue, to be beaten: sleep, random, and two that react to what the observation shows.
+"""Simple policies for CAGE-2's Blue to beat: sleep, random, and two that react to what the observation shows.
 
 They choose among all 145 actions and read the 52 bits of the observation, four for each host.
 """
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
+from velodrome.evaluation.baselines import ConstantPolicy, Memoryless, RandomPolicy
 from velodrome.evaluation.play import Policy
 
 HOSTS, BITS = 13, 4
-USER0 = 8  # Red's foothold, of which it cannot be thrown out
+USER0 = 8  # Red's foothold, from which it cannot be driven out
 SLEEP, ANALYSE, REMOVE, RESTORE = 0, 2, 15, 132  # first action of each kind; the host's number is added
 ACTIONS = 145
 
@@ -34,26 +34,20 @@ def first_compromised(bits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArr
     return np.argmax(shown, axis=1), np.any(shown, axis=1)
 
 
-class ReactRestore:
+class ReactRestore(Memoryless):
     """Restores the first host that is shown as compromised."""
-
-    def begin(self, num_envs: int) -> None:
-        """Do nothing: there is no memory."""
 
     def act(self, observation: Any) -> NDArray:
         """Return an action for every environment."""
         host, found = first_compromised(flat_bits(observation))
         return np.where(found, RESTORE + host, SLEEP)
 
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Do nothing: there is no memory."""
-
 
 class ReactRemove:
     """Removes Red from the first host shown with a user session; restores, or looks again, where more is shown."""
 
     def begin(self, num_envs: int) -> None:
-        """Start counting the steps of so many environments."""
+        """Start counting the steps of every environment."""
         self.step = np.zeros(num_envs, np.int64)
 
     def act(self, observation: Any) -> NDArray:
@@ -69,7 +63,7 @@ class ReactRemove:
         return np.where(found, action, SLEEP)
 
     def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Count the steps of these environments anew."""
+        """Start counting again in these environments."""
         self.step[ended] = 0
 
 

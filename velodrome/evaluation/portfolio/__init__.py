@@ -1,1 +1,3 @@
-"""How a policy on a basket is evaluated."""
+"""How a policy on a basket is evaluated, in one account. Read `recording` (what each step traded), `account` (what each
+instrument gained and cost), `baselines` and `trades`, then `evaluator`, which puts them together.
+"""

@@ -1,8 +1,8 @@
-"""Portfolios without a thought: equal weights held or rebalanced, the best instrument in hindsight, cash, random.
+"""Baselines of a portfolio: equal weights held or rebalanced, the best instrument in hindsight, cash, random.
 
 They play in worlds of their own with the agent's costs and limits. What is held is bought with orders, because target
-weights trade in every bar; what is rebalanced has signed weights, because a softmax never reaches 0 or 1. Trailing
-stops and the decay of positions, which would sell what is to be held, are off.
+weights trade in every bar. What is rebalanced has signed weights, because a softmax never reaches 0 or 1. Trailing
+stops and the decay of positions are off: they would sell what is to be held.
 """
 
 from __future__ import annotations
@@ -20,25 +20,29 @@ from velodrome.evaluation.baselines import (
     CASH,
     EQUAL_HELD,
     EQUAL_REBALANCED,
-    RANDOM,
     Baseline,
     ConstantPolicy,
-    RandomPolicy,
+    Memoryless,
+    random_baseline,
 )
-from velodrome.evaluation.portfolio.play import quotes
+from velodrome.evaluation.portfolio.account import quotes
 from velodrome.tables.basket import Basket
 
 FIRST_WEIGHT = 1  # place of the first weight among the account's values
 OWN_WORLD: Mapping[str, Any] = {
-    "allow_short": False, "trailing_stop": 0.0, "max_holding": 0, "reference": "market", "single_precision": False,
+    "allow_short": False,
+    "trailing_stop": 0.0,
+    "max_holding": 0,
+    "reference": "market",
+    "single_precision": False,
     "account_values": "shares",
-}  # fmt: skip
+}
 BY_ORDERS: Mapping[str, Any] = {"action": "orders", "order_scale": 1.0, "action_limit": 1.0, "buy_safety": 1.0}
 BY_WEIGHTS: Mapping[str, Any] = {"action": "weights", "weighting": "signed"}
 
 
 class BuyAndHold:
-    """Orders the same money's worth of some instruments until each is bought, and keeps them."""
+    """Orders some instruments, each for its share of the money, until they are bought, and keeps them."""
 
     def __init__(self, shares: NDArray[np.float64]) -> None:
         """Make a policy; shares [K] are parts of the initial cash."""
@@ -46,7 +50,7 @@ class BuyAndHold:
         self._bought = np.zeros((0, len(shares)), bool)
 
     def begin(self, num_envs: int) -> None:
-        """Start with nothing bought in so many environments."""
+        """Start with nothing bought."""
         self._bought = np.zeros((num_envs, len(self.shares)), bool)
 
     def act(self, observation: Any) -> NDArray:
@@ -60,20 +64,17 @@ class BuyAndHold:
         self._bought[ended] = False
 
 
-class EqualWeights:
+class EqualWeights(Memoryless):
     """Asks for the same weight of every instrument that has a price and can be had, in every bar."""
 
     def __init__(self, basket: Basket, buyable: NDArray[np.bool_], room: float, gross: float) -> None:
         """Make a policy.
 
-        buyable: [K] whether an order can fill at all. room: the sum of weights that is asked for. gross: the sum for
-        which an action of 1 stands.
+        buyable: [K] whether an order can fill at all. room: the sum of weights to ask for. gross: the sum of weights
+        that an action of 1 stands for.
         """
         self.listed = (basket.close > 0.0) & buyable
         self.room, self.gross = room, gross
-
-    def begin(self, num_envs: int) -> None:
-        """Do nothing: there is no memory."""
 
     def act(self, observation: Any) -> NDArray:
         """Return the actions of every environment."""
@@ -81,11 +82,8 @@ class EqualWeights:
         count = np.maximum(listed.sum(axis=1, keepdims=True), 1)
         return np.minimum(self.room * listed / count / self.gross, 1.0).astype(np.float32)
 
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Do nothing: there is no memory."""
 
-
-def portfolio_baselines(
+def baselines(
     config: PortfolioConfig, basket: Basket, split: str, space: gymnasium.Space, seed: int = 0
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a split of a basket, each with the world that it plays in."""
@@ -102,25 +100,23 @@ def portfolio_baselines(
     forced = ", without trailing stops and decay" if config.trailing_stop or config.max_holding else ""
     nothing = np.zeros(len(part.symbols))
     single = np.where(np.arange(len(part.symbols)) == best, 1.0, 0.0)
-    _, gross = _ends(config.max_gross)
+    equal = listed / max(int(listed.sum()), 1)
+    equal_weights = EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[1])
+    notes = {
+        EQUAL_HELD: f"the same money's worth{of_all}, bought at the start by orders and held{forced}; same costs and "
+        "limits",
+        EQUAL_REBALANCED: f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and "
+        "limits",
+        BEST_SINGLE: f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew "
+        "before",
+    }
     return (
-        Baseline(
-            EQUAL_HELD, BuyAndHold(_shares(config, listed / max(int(listed.sum()), 1))),
-            f"the same money's worth{of_all}, bought at the start by orders and held{forced}; same costs and limits",
-            orders,
-        ),
-        Baseline(
-            EQUAL_REBALANCED, EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], gross),
-            f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and limits", weights,
-        ),
-        Baseline(
-            BEST_SINGLE, BuyAndHold(_shares(config, single)),
-            f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew before",
-            orders,
-        ),
+        Baseline(EQUAL_HELD, BuyAndHold(_shares(config, equal)), notes[EQUAL_HELD], orders),
+        Baseline(EQUAL_REBALANCED, equal_weights, notes[EQUAL_REBALANCED], weights),
+        Baseline(BEST_SINGLE, BuyAndHold(_shares(config, single)), notes[BEST_SINGLE], orders),
         Baseline(CASH, ConstantPolicy(nothing.astype(np.float32)), "no order, ever", orders),
-        Baseline(RANDOM, RandomPolicy(space, seed), "uniform over all actions"),
-    )  # fmt: skip
+        random_baseline(space, seed),
+    )
 
 
 def best_single(part: Basket, config: PortfolioConfig) -> int:

@@ -1,4 +1,4 @@
-"""The portfolio, as an evaluation plays it: one account for all instruments of a basket."""
+"""How a portfolio is evaluated: one account for all instruments of a basket, and what each of them contributed."""
 
 from __future__ import annotations
 
@@ -8,111 +8,122 @@ from typing import Any
 import gymnasium
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.evaluation.baselines import Baseline
-from velodrome.evaluation.evaluator import Actions, Played, Progress, binned, counted, times
-from velodrome.evaluation.measures import Curve, trade_figures
-from velodrome.evaluation.play import Policy
-from velodrome.evaluation.portfolio.baselines import portfolio_baselines
-from velodrome.evaluation.portfolio.play import (
-    PortfolioBacktest,
+from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions, draws_anything, times
+from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
+from velodrome.evaluation.portfolio.account import (
+    PortfolioTrack,
+    account_of,
     contributions,
-    curve,
-    draws_anything,
     owed_share,
-    portfolio_backtest,
+    per_bar,
+    quotes,
     seeds_in_detail,
 )
-from velodrome.evaluation.portfolio.trades import portfolio_round_trips
+from velodrome.evaluation.portfolio.baselines import baselines
+from velodrome.evaluation.portfolio.recording import NOTED, recording_world
+from velodrome.evaluation.portfolio.trades import round_trips
+from velodrome.evaluation.trades import trade_figures
 from velodrome.tables.basket import Basket
 
+# Of the account; then those that `recording` adds, running sums of the distance of fills from the quote and of their
+# number; then units, by instrument.
+RECORDED = (
+    *("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover"),
+    *("spread_sum", "fills"),
+    "units",
+)
 CHOICES = ("sell", "hold", "buy")  # of a discrete action
 
 
-class PortfolioGame:
-    """The portfolio environment on a split of a basket."""
+class PortfolioEvaluator(Evaluator):
+    """Evaluates the portfolio environment on a split of a basket."""
 
-    name = "portfolio"
+    market: Basket
+    part: Basket
     of_first_seed = "trades and win rate"
     in_detail = "trades, win rate, actions and contributions"
 
-    def __init__(self, basket: Basket, split: str, params: Mapping[str, Any]) -> None:
-        self.basket, self.split, self.params = basket, split, params
+    def __init__(self, entry: EnvEntry, market: Basket, split: str, params: Mapping[str, Any]) -> None:
+        super().__init__(entry, market, split, params)
         self.config = config = portfolio_config(**params)
         self.draws = draws_anything(config)
         self.costs = any((config.buy_fee, config.sell_fee, config.fee_tiers, config.half_spread, config.slippage))
 
-    def play(
-        self, name: str, policy: Policy, seeds: Sequence[int], traded: int, progress: Progress | None,
-        params: Mapping[str, Any] | None = None,
-    ) -> Played:  # fmt: skip
-        """Play a policy and list its trades: of fewer seeds where so many would fill the memory."""
-        traded = min(traded, seeds_in_detail(self.basket, self.split))
-        values = self.params if params is None else params
-        played = portfolio_backtest(policy, self.basket, self.split, values, seeds, progress, traded)
-        trades = portfolio_round_trips(played)
-        figures = trade_figures(trades, traded, float(played.equity[0, :traded].mean()))
-        # Known bar by bar, of every seed.
-        figures.pop("spread_and_slippage")
-        figures["orders"] = float(played.fills.mean())
-        early = int((played.bars < len(played.rewards)).sum())
-        return Played(name, played, curve(played), trades, traded, len(seeds), figures, len(seeds), early)
+    def backtest(
+        self, policy: Policy, seeds: Sequence[int], detailed: int, progress: Progress = None, params: Params = None
+    ) -> Backtest:
+        """Play a policy over the split; fewer seeds are known in detail where more would fill the memory."""
+        world = self.world(params)
+        wanted = Recording(RECORDED, NOTED, min(detailed, seeds_in_detail(self.part)))
+        recording = recording_world(world, len(self.part.symbols))
+        (track,) = play_split(policy, recording, self.part, seeds, wanted, progress)
+        quote = quotes(self.part, self.config)[track.first_row : track.first_row + len(track.rewards)]
+        account = PortfolioTrack(
+            **vars(track), symbols=self.part.symbols, quote=quote, fills_at_close=self.config.fill == "close"
+        )
+        return Backtest((account,), tuple(int(seed) for seed in seeds), world)
 
-    def curve(self, policy: Policy, seeds: Sequence[int]) -> Curve:
-        """Play a policy for its curve alone."""
-        return curve(portfolio_backtest(policy, self.basket, self.split, self.params, seeds, detailed=0))
+    def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
+        """Return the trades and what they amount to."""
+        account, found = account_of(played), round_trips(played)
+        figures = trade_figures(found, traded, float(account.equity[0, :traded].mean()))
+        # Measured bar by bar, for every seed.
+        figures.pop("spread_and_slippage")
+        return found, {**figures, "orders": float(account.columns["fills"][-1].mean())}
+
+    def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
+        """Return what is measured in each bar, [T, S], by name of a metric."""
+        assert isinstance(track, PortfolioTrack)
+        return per_bar(track)
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
-        """Return the policies to be beaten."""
-        return portfolio_baselines(self.config, self.basket, self.split, agent.content.world.action_space, seed)
+        """Return the policies to beat."""
+        return baselines(self.config, self.market, self.split, agent.backtest.world.action_space, seed)
 
-    def actions(self, agent: Played) -> Actions:
-        """Return the share of each action in all bars played, over all instruments."""
-        played: PortfolioBacktest = agent.content
-        taken = played.actions[played.played[:, : played.detailed]]
-        if self.config.action == "discrete":
-            return counted(taken, CHOICES)
-        space = played.world.action_space
-        assert isinstance(space, gymnasium.spaces.Box)
-        return binned(taken, float(space.low.min()), float(space.high.max()))
+    def action_names(self, space: gymnasium.Space) -> Sequence[str]:
+        """Return a name for people of every discrete action; none for continuous ones."""
+        return CHOICES if self.config.action == "discrete" else ()
 
     def bars(self, agent: Played) -> pl.DataFrame:
-        """Return what the agent did bar by bar under the first seed; the first bar has no decision."""
-        played: PortfolioBacktest = agent.content
-        frames = []
-        on = played.played[:, 0]
-        weights = played.weights[:, :, 0]
-        flows = played.flows
-        start = float(played.equity[0, 0])
-        asked = played.actions[:, 0]  # [T, A]
-        account = {"equity": played.equity[:, 0], "cash": played.cash[:, 0], "reward": np.r_[0.0, played.rewards[:, 0]]}
-        if asked.shape[1] > len(played.symbols):
-            account["cash_action"] = np.r_[np.nan, np.where(on, asked[:, -1].astype(np.float64), np.nan)]
-        for k, symbol in enumerate(played.symbols):
-            numbers = np.where(on, asked[:, k].astype(np.float64), np.nan)
-            action: Any = np.r_[np.nan, numbers]
-            if self.config.action == "discrete":
-                action = [None, *(CHOICES[int(a)] if alive else None for a, alive in zip(asked[:, k], on, strict=True))]
-            frames.append(
-                pl.DataFrame(
-                    {
-                        "symbol": [symbol] * len(played.time),
-                        "time": times(played.time),
-                        "price": played.close[:, k],
-                        "units": played.units[:, k, 0],
-                        "weight": weights[:, k],
-                        "action": action,
-                        "turnover": np.r_[0.0, played.turnovers[:, k, 0]],
-                        "contribution": np.r_[0.0, flows.net[:, k, 0] / start],
-                        "fees": np.r_[0.0, flows.fees[:, k, 0]],
-                        "funding": np.r_[0.0, flows.funding[:, k, 0]],
-                        **account,
-                    }
-                )
+        """Return every instrument bar by bar under the first seed; the first bar has no decision."""
+        account = account_of(agent.backtest)
+        on, asked = account.played[:, 0], account.actions[:, 0]  # [T], [T, A]
+        weights, flows, start = account.weights[:, :, 0], account.flows, float(account.equity[0, 0])
+        of_all = {"equity": account.equity[:, 0], "cash": account.cash[:, 0], "reward": _after(account.rewards[:, 0])}
+        if asked.shape[1] > len(account.symbols):
+            of_all["cash_action"] = np.r_[np.nan, np.where(on, asked[:, -1].astype(np.float64), np.nan)]
+        names = self.action_names(agent.backtest.world.action_space)
+        frames = [
+            pl.DataFrame(
+                {
+                    "symbol": [symbol] * len(account.time),
+                    "time": times(account.time),
+                    "price": account.price[:, k],
+                    "units": account.units[:, k, 0],
+                    "weight": weights[:, k],
+                    "action": decisions(account, names, k),
+                    "turnover": _after(account.turnovers[:, k, 0]),
+                    "contribution": _after(flows.net[:, k, 0] / start),
+                    "fees": _after(flows.fees[:, k, 0]),
+                    "funding": _after(flows.funding[:, k, 0]),
+                    **of_all,
+                }
             )
+            for k, symbol in enumerate(account.symbols)
+        ]
         return pl.concat(frames).with_columns(pl.col(pl.Float64).fill_nan(None))
 
     def information(self, agent: Played) -> dict[str, Any]:
         """Return what each instrument contributed, and what was owed beyond the whole account."""
-        return {"contributions": contributions(agent.content), "owed": owed_share(agent.content)}
+        account = account_of(agent.backtest)
+        return {"contributions": contributions(account), "owed": owed_share(account)}
+
+
+def _after(changes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what each bar brought, [T + 1]: nothing before the first decision."""
+    return np.r_[0.0, changes]

@@ -1,7 +1,7 @@
 """A portfolio world that also notes what each step traded, by instrument and side: the same rule, three names replaced.
 
-Within a step an instrument may be sold by its stop and bought again by an order, so that the change of its units does
-not tell what was traded. `trade`, `is_stopped` and `decays` of the rule are called as ever, and write down more.
+Within a step an instrument may be sold by its stop and bought again by an order, so the change of its units does not
+tell what was traded. `trade`, `is_stopped` and `decays` of the rule are called as always, and record more.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import Column, Float64, World
-from velodrome.envs.portfolio.orders import Book, Terms
 from velodrome.envs.portfolio.orders import decays as decays_in_the_rule
 from velodrome.envs.portfolio.orders import is_stopped as is_stopped_in_the_rule
 from velodrome.envs.portfolio.orders import trade as trade_of_the_rule
+from velodrome.envs.portfolio.state import Book, Costs
 
 BY_ORDER, BY_STOP, BY_DECAY = 0, 1, 2  # what sold a position, in `forced`
 
-# Columns of several rows, [K, lanes], each about the last step; who reads them empties them.
+# Columns of several rows, [K, lanes], each about the last step; the reader empties them.
 NOTED = ("bought", "sold", "buy_fees", "sell_fees", "spread", "forced")
 
 
-def noted_trade(i: int, k: int, change: float, quote: float, terms: Terms, book: Book, state: Any, params: Any) -> Book:
+def noted_trade(i: int, k: int, change: float, quote: float, costs: Costs, book: Book, state: Any, params: Any) -> Book:
     """Trade as the rule does, and note units, fees and the distance of the fill from the quote."""
     size = abs(change)
-    distance = size * quote * terms.cost
+    distance = size * quote * costs.cost
     if change > 0.0:
         state.bought[k, i] += size
-        state.buy_fees[k, i] += size * quote * (1.0 + terms.cost) * terms.buy_fee
+        state.buy_fees[k, i] += size * quote * (1.0 + costs.cost) * costs.buy_fee
     else:
         state.sold[k, i] += size
-        state.sell_fees[k, i] += size * quote * (1.0 - terms.cost) * terms.sell_fee
+        state.sell_fees[k, i] += size * quote * (1.0 - costs.cost) * costs.sell_fee
     state.spread[k, i] += distance
     state.spread_sum[i] += distance
     state.fills[i] += 1.0
-    return trade_of_the_rule(i, k, change, quote, terms, book, state, params)
+    return trade_of_the_rule(i, k, change, quote, costs, book, state, params)
 
 
 def noted_stop(i: int, k: int, quote: float, distance: float, state: Any) -> bool:
@@ -50,7 +50,7 @@ def noted_stop(i: int, k: int, quote: float, distance: float, state: Any) -> boo
 
 
 def noted_decay(i: int, k: int, longest: float, state: Any) -> bool:
-    """Find as the rule does what was held for too long, and note it."""
+    """Find what was held for too long, as the rule does, and note it."""
     due = decays_in_the_rule(i, k, longest, state)
     if due:
         state.forced[k, i] = BY_DECAY

@@ -1,1 +1,3 @@
-"""How a policy on single instruments is evaluated."""
+"""How a policy on single instruments is evaluated, in an account for each. Read `baselines` and `trades`, then
+`evaluator`, which puts them together.
+"""

@@ -1,1 +1,3 @@
-"""The same update, faster: by autograd, by compiled loops on the CPU, by kernels on the GPU."""
+"""The same update of PPO by three engines. Read `formulas`, the arithmetic that two of them share; `graphs`, how a
+function becomes a CUDA graph; `autograd`, the plain one, which checks the others; `cpu` and `gpu`; `choice`, which says
+which of them serves."""

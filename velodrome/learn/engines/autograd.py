@@ -1,27 +1,21 @@
-"""How a policy acts and learns: by autograd on any device, or by compiled loops on CPUs (`fused`)."""
+"""How a policy acts and learns in plain torch, on any device. The other engines do the same, faster."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from velodrome.errors import ConfigError
-from velodrome.learn.config import NetworkConfig, PPOConfig
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.networks.layers import worth_encoding
 from velodrome.learn.optimiser import Optimiser
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
 
 ADAM_EPSILON = 1e-5
-# Encoding all bars must save at least this part of the samples' encodings to be worth the look-ups.
-WORTH_ENCODING = 0.7
-MOST_ENCODED = 2**28  # floats of all bars' encodings, 1 GiB: more are not kept unless per_bar = always
-
-logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
@@ -37,15 +31,27 @@ class Batch(NamedTuple):
 Loss = Callable[..., tuple[Tensor, Tensor]]
 
 
+class Task(NamedTuple):
+    """What an engine is to improve, and by which loss."""
+
+    policy: ActorCritic
+    bank: WindowBank | None
+    config: PPOConfig
+    activation: str
+    loss: Loss
+
+
 class AutogradEngine:
-    """Plain torch: any network, any device."""
+    """Plain torch: any network, any device. Other engines have the same methods.
+
+    Calls of one rollout follow one another; `learn` comes between rollouts.
+    """
 
     name = "autograd"
 
-    def __init__(
-        self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, loss: Loss
-    ) -> None:
-        self.policy, self.bank, self.config = policy, bank, config
+    def __init__(self, task: Task, rollout: Rollout) -> None:
+        policy, config, loss = task.policy, task.config, task.loss
+        self.policy, self.bank, self.config = policy, task.bank, config
         self.device = rollout.values.device
         self.optimiser = Optimiser(policy, config, epsilon=ADAM_EPSILON)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
@@ -55,18 +61,10 @@ class AutogradEngine:
     def attach(self, rollout: Rollout) -> None:
         """Work on this rollout from now on; what was learnt stays."""
         self.rollout = rollout
-        self.encode_once = self._worth_encoding(rollout.samples)
-        self.encode_minibatches = self._worth_encoding(rollout.samples // self.config.minibatches)
+        samples, market = rollout.samples, (self.policy, self.bank, self.config.per_bar)
+        self.encode_once = worth_encoding(*market, samples)
+        self.encode_minibatches = worth_encoding(*market, samples // self.config.minibatches)
         self.encoding: Encoding | None = None
-
-    def _worth_encoding(self, samples: int) -> bool:
-        """Decide whether to compute the market's part once per bar rather than once per sample."""
-        if self.bank is None or not self.policy.can_encode_bars or self.config.per_bar == "never":
-            return False
-        if self.config.per_bar == "always":
-            return True
-        bars = len(self.bank.bars)
-        return bars < WORTH_ENCODING * samples and bars * self.policy.encoded_width <= MOST_ENCODED
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"
@@ -119,9 +117,8 @@ class AutogradEngine:
             return self.forward(rollout.observations().select(rows), bank, encoding)
         cursor = None if rollout.cursor is None else rollout.cursor[:, rows].flatten()
         observation = Observation(rollout.values[:, rows].flatten(0, 1), cursor)
-        return self.policy.sequence(
-            observation, bank, encoding, rollout.first_memory[rows], rollout.starts[:, rows]
-        )  # fmt: skip
+        memory, starts = rollout.first_memory[rows], rollout.starts[:, rows]
+        return self.policy.sequence(observation, bank, encoding, memory, starts)
 
     def _batch(self, rows: Tensor) -> Batch:
         rollout = self.rollout
@@ -137,74 +134,3 @@ class AutogradEngine:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
         self.optimiser.load_state(tensors)
-
-
-class Engine(Protocol):
-    """How a policy acts and learns. Calls of one rollout follow one another; `learn` comes between rollouts."""
-
-    name: str
-
-    def attach(self, rollout: Rollout) -> None:
-        """Work on this rollout from now on, between updates; what was learnt stays."""
-
-    def set_learning_rate(self, rate: float) -> None:
-        """Set the step size of the next updates."""
-
-    def begin_rollout(self) -> None:
-        """Prepare for a rollout, during which the weights do not change."""
-
-    def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
-        """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
-
-    def value(self, observation: Observation, memory: Tensor) -> Tensor:
-        """Return values, [n]."""
-
-    def begin_update(self) -> None:
-        """Prepare for an update, given advantages and returns."""
-
-    def learn(self, rows: Tensor) -> Tensor:
-        """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the optimiser's state by name."""
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` returned."""
-
-
-def check_minibatches(policy: ActorCritic, num_envs: int, config: PPOConfig) -> None:
-    """Refuse a rollout of so many environments if it has less than one sample for each minibatch."""
-    count = num_envs if policy.recurrent else num_envs * config.rollout_length
-    if count < config.minibatches:
-        raise ConfigError(
-            f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
-            f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
-        )
-
-
-def make_engine(
-    policy: ActorCritic,
-    bank: WindowBank | None,
-    rollout: Rollout,
-    network: NetworkConfig,
-    config: PPOConfig,
-    loss: Loss,
-) -> Engine:
-    """Return the fastest engine that can serve; why a faster one cannot is logged."""
-    check_minibatches(policy, rollout.num_envs, config)
-    if config.engine == "autograd":
-        return AutogradEngine(policy, bank, rollout, config, loss)
-    if rollout.values.device.type == "cuda":
-        from velodrome.learn.engines.gpu import engine as cuda_engine
-
-        reason = cuda_engine.cannot_serve(policy, config, network.activation)
-        if reason is None:
-            return cuda_engine.CudaEngine(policy, bank, rollout, config, loss, network.activation)
-    else:
-        from velodrome.learn.engines.cpu import engine as fused_engine
-
-        reason = fused_engine.cannot_serve(policy, config, network.activation)
-        if reason is None:
-            return fused_engine.FusedEngine(policy, bank, rollout, config, network.activation)
-    logger.info("learning by autograd: %s", reason)
-    return AutogradEngine(policy, bank, rollout, config, loss)

@@ -1,1 +1,2 @@
-"""From observations to features: layers, trunks, one network for every instrument, Q-networks."""
+"""Networks from observations to features. Read `layers`, what they are made of; `instruments`, one network for every
+instrument; `trunks`, all the others; `q_network`, the values of actions on top of a trunk."""

@@ -1,9 +1,9 @@
 """One network for every instrument: the same weights look at each, and all see what is common to them.
 
-Each instrument's windows and its own values are encoded alike; the mean and the largest of all encodings, beside the
-values that belong to no instrument, are the context that every further layer and the heads see. Exchanging two
-instruments exchanges their outputs and leaves the value as it is, and there are as many parameters for 3 instruments as
-for 500 (after Zaheer et al., Deep Sets, 2017).
+The windows and values of each instrument go through the same first layer. The mean and the largest of all encodings,
+with the values that belong to no instrument, are the context that every further layer and the heads see. Swapping two
+instruments swaps their outputs and leaves the value as it is, and 3 instruments need as many parameters as 500 (after
+Zaheer et al., Deep Sets, 2017).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from velodrome.rollout.observation import Observation, ObservationShape, WindowB
 
 
 class InstrumentFeatures(NamedTuple):
-    """What is known about n observations of K instruments."""
+    """Features of n observations of K instruments."""
 
     each: Tensor  # [n, K, width]
     context: Tensor  # [n, context]
@@ -64,7 +64,7 @@ class InstrumentFirst(nn.Module):
 
 
 class ContextLinear(nn.Module):
-    """One linear layer over what is known of an instrument beside the context, for each instrument."""
+    """One linear layer over the features of an instrument and the context, the same for each instrument."""
 
     def __init__(self, own: int, context: int, width: int, gain: float | None = None) -> None:
         super().__init__()
@@ -123,9 +123,9 @@ class InstrumentTrunk(nn.Module):
         each = self.activation(joined)
         return InstrumentFeatures(each, torch.cat([each.mean(1), each.amax(1), shared.to(each.dtype)], 1))
 
-    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
-        """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
-        return encode_bars(self.first, bank, cursor)
+    def encode_bars(self, bank: WindowBank) -> BarEncoding:
+        """Encode every bar that a cursor can be at."""
+        return encode_bars(self.first, bank)
 
 
 class InstrumentHead(nn.Module):

@@ -1,4 +1,4 @@
-"""What networks are made of: layers as PPO starts well from, and first layers that can see each bar once.
+"""What networks are made of: layers that PPO starts well from, and first layers that can see each bar once.
 
 A first layer joins windows and values. Its `encode` sees the windows alone; `join` adds what depends on the
 environment. Encoding every bar once and picking rows by cursor is therefore exact, and cheaper wherever a batch has
@@ -8,8 +8,7 @@ more samples than the market has bars.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +18,10 @@ from velodrome.rollout.observation import Observation, WindowBank
 
 PIECE = 2**22  # floats of windows laid out at a time where nothing is learnt, 16 MB
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU,
-}  # fmt: skip
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU, "gelu": nn.GELU}
+# Encoding all bars must save at least this part of the samples' encodings to be worth the look-ups.
+WORTH_ENCODING = 0.7
+MOST_ENCODED = 2**28  # floats of all bars' encodings, 1 GiB: more are not kept unless per_bar = always
 
 
 def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
@@ -33,7 +33,7 @@ def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear
 
 
 class FirstLayer(Protocol):
-    """What looks at windows."""
+    """A layer that looks at windows."""
 
     def encode(self, windows: Tensor) -> Tensor:
         """Return the windows' part of the layer, [n, encoded width]."""
@@ -49,7 +49,7 @@ class BarEncoding(NamedTuple):
 def windows_part(
     first: FirstLayer, observation: Observation, bank: WindowBank | None, encoding: BarEncoding | None
 ) -> Tensor | None:
-    """Return what the first layer makes of the windows, looked up in an encoding if there is one."""
+    """Return the windows' part of the first layer, looked up in an encoding if there is one."""
     _, cursor, windows = observation
     if windows is not None:
         return first.encode(windows)
@@ -60,28 +60,27 @@ def windows_part(
     return first.encode(bank.gather(cursor))
 
 
-def encode_bars(first: FirstLayer, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
-    """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
-    if cursor is None:
-        return BarEncoding(encoded_table(first, bank, bank.bars), bank.position)
-    bars = torch.unique(cursor)
-    position = torch.zeros_like(bank.position)
-    position[bars.long()] = torch.arange(len(bars), device=bars.device)
-    return BarEncoding(encoded_table(first, bank, bars), position)
+def worth_encoding(network: Any, bank: WindowBank | None, per_bar: str, samples: int) -> bool:
+    """Decide whether to compute the market's part of a network once per bar rather than once per sample."""
+    if bank is None or not network.can_encode_bars or per_bar != "auto":
+        return bank is not None and network.can_encode_bars and per_bar == "always"
+    bars = len(bank.bars)
+    return bars < WORTH_ENCODING * samples and bars * network.encoded_width <= MOST_ENCODED
 
 
-def encoded_table(first: FirstLayer, bank: WindowBank, bars: Tensor) -> Tensor:
-    """Return the encodings of some bars; where no gradients are wanted, their windows are never all laid out."""
-    size = max(1, PIECE // max(1, bank.floats))
-    if torch.is_grad_enabled() or len(bars) <= size:
-        return first.encode(bank.gather(bars))
-    table: Tensor | None = None
+def encode_bars(first: FirstLayer, bank: WindowBank, table: Tensor | None = None) -> BarEncoding:
+    """Encode every bar that a cursor can be at, into `table` if there is one.
+
+    Where no gradients are wanted, windows are never all laid out at once.
+    """
+    if torch.is_grad_enabled():
+        return BarEncoding(first.encode(bank.gather(bank.bars)), bank.position)
     at = 0
-    for some in bars.split(size):
-        rows = first.encode(bank.gather(some))
+    for bars in bank.bars.split(max(1, PIECE // max(1, bank.floats))):
+        rows = first.encode(bank.gather(bars))
         if table is None:
-            table = rows.new_empty((len(bars), rows.shape[1]))
-        table[at : at + len(some)] = rows
-        at += len(some)
+            table = rows.new_empty((len(bank.bars), rows.shape[1]))
+        table[at : at + len(bars)] = rows
+        at += len(bars)
     assert table is not None
-    return table
+    return BarEncoding(table, bank.position)

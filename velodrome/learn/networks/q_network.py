@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-import torch
 from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import InstrumentTrunk
-from velodrome.learn.networks.layers import BarEncoding, linear
+from velodrome.learn.networks.layers import BarEncoding, encode_bars, linear
 from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 HEAD_GAIN = 0.01  # first values close to 0: market rewards are thousandths, and an error of 1 would take long to decay
-PIECE = 16_384  # bars encoded at a time: windows of 256 floats are then 16 MB
 
 
 class QNetwork(nn.Module):
@@ -42,7 +40,7 @@ class QNetwork(nn.Module):
         self.action_head = linear(trunk.out_features, self.actions, HEAD_GAIN)
         self.state_head = linear(trunk.out_features, 1, HEAD_GAIN) if duelling else None
         own = isinstance(trunk, UserTrunk)  # decides for itself what to do with windows
-        # Whether acting and learning differ, as with batch norm; of a user's own network nobody knows.
+        # Whether acting and learning differ, as with batch norm. A user's own network may do anything.
         self.acts_otherwise = own or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.modules())
         self.can_encode_bars = bool(shape.windows) and not own
         self.encoded_width = config.hidden[0]
@@ -58,17 +56,10 @@ class QNetwork(nn.Module):
         # Without the mean taken off, any constant could move between state and actions.
         return values - values.mean(1, keepdim=True) + self.state_head(features).float()
 
-    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
-        """Compute the market's part of the first layer once per bar: all bars, or those in `cursor`."""
-        assert not isinstance(self.trunk, UserTrunk)
-        return self.trunk.encode_bars(bank, cursor)
-
-    @torch.no_grad()
-    def write_bars(self, bank: WindowBank, table: Tensor) -> None:
-        """Write the encodings of all bars, [bars, encoded_width], without laying out all windows at once."""
+    def encode_bars(self, bank: WindowBank, table: Tensor | None = None) -> BarEncoding:
+        """Compute the market's part of the first layer once per bar, into `table` if there is one."""
         assert isinstance(self.trunk, Trunk)
-        for bars, rows in zip(bank.bars.split(PIECE), table.split(PIECE), strict=True):
-            rows.copy_(self.trunk.first.encode(bank.gather(bars)))
+        return encode_bars(self.trunk.first, bank, table)
 
 
 def action_count(space: gymnasium.Space) -> int:

@@ -100,9 +100,9 @@ class Trunk(nn.Module):
         encoded = windows_part(self.first, observation, bank, encoding)
         return self.body(self.first.join(encoded, observation.values))
 
-    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
-        """Encode every bar that a cursor can be at, or only those in `cursor` (their number then varies)."""
-        return encode_bars(self.first, bank, cursor)
+    def encode_bars(self, bank: WindowBank) -> BarEncoding:
+        """Encode every bar that a cursor can be at."""
+        return encode_bars(self.first, bank)
 
 
 class RecurrentTrunk(nn.Module):
@@ -117,9 +117,9 @@ class RecurrentTrunk(nn.Module):
         self.out_features = self.memory_size = config.memory
         self.encoded_width = self.below.encoded_width
 
-    def encode_bars(self, bank: WindowBank, cursor: Tensor | None = None) -> BarEncoding:
+    def encode_bars(self, bank: WindowBank) -> BarEncoding:
         """Encode bars as the trunk below does."""
-        return self.below.encode_bars(bank, cursor)
+        return self.below.encode_bars(bank)
 
     def step(self, features: Tensor, memory: Tensor) -> Tensor:
         """Return the memory after one step, which is also the output."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.live.machine_use import MachineUse
 
@@ -130,12 +131,10 @@ def _inference(use: MachineUse | None, facts: RunFacts) -> str:
 
 
 def _learning(use: MachineUse | None, facts: RunFacts) -> str:
-    if facts.algorithm == "dqn":
-        ways = ["fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"]
-    else:
-        ways = ["fewer epochs (ppo.epochs)"]
-        if not facts.shared_trunk:
-            ways.append("a shared trunk (network.shared=true)")
+    entry = ALGORITHMS.get(facts.algorithm)
+    ways = list(entry.advice)
+    if entry.shares_trunk and not facts.shared_trunk:
+        ways.append("a shared trunk (network.shared=true)")
     if facts.device == "cpu":
         ways.append(_gpu(use))
         return f", all on the CPU: {_either(ways)}"
@@ -167,4 +166,4 @@ def _gpu(use: MachineUse | None) -> str:
 
 
 def _either(ways: list[str]) -> str:
-    return f"{', '.join(ways[:-1])} or {ways[-1]}"
+    return f"{', '.join(ways[:-1])} or {ways[-1]}" if len(ways) > 1 else ways[0]

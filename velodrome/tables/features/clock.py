@@ -22,11 +22,16 @@ def minute_of_day(time: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
         return time % DAY // MINUTE
     start, end = bin_edges(time, ONE_DAY, timezone)
     clock = (time - start) // MINUTE
-    # Only on days on which the clocks change does the time since midnight differ from the clock's.
+    # The time since midnight differs from the clock's only on days on which the clocks change.
     for row in np.flatnonzero(end - start != DAY):
         moment = datetime.datetime.fromtimestamp(int(time[row]) // SECOND, time_zone(timezone))
         clock[row] = moment.hour * 60 + moment.minute
     return clock
+
+
+def hour_of_day(time: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
+    """Hour by the local clock, 0 … 23."""
+    return minute_of_day(time, timezone) // 60
 
 
 def time_zone(timezone: str) -> ZoneInfo:
@@ -47,7 +52,7 @@ def day_of_week(time: NDArray[np.int64], timezone: str) -> NDArray[np.int64]:
 
 
 def cycle(position: NDArray[np.int64], length: int, wave: str) -> NDArray[np.float64]:
-    """Return a position 0 … length − 1 on a cycle as its fraction of it, or as the sine or cosine of its angle."""
+    """Return a position 0 … length − 1 on a cycle as a fraction of the cycle, or as the sine or cosine of its angle."""
     if wave == "fraction":
         return position / length
     function = math.sin if wave == "sin" else math.cos
@@ -59,9 +64,9 @@ def cycle(position: NDArray[np.int64], length: int, wave: str) -> NDArray[np.flo
 def session_ends(
     time: NDArray[np.int64], close_time: NDArray[np.int64], session: str, timezone: str
 ) -> NDArray[np.uint8]:
-    """Return 1 on the last bar of each session of one instrument; the last bar of the data always is one.
+    """Return 1 on the last bar of each session of one instrument; the last bar of the data always ends one.
 
-    A session is a calendar day in the time zone of the bars ("day"), or ends at a pause longer than so much ("6h").
+    A session is a calendar day in the time zone of the bars ("day"), or ends at a pause of more than a length ("6h").
     """
     last = np.ones(len(time), np.uint8)
     gap = session_gap(session)

@@ -1,7 +1,7 @@
 """Features that compare instruments: rank, z-score and mean of another feature across those that have a bar.
 
 They are written as `rank:log_return_5`, `zscore:rsi_14` and `mean:log_return`; `market_return` is `mean:return`. Only
-instruments with a bar at that time, and with a value, take part; the others go on showing what they showed last, but
+instruments with a bar at that time, and with a value, take part. The others keep showing their last value, except that
 a mean belongs to everybody.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.tables.features.features import FeatureSpec
+from velodrome.tables.features.features import FeatureSpec, check_list, name_of
 
 ALIASES = {"market_return": "mean:return"}
 MIDDLE_RANK = 0.5
@@ -103,23 +103,12 @@ def split_features(specs: Sequence[FeatureSpec]) -> tuple[list[FeatureSpec], tup
 
     What a comparison needs and the list does not have is computed as well, after those that the list has.
     """
-    if isinstance(specs, str) or callable(specs):
-        raise ConfigError(f"features is {specs!r}; a list is needed, for instance ['log_return', 'rank:log_return'].")
+    check_list(specs)
     found = [_cross_feature(spec) for spec in specs]
     own = [spec for spec, cross in zip(specs, found, strict=True) if cross is None]
     crosses = tuple(cross for cross in found if cross is not None)
-    names = [cross.name for cross in crosses]
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ConfigError(f"features has {', '.join(twice)} more than once; give each once.")
-    known = {_name(spec) for spec in own}
+    known = {name_of(spec) for spec in own}
     return [*own, *dict.fromkeys(cross.of for cross in crosses if cross.of not in known)], crosses
-
-
-def _name(spec: FeatureSpec) -> str:
-    if isinstance(spec, str):
-        return spec
-    return spec[0] if isinstance(spec, tuple) else getattr(spec, "__name__", type(spec).__name__)
 
 
 def _cross_feature(spec: FeatureSpec) -> CrossFeature | None:

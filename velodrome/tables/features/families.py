@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Series
 from velodrome.tables.features import clock, indicators
 
+Indicator: TypeAlias = Callable[..., NDArray[np.float64]]
 
-@dataclass(frozen=True)
-class Number:
+
+class NumberInName(NamedTuple):
     """A number in a feature's name; without a default it must be written."""
 
     name: str
@@ -24,133 +26,116 @@ class Number:
 
 @dataclass(frozen=True)
 class Family:
-    """Features of one kind. `compute` takes the bars, their time zone and the numbers, and returns one value a bar."""
+    """Features of one kind, each with one value a bar."""
 
     name: str
-    numbers: tuple[Number, ...]
+    inputs: str  # columns of the bars that `function` takes, or "timezone", before the numbers of the name
+    numbers: tuple[NumberInName, ...]
     explanation: str
-    compute: Callable[..., NDArray[np.float64]]
+    function: Indicator
+
+    def compute(self, series: Series, timezone: str, *numbers: float) -> NDArray[np.float64]:
+        """Return the values of a member of the family."""
+        inputs: list[Any] = [timezone if name == "timezone" else getattr(series, name) for name in self.inputs.split()]
+        return self.function(*inputs, *numbers)
 
     @property
     def example(self) -> str:
-        """A member of the family, as it is written."""
+        """A member of the family, as it is usually written: with its numbers, unless they are those of `SHORT`."""
         shown = [number.default or 20 for number in self.numbers if number.minimum > 0]
-        return "_".join([self.name, *(f"{value:g}" for value in shown)]) if self.name not in SHORT else self.name
+        return self.name if self.numbers in SHORT else "_".join([self.name, *(f"{value:g}" for value in shown)])
 
 
-# Families that are usually written without their numbers.
-SHORT = (
-    "log_return", "return", "macd", "macd_signal", "macd_hist", "macd_relative", "macd_hist_relative",
-)  # fmt: skip
+def period(default: int | None = None, minimum: int = 1) -> tuple[NumberInName, ...]:
+    return (NumberInName("period", default, minimum),)
 
 
-def period(default: int | None = None, minimum: int = 1) -> tuple[Number, ...]:
-    return (Number("period", default, minimum),)
+MACD = (NumberInName("fast", 12), NumberInName("slow", 26, 2), NumberInName("signal", 9))
+BANDS = (NumberInName("period", 20, 2), NumberInName("width", 2, 0, whole=False))
+SHORT = (period(1), MACD)
+HLC = "high low close"
 
 
-MACD_NUMBERS = (Number("fast", 12), Number("slow", 26, 2), Number("signal", 9))
-BAND_NUMBERS = (Number("period", 20, 2), Number("width", 2, 0, whole=False))
+def part(function: Callable[..., Any], index: int) -> Indicator:
+    """Return one of the results of an indicator that has several."""
+    return lambda *inputs: function(*inputs)[index]
 
 
-def _hlc(series: Series) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    return series.high, series.low, series.close
+def distance(function: Indicator) -> Indicator:
+    """Return by how much the close lies above the result of an indicator, as a fraction of that."""
+    return lambda values, close, period: close / function(values, period) - 1.0
 
 
-def _cycles(name: str, length: int, position: Callable[[Series, str], NDArray[np.int64]], text: str) -> list[Family]:
-    def member(wave: str) -> Callable[..., NDArray[np.float64]]:
-        return lambda series, timezone: clock.cycle(position(series, timezone), length, wave)
+def bollinger_width(close: NDArray[np.float64], *numbers: float) -> NDArray[np.float64]:
+    _, lower, middle, upper = indicators.bollinger(close, *numbers)  # type: ignore[arg-type]
+    return (upper - lower) / middle
+
+
+SMA, EMA, HIGHEST, LOWEST = indicators.sma, indicators.ema, indicators.highest, indicators.lowest
+BOLLINGER = [part(indicators.bollinger, index) for index in range(4)]  # place, lower, middle and upper band
+STOCHASTIC = [part(indicators.stochastic, index) for index in range(2)]  # %K, %D
+
+
+def _cycles(name: str, length: int, position: Callable[..., NDArray[np.int64]], text: str) -> list[Family]:
+    def family(end: str, wave: str, explanation: str) -> Family:
+        return Family(
+            name + end, "time timezone", (), explanation, lambda *inputs: clock.cycle(position(*inputs), length, wave)
+        )
 
     return [
-        Family(name, (), f"{text} of the bar's open in the bars' time zone, as a fraction 0 … 1", member("fraction")),
-        Family(f"{name}_sin", (), f"sine of {name} on its circle", member("sin")),
-        Family(f"{name}_cos", (), f"cosine of {name} on its circle", member("cos")),
+        family("", "fraction", f"{text} of the bar's open in the bars' time zone, as a fraction 0 … 1"),
+        family("_sin", "sin", f"sine of {name} on its circle"),
+        family("_cos", "cos", f"cosine of {name} on its circle"),
     ]
 
 
 _LISTED = [
-    Family("log_return", period(1), "log of close over the close so many bars ago",
-           lambda s, z, n: indicators.log_return(s.close, n)),
-    Family("return", period(1), "close over the close so many bars ago, minus 1",
-           lambda s, z, n: indicators.return_(s.close, n)),
-    Family("roc", period(10), "rate of change: the same in per cent",
-           lambda s, z, n: 100.0 * indicators.return_(s.close, n)),
-    Family("momentum", period(10), "close minus the close so many bars ago, in price units",
-           lambda s, z, n: indicators.momentum(s.close, n)),
-    Family("gap", (), "log of the open over the previous close",
-           lambda s, z: indicators.gap(s.open, s.close)),
-    Family("range", (), "high minus low, as a fraction of the close",
-           lambda s, z: indicators.high_low_range(*_hlc(s))),
-    Family("body", (), "close over open, minus 1",
-           lambda s, z: indicators.body(s.open, s.close)),
-    Family("sma", period(), "simple mean of closes, in price units",
-           lambda s, z, n: indicators.sma(s.close, n)),
-    Family("ema", period(), "exponential mean of closes, in price units",
-           lambda s, z, n: indicators.ema(s.close, n)),
-    Family("sma_distance", period(), "close over its simple mean, minus 1",
-           lambda s, z, n: indicators.sma_distance(s.close, n)),
-    Family("ema_distance", period(), "close over its exponential mean, minus 1",
-           lambda s, z, n: indicators.ema_distance(s.close, n)),
-    Family("highest", period(), "highest high, in price units",
-           lambda s, z, n: indicators.rolling_max(s.high, n)),
-    Family("lowest", period(), "lowest low, in price units",
-           lambda s, z, n: indicators.rolling_min(s.low, n)),
-    Family("highest_distance", period(), "close over the highest high, minus 1",
-           lambda s, z, n: s.close / indicators.rolling_max(s.high, n) - 1.0),
-    Family("lowest_distance", period(), "close over the lowest low, minus 1",
-           lambda s, z, n: s.close / indicators.rolling_min(s.low, n) - 1.0),
-    Family("rsi", period(14), "Wilder's relative strength index, 0 … 100",
-           lambda s, z, n: indicators.rsi(s.close, n)),
-    Family("macd", MACD_NUMBERS, "fast minus slow exponential mean, in price units",
-           lambda s, z, *n: indicators.macd(s.close, *n)[0]),
-    Family("macd_signal", MACD_NUMBERS, "exponential mean of macd, in price units",
-           lambda s, z, *n: indicators.macd(s.close, *n)[1]),
-    Family("macd_hist", MACD_NUMBERS, "macd minus macd_signal, in price units",
-           lambda s, z, *n: indicators.macd(s.close, *n)[2]),
-    Family("macd_relative", MACD_NUMBERS, "macd as a fraction of the close",
-           lambda s, z, *n: indicators.macd(s.close, *n)[0] / s.close),
-    Family("macd_hist_relative", MACD_NUMBERS, "macd_hist as a fraction of the close",
-           lambda s, z, *n: indicators.macd(s.close, *n)[2] / s.close),
-    Family("bollinger", BAND_NUMBERS, "(close − mean)/(width · deviation): the bands are −1 and 1; width 2 by default",
-           lambda s, z, *n: indicators.bollinger(s.close, *n)[0]),
-    Family("bollinger_lower", BAND_NUMBERS, "lower band, in price units",
-           lambda s, z, *n: indicators.bollinger(s.close, *n)[1]),
-    Family("bollinger_upper", BAND_NUMBERS, "upper band, in price units",
-           lambda s, z, *n: indicators.bollinger(s.close, *n)[3]),
-    Family("bollinger_width", BAND_NUMBERS, "distance between the bands as a fraction of the mean",
-           lambda s, z, *n: (lambda band: (band[3] - band[1]) / band[2])(indicators.bollinger(s.close, *n))),
-    Family("atr", period(14), "Wilder's average true range, in price units",
-           lambda s, z, n: indicators.atr(*_hlc(s), n)),
-    Family("natr", period(14), "average true range in per cent of the close",
-           lambda s, z, n: indicators.natr(*_hlc(s), n)),
-    Family("volatility", period(20, 2), "standard deviation of log returns",
-           lambda s, z, n: indicators.volatility(s.close, n)),
-    Family("close_z", period(50, 2), "distance of the close from its rolling mean in rolling deviations",
-           lambda s, z, n: indicators.zscore(s.close, n)),
-    Family("volume_z", period(50, 2), "distance of the volume from its rolling mean in rolling deviations",
-           lambda s, z, n: indicators.zscore(s.volume, n)),
-    Family("stochastic", period(14), "fast %K: place of the close between lowest low and highest high, 0 … 100",
-           lambda s, z, n: indicators.stochastic(*_hlc(s), n)[0]),
-    Family("stochastic_d", period(14), "fast %D: mean of three %K",
-           lambda s, z, n: indicators.stochastic(*_hlc(s), n)[1]),
-    Family("williams_r", period(14), "Williams %R, −100 … 0",
-           lambda s, z, n: indicators.williams_r(*_hlc(s), n)),
-    Family("cci", period(20, 2), "commodity channel index",
-           lambda s, z, n: indicators.cci(*_hlc(s), n)),
-    Family("adx", period(14, 2), "Wilder's average directional index, 0 … 100",
-           lambda s, z, n: indicators.adx(*_hlc(s), n)),
-    Family("mfi", period(14, 2), "money flow index, 0 … 100",
-           lambda s, z, n: indicators.mfi(*_hlc(s), s.volume, n)),
-    Family("obv", (), "on-balance volume, in units of volume",
-           lambda s, z: indicators.obv(s.close, s.volume)),
-    *_cycles("minute_of_day", 1440, lambda s, z: clock.minute_of_day(s.time, z), "minute of the day"),
-    *_cycles("hour", 24, lambda s, z: clock.minute_of_day(s.time, z) // 60, "hour"),
-    *_cycles("day_of_week", 7, lambda s, z: clock.day_of_week(s.time, z), "day of the week (Monday 0)"),
-]  # fmt: skip
+    Family("log_return", "close", period(1), "log of close over the close n bars ago", indicators.log_return),
+    Family("return", "close", period(1), "close over the close n bars ago, minus 1", indicators.return_),
+    Family("roc", "close", period(10), "rate of change: return in per cent", indicators.rate_of_change),
+    Family("momentum", "close", period(10), "close minus the close n bars ago, in price units", indicators.momentum),
+    Family("gap", "open close", (), "log of the open over the previous close", indicators.gap),
+    Family("range", HLC, (), "high minus low, as a fraction of the close", lambda high, low, c: (high - low) / c),
+    Family("body", "open close", (), "close over open, minus 1", lambda o, c: c / o - 1.0),
+    Family("sma", "close", period(), "simple mean of closes, in price units", SMA),
+    Family("ema", "close", period(), "exponential mean of closes, in price units", EMA),
+    Family("sma_distance", "close close", period(), "close over its simple mean, minus 1", distance(SMA)),
+    Family("ema_distance", "close close", period(), "close over its exponential mean, minus 1", distance(EMA)),
+    Family("highest", "high", period(), "highest high, in price units", HIGHEST),
+    Family("lowest", "low", period(), "lowest low, in price units", LOWEST),
+    Family("highest_distance", "high close", period(), "close over the highest high, minus 1", distance(HIGHEST)),
+    Family("lowest_distance", "low close", period(), "close over the lowest low, minus 1", distance(LOWEST)),
+    Family("rsi", "close", period(14), "Wilder's relative strength index, 0 … 100", indicators.rsi),
+    Family("macd", "close", MACD, "fast minus slow exponential mean, in price units", part(indicators.macd, 0)),
+    Family("macd_signal", "close", MACD, "exponential mean of macd, in price units", part(indicators.macd, 1)),
+    Family("macd_hist", "close", MACD, "macd minus macd_signal, in price units", part(indicators.macd, 2)),
+    Family("macd_relative", "close", MACD, "macd over the close", lambda c, *n: indicators.macd(c, *n)[0] / c),
+    Family("macd_hist_relative", "close", MACD, "macd_hist over close", lambda c, *n: indicators.macd(c, *n)[2] / c),
+    Family("bollinger", "close", BANDS, "(close − mean)/(width · deviation): the bands are −1 and 1", BOLLINGER[0]),
+    Family("bollinger_lower", "close", BANDS, "lower band, in price units", BOLLINGER[1]),
+    Family("bollinger_upper", "close", BANDS, "upper band, in price units", BOLLINGER[3]),
+    Family("bollinger_width", "close", BANDS, "distance between the bands as a fraction of the mean", bollinger_width),
+    Family("atr", HLC, period(14), "Wilder's average true range, in price units", indicators.atr),
+    Family("natr", HLC, period(14), "average true range in per cent of the close", indicators.natr),
+    Family("volatility", "close", period(20, 2), "standard deviation of log returns", indicators.volatility),
+    Family("close_z", "close", period(50, 2), "close minus its rolling mean, in rolling deviations", indicators.zscore),
+    Family("volume_z", "volume", period(50, 2), "volume minus its mean, in rolling deviations", indicators.zscore),
+    Family("stochastic", HLC, period(14), "fast %K: close between lowest low, 0, and highest high, 100", STOCHASTIC[0]),
+    Family("stochastic_d", HLC, period(14), "fast %D: mean of three %K", STOCHASTIC[1]),
+    Family("williams_r", HLC, period(14), "Williams %R, −100 … 0", indicators.williams_r),
+    Family("cci", HLC, period(20, 2), "commodity channel index", indicators.cci),
+    Family("adx", HLC, period(14, 2), "Wilder's average directional index, 0 … 100", indicators.adx),
+    Family("mfi", f"{HLC} volume", period(14, 2), "money flow index, 0 … 100", indicators.mfi),
+    Family("obv", "close volume", (), "on-balance volume, in units of volume", indicators.obv),
+    *_cycles("minute_of_day", 1440, clock.minute_of_day, "minute of the day"),
+    *_cycles("hour", 24, clock.hour_of_day, "hour"),
+    *_cycles("day_of_week", 7, clock.day_of_week, "day of the week (Monday 0)"),
+]
 
 FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 
 # Eight inputs that keep their distribution while prices wander; benchmarks rely on there being eight.
 DEFAULT_FEATURES = (
-    "log_return", "range", "rsi_14", "macd_hist_relative", "bollinger_20", "volatility_20", "volume_z_50",
-    "sma_distance_50",
-)  # fmt: skip
+    *("log_return", "range", "rsi_14", "macd_hist_relative"),
+    *("bollinger_20", "volatility_20", "volume_z_50", "sma_distance_50"),
+)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import PRICE_COLUMNS, Series
+from velodrome.bars.timeframe import parse_timeframe
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.features.families import FAMILIES, Family
 
@@ -29,11 +30,6 @@ class Feature:
     function: Callable[[Series], Any] | None = None  # the user's own, if it is one
 
 
-def feature_names() -> tuple[str, ...]:
-    """Return the families of features, without their numbers, and the columns that every bar has."""
-    return (*FAMILIES, *BAR_COLUMNS)
-
-
 def describe_features() -> dict[str, str]:
     """Return one line of explanation by an example of how each feature is written."""
     described = {family.example: family.explanation for family in FAMILIES.values()}
@@ -44,18 +40,29 @@ def describe_features() -> dict[str, str]:
 
 def parse_features(specs: Sequence[FeatureSpec], columns: Sequence[str] = ()) -> tuple[Feature, ...]:
     """Return the features that are asked for; `columns` are the further columns that the data has."""
+    check_list(specs)
+    return tuple(parse_feature(spec, columns) for spec in specs)
+
+
+def check_list(specs: Sequence[FeatureSpec]) -> None:
+    """Refuse what is no list, an empty one, and one that has a name twice."""
     if isinstance(specs, str) or callable(specs):
         raise ConfigError(f"features is {specs!r}; a list is needed, for instance ['log_return', 'rsi_14'].")
-    features = tuple(parse_feature(spec, columns) for spec in specs)
-    if not features:
+    if not specs:
         raise ConfigError("features is empty; give at least one, for instance ['log_return'].")
-    names = [feature.name for feature in features]
+    names = [name_of(spec) for spec in specs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
             f"features has {', '.join(twice)} more than once; give each once, and name functions as ('name', function)."
         )
-    return features
+
+
+def name_of(spec: FeatureSpec) -> str:
+    """Return the name of a feature as it is given: its own, or that of its function."""
+    if isinstance(spec, tuple):
+        return str(spec[0])
+    return spec if isinstance(spec, str) else getattr(spec, "__name__", type(spec).__name__).strip("<>")
 
 
 def parse_feature(spec: FeatureSpec, columns: Sequence[str] = ()) -> Feature:
@@ -63,16 +70,14 @@ def parse_feature(spec: FeatureSpec, columns: Sequence[str] = ()) -> Feature:
     if isinstance(spec, str):
         return _named(spec, columns)
     if isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], str) and spec[0] and callable(spec[1]):
-        return _from_function(spec[0], spec[1])
-    if callable(spec):
-        return _from_function(getattr(spec, "__name__", type(spec).__name__).strip("<>"), spec)
-    raise ConfigError(
-        f"feature {spec!r} is none of: a name such as 'rsi_14', a function of the bars, a pair ('name', function)."
-    )
-
-
-def _from_function(name: str, function: Callable[[Series], Any]) -> Feature:
-    return Feature(name, lambda series, timezone: function(series), function)
+        function = spec[1]
+    elif callable(spec):
+        function = spec
+    else:
+        raise ConfigError(
+            f"feature {spec!r} is none of: a name such as 'rsi_14', a function of the bars, a pair ('name', function)."
+        )
+    return Feature(name_of(spec), lambda series, timezone: function(series), function)
 
 
 def _column(name: str, column: str) -> Feature:
@@ -155,12 +160,7 @@ def compute_features(
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ConfigError(f"features give the column {', '.join(twice)} more than once; rename one of the functions.")
-    table = np.empty((len(series), len(names)))
-    column = 0
-    for block in blocks:
-        table[:, column : column + block.shape[1]] = block
-        column += block.shape[1]
-    return table, tuple(names)
+    return np.concatenate(blocks, axis=1), tuple(names)
 
 
 def column_names(feature: Feature, block: NDArray[np.float64]) -> list[str]:
@@ -195,12 +195,12 @@ def compute_feature(series: Series, feature: Feature, timezone: str, where: str)
 
 
 def features_by_timeframe(
-    features: Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]], timeframes: Sequence[str], parse: Any
+    features: Sequence[FeatureSpec] | Mapping[str, Sequence[FeatureSpec]], timeframes: Sequence[str]
 ) -> dict[str, Sequence[FeatureSpec]]:
     """Return the list of features of each timeframe, given one list for all or one by timeframe."""
     if not isinstance(features, Mapping):
         return dict.fromkeys(timeframes, features)
-    given = {parse(key): value for key, value in features.items()}
+    given = {parse_timeframe(key).text: value for key, value in features.items()}
     missing = [timeframe for timeframe in timeframes if timeframe not in given]
     unused = [timeframe for timeframe in given if timeframe not in timeframes]
     if missing or unused:

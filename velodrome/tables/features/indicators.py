@@ -13,93 +13,93 @@ from numpy.typing import NDArray
 
 from velodrome.tables.features import rolling
 
-Column: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = NDArray[np.float64]
 
 
-def _ratio(numerator: Column, denominator: Column, when_zero: float) -> Column:
+def _ratio(numerator: Values, denominator: Values, when_zero: float) -> Values:
     """Divide, with a neutral value where the denominator is 0; NaN stays NaN."""
     zero = denominator == 0.0
     return np.where(zero, when_zero, numerator / np.where(zero, 1.0, denominator))
 
 
-def _previous(values: Column, period: int = 1) -> Column:
+def _previous(values: Values, period: int = 1) -> Values:
     """The value `period` rows ago; NaN on the first rows."""
     out = np.full(len(values), np.nan)
     out[period:] = values[: max(len(values) - period, 0)]
     return out
 
 
-def _after(first: int, values: Column) -> Column:
+def _after(first: int, values: Values) -> Values:
     """Put `first` rows of NaN in front of values that are known from that row on."""
     return np.concatenate([np.full(first, np.nan), values])
 
 
-def return_(close: Column, period: int = 1) -> Column:
+def return_(close: Values, period: int = 1) -> Values:
     """Simple return over `period` rows, as a fraction (TA-Lib ROCP)."""
     return close / _previous(close, period) - 1.0
 
 
-def log_return(close: Column, period: int = 1) -> Column:
-    return rolling.natural_log(close / _previous(close, period))
+def rate_of_change(close: Values, period: int) -> Values:
+    return 100.0 * return_(close, period)
 
 
-def momentum(close: Column, period: int) -> Column:
-    """Difference to the close `period` rows ago, in price units."""
+def momentum(close: Values, period: int) -> Values:
     return close - _previous(close, period)
 
 
-def sma(values: Column, period: int) -> Column:
+def log_return(close: Values, period: int = 1) -> Values:
+    return rolling.natural_log(close / _previous(close, period))
+
+
+def sma(values: Values, period: int) -> Values:
     return rolling.rolling_sum(values, period) / period
 
 
-def ema(values: Column, period: int) -> Column:
-    """Exponential mean with weight 2/(period + 1), seeded by the mean of the first `period` rows."""
-    return rolling.exponential(values, period, period - 1)
+def ema(values: Values, period: int, seed_row: int | None = None) -> Values:
+    """Exponential mean with weight 2/(period + 1), seeded by the mean of the first `period` rows or up to a row."""
+    return rolling.recursive_mean(values, period, period - 1 if seed_row is None else seed_row, False)
 
 
-def sma_distance(close: Column, period: int) -> Column:
-    return close / sma(close, period) - 1.0
+def _wilder(values: Values, period: int) -> Values:
+    """Wilder's mean with weight 1/period, seeded by the mean of `period` rows after the first."""
+    return rolling.recursive_mean(values, period, period, True)
 
 
-def ema_distance(close: Column, period: int) -> Column:
-    return close / ema(close, period) - 1.0
-
-
-def zscore(values: Column, period: int) -> Column:
+def zscore(values: Values, period: int) -> Values:
     """Distance from the rolling mean in rolling standard deviations (population); 0 where that deviation is 0."""
     mean, deviation = rolling.rolling_moments(values, period)
     return _ratio(values - mean, deviation, 0.0)
 
 
-def rolling_max(values: Column, period: int) -> Column:
+def highest(values: Values, period: int) -> Values:
     return rolling.rolling_maximum(values, period)
 
 
-def rolling_min(values: Column, period: int) -> Column:
+def lowest(values: Values, period: int) -> Values:
     return -rolling.rolling_maximum(-values, period)
 
 
-def rsi(close: Column, period: int) -> Column:
+def rsi(close: Values, period: int) -> Values:
     """Wilder's relative strength index, 0 … 100. Without any movement it is 50 (TA-Lib: 0)."""
     change = close - _previous(close)
-    gain = rolling.wilder(np.maximum(change, 0.0), period, 1)
-    loss = rolling.wilder(np.maximum(-change, 0.0), period, 1)
+    gain = _wilder(np.maximum(change, 0.0), period)
+    loss = _wilder(np.maximum(-change, 0.0), period)
     return _ratio(100.0 * gain, gain + loss, 50.0)
 
 
-def macd(close: Column, fast: int = 12, slow: int = 26, signal: int = 9) -> tuple[Column, Column, Column]:
+def macd(close: Values, fast: int = 12, slow: int = 26, signal: int = 9) -> tuple[Values, Values, Values]:
     """Line, signal and histogram, all three known from row slow + signal − 2, as in TA-Lib.
 
     As there, the fast mean is seeded on the same row as the slow one.
     """
     seed_row = slow - 1
-    line = rolling.exponential(close, fast, seed_row) - rolling.exponential(close, slow, seed_row)
-    smooth = _after(min(seed_row, len(close)), rolling.exponential(line[seed_row:], signal, signal - 1))
+    line = ema(close, fast, seed_row) - ema(close, slow, seed_row)
+    smooth = _after(min(seed_row, len(close)), ema(line[seed_row:], signal))
     line = np.where(np.isnan(smooth), np.nan, line)
     return line, smooth, line - smooth
 
 
-def bollinger(close: Column, period: int, width: float = 2.0) -> tuple[Column, Column, Column, Column]:
+def bollinger(close: Values, period: int, width: float = 2.0) -> tuple[Values, Values, Values, Values]:
     """Position within the band (close − middle)/(width·deviation), then lower, middle and upper band.
 
     The deviation is the population's; the position is 0 where it is 0.
@@ -109,75 +109,75 @@ def bollinger(close: Column, period: int, width: float = 2.0) -> tuple[Column, C
     return _ratio(close - middle, half, 0.0), middle - half, middle, middle + half
 
 
-def volatility(close: Column, period: int) -> Column:
+def volatility(close: Values, period: int) -> Values:
     """Population standard deviation of the last `period` log returns."""
     if len(close) == 0:
         return np.zeros(0)
     return _after(1, rolling.rolling_moments(log_return(close)[1:], period)[1])
 
 
-def true_range(high: Column, low: Column, close: Column) -> Column:
+def true_range(high: Values, low: Values, close: Values) -> Values:
     """Largest of high − low and the distances of high and low from the previous close; high − low on the first row."""
     before = _previous(close)
     spread = high - low
     return np.fmax(spread, np.fmax(np.abs(high - before), np.abs(low - before)))
 
 
-def atr(high: Column, low: Column, close: Column, period: int) -> Column:
+def atr(high: Values, low: Values, close: Values, period: int) -> Values:
     """Wilder's average true range in price units, known from row `period` on (the first row has no previous close)."""
-    return rolling.wilder(true_range(high, low, close), period, 1)
+    return _wilder(true_range(high, low, close), period)
 
 
-def natr(high: Column, low: Column, close: Column, period: int) -> Column:
+def natr(high: Values, low: Values, close: Values, period: int) -> Values:
     """Average true range as a percentage of the close."""
     return 100.0 * atr(high, low, close, period) / close
 
 
-def atr_from_first_row(high: Column, low: Column, close: Column, period: int = 14) -> Column:
+def atr_from_first_row(high: Values, low: Values, close: Values, period: int = 14) -> Values:
     """`atr`, with the mean of the true ranges so far while that has no value; never NaN."""
     ranges = true_range(high, low, close)
     so_far = np.cumsum(ranges[:period]) / np.arange(1, min(period, len(ranges)) + 1)
-    out = rolling.wilder(ranges, period, 1)
+    out = _wilder(ranges, period)
     out[:period] = so_far
     return out
 
 
-def stochastic(high: Column, low: Column, close: Column, period: int, smooth: int = 3) -> tuple[Column, Column]:
+def stochastic(high: Values, low: Values, close: Values, period: int, smooth: int = 3) -> tuple[Values, Values]:
     """Fast %K and %D, 0 … 100. %K is known from row period − 1 on (TA-Lib withholds it until %D is known too).
 
     50 where the range is 0 (TA-Lib: 0).
     """
-    lowest = rolling_min(low, period)
-    fast = _ratio(100.0 * (close - lowest), rolling_max(high, period) - lowest, 50.0)
+    bottom = lowest(low, period)
+    fast = _ratio(100.0 * (close - bottom), highest(high, period) - bottom, 50.0)
     first = min(period - 1, len(close))
     return fast, _after(first, sma(fast[first:], smooth))
 
 
-def williams_r(high: Column, low: Column, close: Column, period: int) -> Column:
+def williams_r(high: Values, low: Values, close: Values, period: int) -> Values:
     """Williams %R, −100 … 0; −50 where the range is 0 (TA-Lib: 0)."""
-    highest = rolling_max(high, period)
-    return _ratio(-100.0 * (highest - close), highest - rolling_min(low, period), -50.0)
+    top = highest(high, period)
+    return _ratio(-100.0 * (top - close), top - lowest(low, period), -50.0)
 
 
-def cci(high: Column, low: Column, close: Column, period: int) -> Column:
+def cci(high: Values, low: Values, close: Values, period: int) -> Values:
     """Commodity channel index of the typical price; 0 where nothing moves."""
     typical = (high + low + close) / 3.0
     mean = sma(typical, period)
     return _ratio(typical - mean, 0.015 * rolling.rolling_mean_deviation(typical, mean, period), 0.0)
 
 
-def obv(close: Column, volume: Column) -> Column:
+def obv(close: Values, volume: Values) -> Values:
     """On-balance volume; starts at the first bar's volume."""
     flow = np.sign(close[1:] - close[:-1]) * volume[1:]
     return np.cumsum(np.concatenate([volume[:1], flow]))
 
 
-def adx(high: Column, low: Column, close: Column, period: int) -> Column:
+def adx(high: Values, low: Values, close: Values, period: int) -> Values:
     """Wilder's average directional index, 0 … 100."""
     return rolling.directional_index(high, low, true_range(high, low, close), period)
 
 
-def mfi(high: Column, low: Column, close: Column, volume: Column, period: int) -> Column:
+def mfi(high: Values, low: Values, close: Values, volume: Values, period: int) -> Values:
     """Money flow index, 0 … 100; 50 where no money flowed (TA-Lib: 0 where the flow is below 1)."""
     if len(close) == 0:
         return np.zeros(0)
@@ -189,16 +189,6 @@ def mfi(high: Column, low: Column, close: Column, volume: Column, period: int) -
     return _after(1, _ratio(100.0 * rising, rising + falling, 50.0))
 
 
-def gap(open_: Column, close: Column) -> Column:
+def gap(open_: Values, close: Values) -> Values:
     """Log of the open over the previous close."""
     return rolling.natural_log(open_ / _previous(close))
-
-
-def high_low_range(high: Column, low: Column, close: Column) -> Column:
-    """High minus low as a fraction of the close."""
-    return (high - low) / close
-
-
-def body(open_: Column, close: Column) -> Column:
-    """Close over open, minus 1."""
-    return close / open_ - 1.0

@@ -32,7 +32,7 @@ def natural_log(values):
 
 @njit(cache=True)
 def rolling_sum(values, period):
-    """Sum of the last `period` rows; NaN before there are so many."""
+    """Sum of the last `period` rows; NaN before there are that many."""
     rows = len(values)
     out = np.full(rows, np.nan)
     tail = np.zeros(period + 1)  # tail[j]: sum of the previous block from its row j to its end
@@ -53,7 +53,7 @@ def rolling_sum(values, period):
 
 @njit(cache=True)
 def rolling_moments(values, period):
-    """Mean and population standard deviation of the last `period` rows; NaN before there are so many.
+    """Mean and population standard deviation of the last `period` rows; NaN before there are that many.
 
     Means and sums of squared deviations are merged (Chan), never taken as a difference of large squares.
     """
@@ -95,7 +95,7 @@ def rolling_moments(values, period):
 
 @njit(cache=True)
 def rolling_maximum(values, period):
-    """Largest of the last `period` rows; NaN before there are so many."""
+    """Largest of the last `period` rows; NaN before there are that many."""
     rows = len(values)
     out = np.full(rows, np.nan)
     tail = np.full(period + 1, -np.inf)
@@ -127,8 +127,11 @@ def rolling_mean_deviation(values, mean, period):
 
 
 @njit(cache=True)
-def exponential(values, period, seed_row):
-    """Exponential mean with weight 2/(period + 1), seeded at `seed_row` by the plain mean of the rows up to it."""
+def recursive_mean(values, period, seed_row, wilder):
+    """Exponential mean of weight 2/(period + 1), or Wilder's of weight 1/period.
+
+    It begins at `seed_row` with the plain mean of the `period` rows up to it.
+    """
     out = np.full(len(values), np.nan)
     if seed_row >= len(values):
         return out
@@ -139,25 +142,10 @@ def exponential(values, period, seed_row):
     out[seed_row] = state
     weight = 2.0 / (period + 1)
     for t in range(seed_row + 1, len(values)):
-        state += (values[t] - state) * weight
-        out[t] = state
-    return out
-
-
-@njit(cache=True)
-def wilder(values, period, first):
-    """Wilder's mean, weight 1/period, seeded by the plain mean of the `period` rows from row `first`."""
-    out = np.full(len(values), np.nan)
-    seed_row = first + period - 1
-    if seed_row >= len(values):
-        return out
-    total = 0.0
-    for row in range(first, seed_row + 1):
-        total += values[row]
-    state = total / period
-    out[seed_row] = state
-    for t in range(seed_row + 1, len(values)):
-        state = (state * (period - 1) + values[t]) / period
+        if wilder:
+            state = (state * (period - 1) + values[t]) / period
+        else:
+            state += (values[t] - state) * weight
         out[t] = state
     return out
 

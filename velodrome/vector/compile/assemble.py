@@ -1,22 +1,13 @@
-"""Puts a rule into the loops of `batch.py` and compiles them, with a disk cache that hits on the second start.
+"""Puts a rule into the loops of `batch.py`, and tells by a hash what a loop was made of.
 
 Functions are rebuilt with the same code and other globals: names that are Python functions become compiled ones, and
-names to be substituted (the rule's functions, a user's reward) become those given. Numba looks for its cache beside the
-file that a function comes from, so each rebuilt loop is said to come from a file in a folder of Velodrome's cache that
-is named by the hash of everything that the loop was made of. Changed code is another folder: a stale hit cannot be.
+names to be substituted (the rule's functions, a user's reward) become those given.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.metadata
-import os
-import re
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -24,51 +15,6 @@ import numpy as np
 
 from velodrome.envs.contract import World
 from velodrome.errors import ConfigError
-
-CACHE_VARIABLE = "VELODROME_CACHE"
-
-
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels: $VELODROME_CACHE, the user's cache folder, or a temporary one."""
-    named = os.environ.get(CACHE_VARIABLE)
-    home = os.environ.get("XDG_CACHE_HOME")
-    wanted = Path(named) if named else (Path(home) if home else Path.home() / ".cache") / "velodrome"
-    return writable_folder(wanted)
-
-
-@functools.cache
-def writable_folder(wanted: Path) -> Path:
-    """Return the kernels' folder within a wanted one or, if that cannot be written, within a temporary one."""
-    folder = wanted / "kernels"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        fallback = private_temporary_folder()
-        folder = fallback / "kernels"
-        folder.mkdir(exist_ok=True)
-        tell(f"the cache folder {wanted} cannot be written ({error.strerror}); compiled kernels are kept in {fallback}")
-    return folder
-
-
-@functools.cache
-def private_temporary_folder() -> Path:
-    """Return a folder that is this user's alone: compiled code is loaded from it."""
-    user = os.getuid() if hasattr(os, "getuid") else None
-    folder = Path(tempfile.gettempdir()) / f"velodrome-{user}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        is_mine = not folder.is_symlink() and (user is None or (status.st_uid == user and not status.st_mode & 0o022))
-    except OSError:
-        is_mine = False
-    return folder if is_mine else Path(tempfile.mkdtemp(prefix="velodrome-"))
-
-
-def tell(message: str) -> None:
-    """Say something to a person without getting between them and the program's output."""
-    sys.stderr.write(f"velodrome: {message}\n")
 
 
 def _referenced_names(code: CodeType) -> set[str]:
@@ -80,8 +26,8 @@ def _referenced_names(code: CodeType) -> set[str]:
 
 
 def _is_plain_function(value: Any) -> bool:
-    """Tell plain Python functions, which must be compiled too, from everything that Numba knows by itself."""
-    # Code that was executed without a module's name (a notebook's, a doctest's) has None for it.
+    """Return whether this is a plain Python function, which must be compiled too, and not one that Numba knows."""
+    # The module is None for code that was executed without a module's name (a notebook's, a doctest's).
     return isinstance(value, FunctionType) and (value.__module__ or "").split(".")[0] not in ("numba", "numpy", "math")
 
 
@@ -94,9 +40,9 @@ def rebuild(
 ) -> FunctionType:
     """Return the function with every function that it calls rebuilt and passed through `finish`.
 
-    Names in `substitutions` stand for the values given, except within functions that are substitutes themselves: what a
+    Names in `substitutions` stand for the values given, except in functions that are substitutes themselves: what a
     user's reward calls `step` is the user's.
-    known: by fingerprint, functions that were rebuilt and finished before, for other loops; taken from and added to.
+    known: by fingerprint, functions that were rebuilt and finished before, for other loops; read and added to.
     """
     return _rebuild(function, substitutions, finish, {}, {} if known is None else known, filename)
 
@@ -140,16 +86,16 @@ def _rebuild(
 
 
 def _names_within(function: FunctionType, substitutions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the substitutions that reach into a function: none of the rule's, if it is a user's substitute."""
+    """Return the substitutions that apply inside a function: none, if it is a substitute of the user's."""
     return {} if function in substitutions.get(USER_FUNCTIONS, ()) else substitutions
 
 
-# A key that is no name: the substitutes that are a user's, each with arguments to try it on.
+# A key that is not a name: the substitutes that come from the user, each with arguments to try it on.
 USER_FUNCTIONS = "functions of the user"
 
 
 def check_that_it_compiles(function: FunctionType, example: tuple) -> None:
-    """Compile a user's function by itself, which takes a moment, and explain a failure in the user's own terms."""
+    """Compile a user's function alone, which takes a moment, and explain a failure in the user's terms."""
     if not example:
         return
     from numba import njit
@@ -170,8 +116,8 @@ def _fingerprint_constant(value: Any) -> str:
     if isinstance(value, CodeType):
         return _fingerprint_code(value)
     if isinstance(value, tuple | frozenset):
-        return "(" + ",".join(sorted(map(_fingerprint_constant, value)) if isinstance(value, frozenset) else
-                              map(_fingerprint_constant, value)) + ")"  # fmt: skip
+        parts = list(map(_fingerprint_constant, value))
+        return f"({','.join(sorted(parts) if isinstance(value, frozenset) else parts)})"
     return f"{type(value).__name__}:{value!r}"
 
 
@@ -182,7 +128,7 @@ def _fingerprint_code(code: CodeType) -> str:
 
 
 def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str:
-    """Return a hash of a function's code and of everything that it refers to: functions, constants, attributes."""
+    """Return a hash of a function's code and of all that it refers to: functions, constants, attributes."""
     digest = hashlib.sha256()
     pending, seen = [(function, substitutions)], set()
     while pending:
@@ -196,13 +142,13 @@ def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str
         found = [("cell", cell.cell_contents) for cell in current.__closure__ or ()]
         found += [(name, names.get(name, current.__globals__.get(name))) for name in referenced]
         for name, value in found:
-            # What is read through a module or a class counts too: settings.weight.
+            # What is read through a module counts too: settings.weight.
             if isinstance(value, ModuleType) and value.__name__.split(".")[0] not in ("numpy", "math", "numba"):
                 parts = [(f"{name}.{part}", getattr(value, part)) for part in referenced if hasattr(value, part)]
             else:
                 parts = [(name, value)]
             for label, part in parts:
-                # A function that the user has compiled already counts by its source.
+                # A function that the user has already compiled counts by its source.
                 part = getattr(part, "py_func", part)
                 if _is_plain_function(part):
                     pending.append((part, _names_within(part, names)))
@@ -226,12 +172,12 @@ CONSTANT: Any = None
 
 
 def constant_params(params: Any) -> Any:
-    """Take the place of `chosen_params` in a specialised loop: CONSTANT is then the world's own parameters."""
+    """Replace `chosen_params` in a specialised loop, where CONSTANT is the world's parameters."""
     return CONSTANT
 
 
 def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]:
-    """Return what takes which name's place in the loops: the rule's functions, the user's and, if asked, constants."""
+    """Return what each name in the loops stands for: functions of the rule and the user and, if wanted, constants."""
     for name, function in world.substitutions.items():
         if not isinstance(function, FunctionType):
             raise ConfigError(
@@ -248,35 +194,5 @@ def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]
 
 
 def constant_scalars(world: World) -> Any:
-    """Return the rule's scalars as floats and integers only."""
+    """Return the rule's scalars as floats and integers."""
     return type(world.params)(*(value if isinstance(value, float) else int(value) for value in world.params))
-
-
-def kernel_folder(
-    name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any], how: str = ""
-) -> Path:
-    """Return the folder for a compiled function; if it is new, check the user's functions and tell the user.
-
-    how: says apart what else decides on the code that is generated.
-    """
-    versions = "|".join(f"{package}={_version(package)}" for package in ("numba", "numba-cuda", "numpy", "llvmlite"))
-    key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}|{how}".encode())
-    label = re.sub(r"[^A-Za-z0-9_]+", "-", f"{name}-{target}")
-    folder = cache_folder() / f"{label}-{key.hexdigest()[:24]}"
-    source = folder / f"{function.__name__}.py"
-    if not source.exists():
-        for user_function in substitutions.get(USER_FUNCTIONS, {}).items():
-            check_that_it_compiles(*user_function)
-        tell(f"compiling {name} ({target}); the next start is faster")
-        folder.mkdir(exist_ok=True)
-        # Numba compares size and modification time of this file only; what it stands for is in the folder's name.
-        source.write_text(f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
-    return folder
-
-
-@functools.cache
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"

@@ -1,8 +1,8 @@
-"""Compiles functions that exist only inside others: typed and lowered, but not optimised or made machine code alone.
+"""Compiles functions that exist only inside others: typed and lowered, but not optimised or generated on their own.
 
 Numba optimises every function with all that it calls and generates its machine code, before the caller does the same
-with its own copy: for a rule of a hundred small functions that is most of the time that a first start takes (measured:
-docs/decisions/0012-inlined-functions-are-compiled-once.md). What runs in the end is the caller's copy.
+with its own copy. For a rule of a hundred small functions that is most of the time of a first start (measured:
+docs/decisions/0012-inlined-functions-are-compiled-once.md), and only the caller's copy ever runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InlinedLibrary(JITCodeLibrary):
     """Code to be linked into that of callers."""
 
     def _optimize_final_module(self) -> None:
-        """Leave that to the caller, in which everything is seen together."""
+        """Leave that to the caller, which sees everything together."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
@@ -30,12 +30,12 @@ class InlinedLibrary(JITCodeLibrary):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class InlinedLowering(NativeLowering):
-    """Lower a function into an InlinedLibrary and let others call it from there."""
+    """Lowers a function into an InlinedLibrary, from which others call it."""
 
     _name = "velodrome_inlined_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Lower; callers find the function by a callable without machine code, which nobody may call."""
+        """Lower the function; its callers find it through a callable without machine code, which nobody may call."""
         state.library = InlinedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         super().run_pass(state)

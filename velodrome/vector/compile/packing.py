@@ -1,8 +1,8 @@
-"""Hands compiled code all arrays of a batch as one array of addresses.
+"""Passes all arrays of a batch to compiled code as one array of addresses.
 
-Numba takes about a quarter of a microsecond to accept each array argument, and a step has thirty of them: more than a
-small batch takes to step. The addresses do not change, so they are written down once, and a generated function turns
-them back into the same tuples of arrays inside the compiled loop.
+Numba needs about a quarter of a microsecond for each array argument, and a step has thirty of them: longer than a small
+batch takes to step. The addresses do not change, so they are written down once, and a generated function turns them
+back into the same tuples of arrays inside the compiled loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pointer(address):
 
 
 class Packer:
-    """Collects arrays and integers, and the source of the function that restores them."""
+    """Collects arrays and integers, and writes the source of the function that restores them."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -65,7 +65,7 @@ class Packer:
 def pack_arguments(arguments: tuple) -> tuple[NDArray[np.int64], FunctionType]:
     """Return (pack, unpack): unpack(pack) restores nested tuples of arrays and integers in compiled code.
 
-    The arrays must stay where they are for as long as the pack is used: keep a reference to them.
+    The arrays must stay in place as long as the pack is used: keep a reference to them.
     """
     packer = Packer()
     source = f"def unpack(pack):\n    return {packer.expression(arguments)}\n"

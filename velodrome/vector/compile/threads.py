@@ -1,9 +1,9 @@
-"""Runs a compiled loop on several cores, a part of the environments on each, without compiling it a second time.
+"""Runs a compiled loop on several cores, with a part of the environments on each, without compiling it again.
 
-Numba's own way, `prange` around the body of the loop, optimises the body four times more: in a function of its own, in
+Numba's own way, `prange` around the body of the loop, optimises the body four more times: in a function of its own, in
 two wrappers of that and in the caller (docs/decisions/0013-one-loop-for-every-number-of-cores.md). Here the loop for
-one core is told which part of the environments is its own, and a small loop over parts, the same for all rules, calls
-it by its address.
+one core takes the part of the environments to step as an argument, and a small loop over parts, the same for all rules,
+calls it by its address.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numba.extending import intrinsic
 
 @intrinsic
 def own_address(typing_context: Any) -> Any:
-    """Return where the machine code of the function begins that calls this.
+    """Return the address of the machine code of the calling function.
 
-    Asking Numba instead would be asking for a name, and loops of one name that other processes have compiled and
-    kept on disk share it to the letter: the answer is the loop that was loaded last.
+    Numba would look it up by name. Loops that other processes have compiled and kept on disk may have exactly the same
+    name, and the answer would be the one that was loaded last.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -34,7 +34,7 @@ def own_address(typing_context: Any) -> Any:
 def _call_part(
     typing_context: Any, address: Any, part: Any, parts: Any, actions: Any, autoreset: Any, pack: Any
 ) -> Any:
-    # Whether actions may be written makes a type of its own and no difference to the code.
+    # Read-only actions are another type to Numba, but the code is the same.
     actions = types.Array(actions.dtype, actions.ndim, "C")
     taken = (types.int64, types.int64, actions, types.boolean, pack)
 

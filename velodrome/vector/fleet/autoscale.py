@@ -2,7 +2,7 @@
 
 Throughput rises with the number of environments until something is full (cores, caches, a GPU), and may then fall.
 Sizes are doubled or halved, and a size is kept only if it was faster by more than a margin and more than the noise of
-the measurements. Nothing here knows a backend: whoever trains tells what it measured and does what comes back.
+the measurements. Nothing here knows a backend: the training loop reports what it measured and follows the answer.
 
     autoscaler = Autoscaler(4, 4096, memory_limit=8 * 2**30)
     while training:
@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from velodrome.errors import ConfigError
-from velodrome.vector.checks import checked_count
+from velodrome.vector.argument_checks import checked_count
 
-# Deviation of a median from the truth, for normal noise: 1.2533 standard errors of a mean; and a standard deviation is
-# 1.4826 median absolute deviations.
+# With normal noise, a median deviates by 1.2533 standard errors of a mean, and a standard deviation is 1.4826 median
+# absolute deviations.
 MEDIAN_ERROR = 1.2533 * 1.4826
-MOST_OBSERVATIONS = 4  # times as many as asked for, where measurements scatter
-WIDEST_LOOK = 4  # a search looks so many times further than the best size where a step makes no difference
+MOST_OBSERVATIONS = 4  # times as many as asked for, if measurements scatter
+WIDEST_LOOK = 4  # a search goes at most to this multiple of the best size if sizes make no difference
 LONGEST_REST = 16  # times as long as asked for, after searches that found nothing better
 
 
@@ -38,24 +38,31 @@ class Measurement(NamedTuple):
 
 
 class Autoscaler:
-    """Chooses a number of environments from what `observe` is told; see the module.
+    """Chooses a number of environments from the measurements that `observe` takes in; see the module.
 
-    `tried` holds what was measured of each size in the search that runs or ran last, `best` the size to which it leads.
+    `tried` holds the measurement of each size in the current or last search, `best` the size to which it leads.
     """
 
     def __init__(
-        self, least: int, most: int, *, memory_limit: float | None = None, environment_bytes: float | None = None,
-        observations: int = 5, margin: float = 0.04, rest: int = 200,
-    ) -> None:  # fmt: skip
+        self,
+        least: int,
+        most: int,
+        *,
+        memory_limit: float | None = None,
+        environment_bytes: float | None = None,
+        observations: int = 5,
+        margin: float = 0.04,
+        rest: int = 200,
+    ) -> None:
         """Choose between `least` and `most` environments.
 
         memory_limit: bytes that the process and its workers may use; None: no limit.
-        environment_bytes: of one environment, if known. Otherwise two sizes have to be seen first, and until then all
-            memory in use is taken for that of the environments, so that the first step may be smaller than a doubling.
-        observations: measurements before a decision, besides the first of a size, in which it was made ready.
-        margin: by which part a size must be faster to be kept.
-        rest: observations between two searches; other programs may have left cores free meanwhile, or taken them. After
-            a search that finds nothing better the next rest is twice as long, up to 16 times.
+        environment_bytes: of one environment, if known. Otherwise two sizes have to be seen first. Until then all
+            memory in use counts as that of the environments, so the first step may be smaller than a doubling.
+        observations: measurements before a decision, besides the first of each size, which includes its setup.
+        margin: the fraction by which a size must be faster to be kept.
+        rest: observations between two searches, since other programs may leave cores or take them. After a search that
+            finds nothing better the next rest is twice as long, up to 16 times.
         """
         self.least, self.most = checked_count("least", least), checked_count("most", most)
         if self.most < self.least:
@@ -75,18 +82,18 @@ class Autoscaler:
         self.best: int | None = None
         self.searching = True
         self._grows = True  # the search goes upwards
-        self._climbed = False  # it has found larger sizes faster, so that smaller ones need not be tried
-        self._rates: list[float] = []  # of the size that is played
+        self._climbed = False  # larger sizes were faster, so smaller ones need not be tried
+        self._rates: list[float] = []  # of the current size
         self._size: int | None = None
         self._seen = 0  # observations of that size
         self._memory = 0.0  # bytes at the last of them
         self._calm = 0  # observations since the last search
         self._patience = self.rest
-        self._shrunk = False  # to the size that is played, for want of memory
+        self._shrunk = False  # to the current size, for lack of memory
         self._begun_at: int | None = None  # size at which the search began
 
     def observe(self, num_envs: int, steps: int, seconds: float, memory: float) -> int | None:
-        """Take in what an iteration took, and return the number of environments to go on with; None: as it is.
+        """Take in the measurements of an iteration; return how many environments to go on with, or None: no change.
 
         steps: of all environments together. memory: bytes in use at its end, as `bytes_in_use` returns them.
         """
@@ -124,7 +131,7 @@ class Autoscaler:
     # Throughput
 
     def _measured(self) -> Measurement | None:
-        """Return the throughput of the size that is played, or None if it is not known well enough yet."""
+        """Return the throughput of the current size, or None if it is not known well enough yet."""
         count = len(self._rates)
         if count < self.observations:
             return None
@@ -142,7 +149,7 @@ class Autoscaler:
         return 0 if abs(difference) <= certain else int(math.copysign(1, difference))
 
     def _next(self, size: int) -> int:
-        """Return the size to play after one was measured: a new one, or the best if there is none left to try."""
+        """Return the size to play after one was measured: a new one, or the best if none is left to try."""
         if self.best is None:
             self.best = self._begun_at = size
         verdict = 0
@@ -179,7 +186,7 @@ class Autoscaler:
         return self.best
 
     def _search_again(self) -> None:
-        """Begin a search from the size that is played, whatever was measured before."""
+        """Begin a search from the current size, whatever was measured before."""
         self.searching, self._grows, self._climbed = True, True, False
         self.tried, self.best, self._begun_at, self._rates = {}, None, None, []
 
@@ -191,10 +198,10 @@ class Autoscaler:
             return
         found = (memory - self._memory) / (num_envs - self._size)
         if num_envs > self._size:
-            # No visible growth is an answer too: they are too small to matter.
+            # If memory did not grow, environments are too small to matter.
             self.environment_bytes = max(found, self.environment_bytes or 1.0)
         elif found > 0 and self.environment_bytes is None:
-            # What is freed need not be given back by the process, so that this may be too little.
+            # A process need not return what it frees, so this may be too little.
             self.environment_bytes = found
 
     def _affordable(self) -> int:
@@ -208,7 +215,7 @@ class Autoscaler:
     def _shrink(self, size: int) -> int | None:
         """Return a size, half of this one or less, that fits the memory; None if there is no smaller one."""
         if self._shrunk and self._seen <= self.observations:
-            return None  # memory of workers that end, and of arrays that are freed, is given back only by and by
+            return None  # memory of ended workers and freed arrays is returned only gradually
         self._search_again()
         self._shrunk = True
         affordable, wanted = self._affordable(), max(size // 2, self.least)
@@ -218,7 +225,7 @@ class Autoscaler:
 
 
 def bytes_in_use() -> int:
-    """Return the memory of this process and its children: their resident sets, shared memory once for each."""
+    """Return the memory of this process and its children: their resident sets, with shared memory counted in each."""
     import psutil
 
     process = psutil.Process()

@@ -1,6 +1,6 @@
-"""The books of a pool: who has how many environments, who waits for some, what lies idle, what they weigh.
+"""The accounts of a pool: who has how many environments, who waits, which are idle, what memory they take.
 
-Nothing here makes or closes environments; `pool.py` does, outside the lock that is held here.
+Nothing here makes or closes environments; `pool.py` does that, outside the lock of this module.
 """
 
 from __future__ import annotations
@@ -14,32 +14,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.checks import checked_count
+from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.fleet.specification import Specification
 
-LOOK_AGAIN = 0.2  # seconds after which one who waits looks whether a lease was abandoned
-# Seconds after which one who waits has garbage collected: learners refer to themselves, so that an abandoned one is
-# not gone before.
+LOOK_AGAIN = 0.2  # seconds between a waiter's checks for abandoned leases
+# Seconds between a waiter's garbage collections: learners refer to themselves, so an abandoned one stays until then.
 COLLECT_EVERY = 2.0
 
 
 class PoolBusyError(BackendError, TimeoutError):
-    """A pool that has no room now; it will have some once others give environments back."""
+    """A pool has no room now; it will have some once others give environments back."""
 
 
 @dataclass(frozen=True)
 class LeaseStatus:
-    """One lease, or environments that lie idle."""
+    """One lease, or a batch of idle environments."""
 
     env: str
     num_envs: int
-    bytes: int  # as measured; without a memory_limit, the first of a kind include the code that they brought with them
+    bytes: int  # as measured; without a memory_limit, those of the first of a kind include the code they loaded
     seconds: float  # since it was leased, or given back
 
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """What a pool holds. `leased + idle` is at most `max_concurrent_envs`, or what was leased when that was lowered."""
+    """What a pool holds. `leased + idle` exceeds `max_concurrent_envs` only after that was lowered."""
 
     max_concurrent_envs: int
     memory_limit: int | None  # bytes
@@ -56,11 +55,11 @@ class Holding:
     """Environments of one specification, leased or idle."""
 
     specification: Specification
-    num_envs: int  # that the budget is charged with; while some are made or closed, the most there are at any moment
+    num_envs: int  # charged to the budget: while some are made or closed, the most there are at any moment
     since: float  # seconds
-    same_size_only: bool = False  # how they are spread over workers was chosen for their number
+    same_size_only: bool = False  # their backend and workers were chosen for this number
     envs: Any = None  # while idle
-    leased: Callable[[], Any] | None = None  # weak: environments that nobody uses any more must not be kept alive
+    leased: Callable[[], Any] | None = None  # a weak reference, which does not keep abandoned environments alive
     finalizer: Any = None
 
 
@@ -75,7 +74,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Grant:
-    """What a request got: a holding that is charged for it, and what has to be closed before anything is made."""
+    """The answer to a request: the holding that is charged, and what must be closed before anything is made."""
 
     holding: Holding
     reused: Any  # environments, or None
@@ -83,7 +82,7 @@ class Grant:
 
 
 class Budget:
-    """Grants requests in the order in which they came, as soon as there is room."""
+    """Grants requests in the order of their arrival, as soon as there is room."""
 
     def __init__(self, max_concurrent_envs: int, memory_limit: int | None) -> None:
         self.most = checked_count("max_concurrent_envs", max_concurrent_envs)
@@ -93,21 +92,21 @@ class Budget:
         self.leased: list[Holding] = []
         self.idle: list[Holding] = []  # oldest first
         self.closed = False
-        # Garbage is collected at any moment, also while this thread changes the lists above: so it is only noted.
+        # Garbage may be collected while this thread changes the lists above, so abandoned holdings are only noted.
         self.abandoned: deque[Holding] = deque()
-        # By specification: how many environments were made when it was measured, and bytes for one.
+        # By specification: how many environments were measured, and the bytes of one.
         self.sizes: dict[Specification, tuple[int, float]] = {}
 
     # Wait
 
     def join_again(self, ticket: Ticket, holding: Holding) -> None:
-        """Put a ticket whose holding turned out to be too large back to the front, now that its size is known."""
+        """Put a ticket back to the front of the queue after its holding turned out to be too large."""
         with self.condition:
             self.queue.appendleft(ticket)
             self.forget(holding)
 
     def wait(self, ticket: Ticket, deadline: float | None) -> Grant:
-        """Join the queue, if need be, and wait for the turn of the ticket and for room; then leave the queue."""
+        """Join the queue unless the ticket is in it, wait for its turn and for room, then leave the queue."""
         collected = time.monotonic()
         last_look = deadline is not None and deadline <= collected
         with self.condition:
@@ -126,7 +125,7 @@ class Budget:
                     raise PoolBusyError(self._busy(ticket))
                 last_look = deadline is not None and now >= deadline
                 if last_look or now - collected >= COLLECT_EVERY:
-                    # Outside the lock: what is collected may take its time to close.
+                    # Outside the lock: closing what is collected may take a while.
                     gc.collect()
                     collected = time.monotonic()
                     continue
@@ -139,14 +138,14 @@ class Budget:
                 self.condition.notify_all()
 
     def _is_next(self, ticket: Ticket) -> bool:
-        """Whether it is a ticket's turn, and there is room once everything idle is closed."""
+        """Return whether it is a ticket's turn, and there is room once everything idle is closed."""
         if self.queue[0] is not ticket or charged(self.leased) + ticket.num_envs > self.most:
             return False
         wanted = ticket.num_envs * self._bytes_each(ticket.specification)
         return self.memory_limit is None or self._bytes(self.leased) + wanted <= self.memory_limit
 
     def _refuse_impossible(self, ticket: Ticket) -> None:
-        """Raise for a request that will never be granted, whatever others give back."""
+        """Raise for a request that can never be granted, whatever others give back."""
         if self.closed:
             raise BackendError("this pool was closed; make a new one")
         total = ticket.num_envs + (ticket.growing.num_envs if ticket.growing else 0)
@@ -164,7 +163,7 @@ class Budget:
             )
 
     def _refuse_deadlock(self, ticket: Ticket) -> None:
-        """Raise for a lease that would wait for others to give something back while they wait for it to do so."""
+        """Raise if all leases would wait for each other to give something back."""
         growing = [other.growing for other in self.queue]
         if ticket.growing is not None and all(holding in growing for holding in self.leased):
             raise PoolBusyError(
@@ -184,17 +183,17 @@ class Budget:
             if found is not None:
                 self.idle.remove(found)
                 reused, holding.num_envs = found.envs, found.num_envs
-                found.envs = None  # a lease that ended refers to it still
+                found.envs = None  # a lease that ended still refers to it
             self.leased.append(holding)
         before = holding.num_envs
         holding.num_envs = before + ticket.num_envs if ticket.growing else max(before, ticket.num_envs)
         evicted = self.evict()
-        # Until they are closed they exist besides what the holding had.
+        # Until they are closed, they exist in addition to what the holding had.
         holding.num_envs = max(holding.num_envs, before + charged(evicted))
         return Grant(holding, reused, evicted)
 
     def _reusable(self, ticket: Ticket) -> Holding | None:
-        """Return idle environments of the same kind, of the nearest number there is."""
+        """Return the idle environments of the same kind whose number is nearest."""
         candidates = [
             holding
             for holding in self.idle
@@ -204,7 +203,7 @@ class Budget:
         return min(candidates, key=lambda holding: abs(holding.num_envs - ticket.num_envs), default=None)
 
     def evict(self) -> list[Holding]:
-        """Take idle environments, the oldest first, off the budget until it is kept; the caller closes them."""
+        """Take idle environments, the oldest first, off the budget until it suffices; the caller closes them."""
         evicted = []
         with self.condition:
             while self.idle and self._is_over():
@@ -214,20 +213,20 @@ class Budget:
         return evicted
 
     def charge(self, holding: Holding, num_envs: int) -> None:
-        """Charge a holding with the environments that it has."""
+        """Charge the environments of a holding to the budget."""
         with self.condition:
             holding.num_envs = num_envs
             self.condition.notify_all()
 
     def is_within_memory(self) -> bool:
-        """Whether what is leased is within the limit."""
+        """Return whether the leased environments are within the limit."""
         with self.condition:
             return self.memory_limit is None or self._bytes(self.leased) <= self.memory_limit
 
     # Give back
 
     def keep(self, holding: Holding, envs: Any) -> bool:
-        """Keep environments that were leased for the next one; False if there is no room for that."""
+        """Keep returned environments for the next lease; False if there is no room for them."""
         with self.condition:
             if self.closed or self._is_over():
                 return False
@@ -239,7 +238,7 @@ class Budget:
             return True
 
     def forget(self, holding: Holding) -> None:
-        """Take a holding, whose environments are closed, off the budget."""
+        """Take a holding whose environments are closed off the budget."""
         with self.condition:
             if holding in self.leased:
                 self.leased.remove(holding)
@@ -247,7 +246,7 @@ class Budget:
             self.condition.notify_all()
 
     def _forget_sizes(self) -> None:
-        """Let go of measurements that keep objects of the user alive, such as a market, for nobody."""
+        """Drop measurements that would needlessly keep objects of the user, such as a market, alive."""
         used = {holding.specification for holding in (*self.leased, *self.idle)}
         used |= {ticket.specification for ticket in self.queue}
         self.sizes = {key: size for key, size in self.sizes.items() if key.by_value or key in used}
@@ -259,7 +258,7 @@ class Budget:
     # Numbers
 
     def note_size(self, specification: Specification, count: int, grown: int) -> None:
-        """Write down by how many bytes memory grew for so many environments; that for the most of them is kept."""
+        """Note by how many bytes memory grew for some environments; the measurement with the most of them is kept."""
         with self.condition:
             if count >= self.sizes.get(specification, (0, 0.0))[0]:
                 self.sizes[specification] = (count, max(grown, 0) / count)
@@ -277,7 +276,7 @@ class Budget:
         return self.memory_limit is not None and self._bytes(everything) > self.memory_limit
 
     def room_of(self, holding: Holding) -> int:
-        """Return the most environments that a holding could have at this moment; those who wait come first."""
+        """Return the most environments that a holding could have now; waiting requests come first."""
         with self.condition:
             self._give_back_abandoned()
             room = 0 if self.queue else max(self.most - charged(self.leased), 0)
@@ -296,7 +295,7 @@ class Budget:
         )
 
     def status(self) -> PoolStatus:
-        """Return what is leased, idle and asked for."""
+        """Return what is leased, idle and requested."""
         with self.condition:
             self._give_back_abandoned()
             now = time.monotonic()
@@ -319,5 +318,5 @@ class Budget:
 
 
 def charged(holdings: list[Holding]) -> int:
-    """Return the environments that the budget is charged with."""
+    """Return how many environments these holdings charge to the budget."""
     return sum(holding.num_envs for holding in holdings)

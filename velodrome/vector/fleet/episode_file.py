@@ -1,4 +1,4 @@
-"""`monitor.csv`: a line for every episode, in the form that Stable-Baselines3's `load_results` and plotter read."""
+"""`monitor.csv`: a line for every episode, in the format of Stable-Baselines3's `load_results` and plotter."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def monitor_path(path: str | Path) -> Path:
 
 
 class MonitorFile:
-    """An open file of episodes. One that is there already is continued: its times go on from its own beginning.
+    """An open file of episodes. An existing file is continued, with times counted from its own beginning.
 
-    Lines reach the operating system with the step in which their episodes ended, so that a process that is killed
-    loses none of the steps before; a line that was cut off is removed when the file is continued.
+    Lines reach the operating system in the step that ended their episodes, so a killed process loses no finished step.
+    An incomplete line is removed when the file is continued.
     """
 
     def __init__(self, path: str | Path, info_keys: Sequence[str], env_id: str) -> None:
@@ -46,7 +46,7 @@ class MonitorFile:
             self._file.flush()
 
     def _continued(self) -> float | None:
-        """Return when the file was begun, having cut off what is not a whole line; None if there is nothing in it."""
+        """Return when the file was begun, after cutting off an incomplete line; None if it is empty."""
         if not self.path.exists():
             return None
         with self.path.open("rb+") as file:
@@ -76,7 +76,7 @@ class MonitorFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
 
@@ -88,5 +88,5 @@ def _time_of(line: bytes) -> float | None:
 
 
 def _cell(value: Any) -> Any:
-    # A line break in a text would make two lines of one, and which of them was cut off could not be told.
+    # A line break in a text would make two lines of one, and an incomplete line could not be recognised.
     return value if value is None or isinstance(value, int | float) else " ".join(str(value).splitlines())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.vector.fleet.step_times import quantile, seconds_text
+from velodrome.vector.fleet.step_times import quantile
+from velodrome.vector.messages import seconds_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 SLOWEST = 5  # environments that are named
-LOGGED = (
-    "episodes", "mean_return", "median_return", "mean_length", "median_length", "mean_seconds", "steps",
-    "steps_per_second", "step_seconds_p50", "step_seconds_p99", "restarts", "worker_restarts", "faults", "lost",
-)  # fmt: skip
 
 
 class SlowEnvironment(NamedTuple):
@@ -31,10 +29,10 @@ class SlowEnvironment(NamedTuple):
 
 @dataclass(frozen=True)
 class MonitorStatistics:
-    """What a monitor saw so far. Means and medians are NaN before the first episode."""
+    """What a monitor has seen so far. Means and medians are NaN before the first episode."""
 
     episodes: int
-    window: int  # episodes that means and medians are over
+    window: int  # episodes that means and medians cover
     mean_return: float
     median_return: float
     mean_length: float  # steps
@@ -47,22 +45,28 @@ class MonitorStatistics:
     step_seconds_counts: NDArray[np.int64]  # [n, bins] steps of each environment
     step_seconds_p50: float
     step_seconds_p99: float
-    slowest: tuple[SlowEnvironment, ...]  # slowest first; empty where the backend cannot time them one by one
+    slowest: tuple[SlowEnvironment, ...]  # slowest first; empty if the backend cannot time them one by one
     restarts: int  # of environments
     worker_restarts: int
     faults: int
     lost: int  # environments that are gone and were not replaced
 
 
+# All that are numbers.
+LOGGED = [
+    field.name for field in fields(MonitorStatistics) if field.type in ("int", "float") and field.name != "window"
+]
+
+
 def metrics_of(seen: MonitorStatistics) -> dict[str, float]:
-    """Return the numbers by their names in a log; those that there are none of yet are left out."""
+    """Return the numbers by their names in a log; those that are not known yet are left out."""
     found = {f"monitor/{name}": float(getattr(seen, name)) for name in LOGGED}
     found |= {f"monitor/info/{key}": value for key, value in seen.info_means.items()}
     return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def table_of(seen: MonitorStatistics, title: str) -> Table:
-    """Return a table for people; print it with rich."""
+    """Return a table for people, to be printed with rich."""
     from rich.table import Table
 
     table = Table("", "", title=title, show_header=False)
@@ -93,20 +97,15 @@ def table_of(seen: MonitorStatistics, title: str) -> Table:
 
 
 def slowest_of(counts: NDArray[np.int64], means: NDArray[np.float64]) -> tuple[SlowEnvironment, ...]:
-    """Return the slowest environments of histograms, [n, bins], and mean seconds, [n]."""
+    """Return the slowest environments, given histograms, [n, bins], and mean seconds, [n]."""
     stepped = np.flatnonzero(~np.isnan(means))
     order = stepped[np.argsort(-means[stepped], kind="stable")][:SLOWEST]
     return tuple(SlowEnvironment(int(row), float(means[row]), quantile(counts[row], 0.99)) for row in order)
 
 
-def mean_of(values: NDArray[np.float64]) -> float:
-    """Return the mean, NaN of nothing."""
-    return float(values.mean()) if len(values) else math.nan
-
-
-def median_of(values: NDArray[np.float64]) -> float:
-    """Return the median, NaN of nothing."""
-    return float(np.median(values)) if len(values) else math.nan
+def mean_of(values: NDArray[np.float64], mean: Callable[[Any], Any] = np.mean) -> float:
+    """Return the mean, or another such number; NaN if there are no values."""
+    return float(mean(values)) if len(values) else math.nan
 
 
 def _number(value: float) -> str:

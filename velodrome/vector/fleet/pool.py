@@ -1,4 +1,4 @@
-"""`EnvPool`: environments for several trainings at once, under one budget of environments and of memory."""
+"""`EnvPool`: environments for several trainings at once, under one budget of environments and memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.checks import checked_count
+from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.fleet.autoscale import bytes_in_use
 from velodrome.vector.fleet.budget import Budget, Holding, PoolBusyError, PoolStatus, Ticket
 from velodrome.vector.fleet.specification import Specification, specification_of
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 class Lease:
     """Environments on loan. As a context manager it yields them, and gives them back at the end.
 
-    A lease that is forgotten gives back too, once nobody refers to it or to its environments any more.
+    A forgotten lease gives them back too, once nothing refers to it or to its environments.
     """
 
     def __init__(self, pool: EnvPool, holding: Holding, envs: Any) -> None:
@@ -40,7 +40,7 @@ class Lease:
 
     @property
     def envs(self) -> Any:
-        """The environments, reset. After the release they belong to the pool again."""
+        """The environments, freshly reset. After the release they belong to the pool again."""
         if self._envs is None:
             raise BackendError("this lease was released; its environments may serve someone else. Take a new lease.")
         return self._envs
@@ -58,15 +58,15 @@ class Lease:
     def resize(self, num_envs: int, *, timeout: float | None = 0.0) -> Any:
         """Change the number of environments and return the observations of all.
 
-        timeout: seconds to wait for room in the budget: 0 refuses at once, None waits as long as it takes.
-        `envs.resize(n)` does the same with timeout=0, so that a learner that resizes stays within the budget.
+        timeout: seconds to wait for room in the budget; 0 refuses at once, None waits as long as it takes.
+        `envs.resize(n)` does the same with timeout=0, so a learner that resizes stays within the budget.
         """
         return self._pool._resize_lease(self._holding, self.envs, num_envs, timeout)
 
     def release(self, *, reusable: bool = True) -> None:
-        """Give the environments back; a second time does nothing.
+        """Give the environments back; a second call does nothing.
 
-        Those that ever failed or were closed, and all if they are not `reusable`, are closed instead of kept.
+        They are closed instead of kept if any of them ever failed or was closed, or if they are not `reusable`.
         """
         with self._releasing:
             envs, self._envs = self._envs, None
@@ -79,41 +79,40 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # An exception may have left them in the middle of a step.
+        # After an exception they may be in the middle of a step.
         self.release(reusable=kind is None)
 
 
 class EnvPool:
-    """Owns environments and lends them, first come first served; safe to use from threads.
+    """Owns environments and lends them, first come, first served; safe to use from several threads.
 
     max_concurrent_envs: the most environments that exist at any moment, idle ones included.
-    memory_limit: bytes that all of them may take. What one takes is measured when environments of its kind are made:
-        by how much the memory of this process and its children grows; memory of a GPU is not counted.
+    memory_limit: bytes that all of them may take. When environments of a new kind are made, the pool measures what one
+        takes: by how much the memory of this process and its children grows. Memory of a GPU is not counted.
 
-    Environments that are given back stay idle for the next lease of the same kind (same env, backend and parameters),
-    and are closed, the oldest first, when the budget is wanted for others.
+    Environments that are given back stay idle for the next lease of the same kind (same env, backend and parameters).
+    They are closed, the oldest first, when others need the budget.
     """
 
     def __init__(self, max_concurrent_envs: int, *, memory_limit: int | None = None) -> None:
         self._budget = Budget(max_concurrent_envs, memory_limit)
-        # Two that are made at the same time could not be told apart in what the memory grows by.
+        # If two were made at the same time, nobody could say which of them the memory grew for.
         self._measuring = threading.Lock()
 
     def _make(self, env: Any, num_envs: int, options: dict[str, Any]) -> Any:
         return make_vec(env, num_envs, **options)
 
     def lease(
-        self, env: Any, num_envs: int, *, timeout: float | None = None, seed: int | None = None,
-        step_timeout: float | Literal["default"] | None = "default", **options: Any,
-    ) -> Lease:  # fmt: skip
+        self, env: Any, num_envs: int, *, timeout: float | None = None, seed: int | None = None, **options: Any
+    ) -> Lease:
         """Lend environments, as `vd.make_vec(env, num_envs, seed=seed, **options)` makes them, reset with the seed.
 
         Waits until budget and memory allow, `timeout` seconds at most (None: as long as it takes; making them is not
         counted). Whoever asked first gets first. What could never be granted is refused at once.
         step_timeout: what `make_vec` calls timeout, seconds that one call of an environment in a worker may take.
         """
-        if step_timeout != "default":
-            options["timeout"] = step_timeout
+        if "step_timeout" in options:
+            options["timeout"] = options.pop("step_timeout")
         num_envs = checked_count("num_envs", num_envs)
         seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         specification = specification_of(env, options)
@@ -131,7 +130,7 @@ class EnvPool:
                 _close_all(self._budget.evict())
                 if self._budget.is_within_memory():
                     return self._hand_over(holding, envs, options.get("backend", "auto") == "auto")
-                # Measured only now, and too much beside what others have.
+                # Measured only now, and too much besides what others have.
                 _close(envs, specification.label)
             except BaseException:
                 self._budget.forget(holding)
@@ -149,13 +148,13 @@ class EnvPool:
             return envs
 
         if self._budget.memory_limit is not None and specification not in self._budget.sizes:
-            # The first of a kind brings code with it that all others share: its growth is not theirs.
+            # The first of a kind also loads code that all others share, so it is not measured.
             with self._measuring:
                 _close(make(1), specification.label)
         return self._measured(specification, num_envs, make)
 
     def _measured(self, specification: Specification, count: int, enlarge: Callable[[], Result]) -> Result:
-        """Make so many environments and note what they take."""
+        """Make some environments and note what memory they take."""
         with self._measuring:
             before = bytes_in_use()
             result = enlarge()
@@ -178,7 +177,7 @@ class EnvPool:
             """Change the number of environments within the budget of the pool."""
             return self._resize_lease(holding, holding.leased and holding.leased(), num_envs, 0.0)
 
-        # Whoever resizes them, such as a learner, stays within the budget.
+        # A learner that resizes its environments must stay within the budget.
         envs.resize = resize
         return Lease(self, holding, envs)
 
@@ -207,7 +206,7 @@ class EnvPool:
             self._budget.forget(holding)
 
     def resize(self, max_concurrent_envs: int) -> None:
-        """Change the budget. Leases that are out stay as they are; nothing new is lent until they fit into it."""
+        """Change the budget. Existing leases stay as they are; nothing is lent until they fit into it."""
         budget = self._budget
         with budget.condition:
             budget.most = checked_count("max_concurrent_envs", max_concurrent_envs)
@@ -216,7 +215,7 @@ class EnvPool:
         _close_all(evicted)
 
     def status(self) -> PoolStatus:
-        """Return what is leased, idle and asked for."""
+        """Return what is leased, idle and requested."""
         return self._budget.status()
 
     @property
@@ -225,7 +224,7 @@ class EnvPool:
         return self._budget.closed
 
     def close(self) -> None:
-        """Close all environments, also those that are leased; requests that wait are refused."""
+        """Close all environments, leased ones included; waiting requests are refused."""
         budget = self._budget
         with budget.condition:
             budget.closed = True
@@ -245,12 +244,12 @@ class EnvPool:
 
 
 def _start(envs: Any, seed: int) -> None:
-    """Start all episodes, so that environments that served before behave as new ones do."""
+    """Start all episodes, so that environments that were used before behave like new ones."""
     envs.reset(seed=seed if isinstance(envs, RuleVectorEnv) else spread_seeds(seed, envs.num_envs))
 
 
 def _reused(envs: Any, num_envs: int, seed: int) -> Any:
-    """Return idle environments ready for a new lease; None, and closed, if they turn out to be broken."""
+    """Return idle environments ready for a new lease; if they turn out to be broken, close them and return None."""
     if envs is None:
         return None
     usable = False
@@ -276,7 +275,7 @@ def _is_broken(envs: Any) -> bool:
 def _close(envs: Any, label: str) -> None:
     try:
         envs.close()
-    except Exception as error:  # whoever needs the room is not to blame for it
+    except Exception as error:  # not the fault of the caller, who needs the room
         warnings.warn(f"closing environments of {label} failed: {error}", stacklevel=3)
 
 
@@ -286,7 +285,7 @@ def _close_all(holdings: list[Holding]) -> None:
         holding.envs = None
 
 
-_shared: dict[int, EnvPool] = {}  # by process, so that a fork does not use its parent's environments
+_shared: dict[int, EnvPool] = {}  # by process: a fork must not use its parent's environments
 _shared_lock = threading.Lock()
 
 
@@ -296,9 +295,9 @@ def _close_shared(process: int) -> None:
 
 
 def shared_pool(max_concurrent_envs: int | None = None) -> EnvPool:
-    """Return this process's own pool, for trainings that have only the process in common.
+    """Return the one pool of this process, for trainings that share nothing else.
 
-    The first call makes it. A later one may leave the budget out, or change it while nothing is leased or asked for.
+    The first call makes it. Later calls may leave the budget out, or change it while nothing is leased or requested.
     """
     with _shared_lock:
         pool = _shared.get(os.getpid())

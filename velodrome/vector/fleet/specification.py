@@ -1,4 +1,4 @@
-"""What environments are made of, in a form that can be compared: are these of the kind that is asked for?"""
+"""What environments are made from, in a form that can be compared: are idle ones of the kind that a lease wants?"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from velodrome.envs.contract import World
 
-# Compared by what they are worth; everything else is the same only if it is the very same object.
+# Compared by value; anything else is equal only to itself.
 VALUES = (type(None), bool, int, float, complex, str, bytes, Enum, PurePath, np.generic)
 
 
 class Same:
-    """Stands for an object that is equal to itself only; holding it keeps its identity from being given away again."""
+    """Stands for an object that is equal only to itself; holding the object keeps its identity from being reused."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -31,11 +31,11 @@ class Same:
 
 @dataclass(frozen=True)
 class Specification:
-    """An environment and the options that it is made with; equal ones make environments of one kind."""
+    """An environment and its options; equal ones make environments of one kind."""
 
     key: Hashable
     label: str = field(compare=False)  # for people
-    by_value: bool = field(compare=False)  # it holds on to no object of the user's
+    by_value: bool = field(compare=False)  # it keeps no object of the user alive
 
 
 def specification_of(env: Any, options: Mapping[str, Any]) -> Specification:
@@ -46,11 +46,11 @@ def specification_of(env: Any, options: Mapping[str, Any]) -> Specification:
 
 def _comparable(value: Any) -> Hashable:
     if isinstance(value, VALUES):
-        # 1, 1.0 and True are equal to Python and are not the same parameter.
+        # To Python 1, 1.0 and True are equal, but they are different parameters.
         return type(value), value
     if isinstance(value, Mapping):
         return type(value), frozenset((_comparable(name), _comparable(part)) for name, part in value.items())
-    # A World is a named tuple or the like of large arrays: only itself.
+    # Not named tuples: a World of large arrays is equal only to itself.
     if type(value) in (list, tuple):
         return type(value), tuple(_comparable(part) for part in value)
     return Same(value)

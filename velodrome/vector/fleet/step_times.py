@@ -1,4 +1,4 @@
-"""How long steps take, environment by environment, and how many there are in a second."""
+"""How long steps take in each environment, and how many there are per second."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.vector.space_arrays import resized
+
 BINS_PER_DECADE = 10
-SHORTEST, LONGEST = -8, 2  # powers of ten, in seconds; what lies outside is counted in the first or the last bin
+SHORTEST, LONGEST = -8, 2  # powers of ten, in seconds; times outside count in the first or the last bin
 BINS = (LONGEST - SHORTEST) * BINS_PER_DECADE
 EDGES = 10.0 ** (np.arange(BINS + 1) / BINS_PER_DECADE + SHORTEST)  # [BINS + 1] seconds
-# Steps whose times are kept before they are sorted into bins: sorting each by itself costs as much as a cheap step.
+# Steps whose times are kept before they are sorted into bins: sorting each one alone costs as much as a cheap step.
 STEPS_TOGETHER = 64
 
 SPAN = 5.0  # seconds over which throughput is measured
@@ -20,7 +22,7 @@ MARK_EVERY = 0.1  # seconds
 
 
 class StepTimes:
-    """Histograms of the seconds of steps: one for each environment, or one for all if only the batch can be timed."""
+    """Histograms of step times: one for each environment, or one for all if only the batch can be timed."""
 
     def __init__(self, num_envs: int, one_each: bool) -> None:
         self.num_envs, self.one_each = num_envs, one_each
@@ -31,7 +33,7 @@ class StepTimes:
         self._kept = 0
 
     def add_batch(self, seconds: float) -> None:
-        """Count a step of all environments that took so long for each."""
+        """Count a step of all environments, given the seconds per environment."""
         place = int((math.log10(max(seconds, 1e-300)) - SHORTEST) * BINS_PER_DECADE)
         self._counts[0, min(max(place, 0), BINS - 1)] += 1
         self._sums[0] += seconds
@@ -39,7 +41,7 @@ class StepTimes:
     def add(
         self, seconds: NDArray[np.float64], rows: NDArray[np.int64] | slice, skipped: NDArray[np.bool_] | None
     ) -> None:
-        """Count a step of some environments: seconds of all, [n], and which of the rows were not stepped after all."""
+        """Count a step of some environments, given the seconds of all, [n], and which of the rows did not step."""
         kept = self._waiting[self._kept]
         kept[rows] = seconds[rows]
         if skipped is not None:
@@ -60,12 +62,12 @@ class StepTimes:
         self._kept = 0
 
     def counts(self) -> NDArray[np.int64]:
-        """Return [n, BINS] how many steps of each environment fell between EDGES; read-only where all share one."""
+        """Return [n, BINS] how many steps of each environment fell between EDGES; read-only if all share one."""
         self._sort()
         return self._counts.copy() if self.one_each else np.broadcast_to(self._counts.copy(), (self.num_envs, BINS))
 
     def means(self) -> NDArray[np.float64]:
-        """Return [n] the mean seconds of a step, NaN for an environment that was never stepped."""
+        """Return [n] the mean seconds of a step, NaN for an environment that never stepped."""
         self._sort()
         steps = self._counts.sum(axis=1)
         means = np.where(steps > 0, self._sums / np.maximum(steps, 1), np.nan)
@@ -77,17 +79,14 @@ class StepTimes:
         if not self.one_each:
             return
         self._sort()
-        stay = min(len(self._sums), num_envs)
-        counts, sums = np.zeros((num_envs, BINS), np.int64), np.zeros(num_envs)
-        counts[:stay], sums[:stay] = self._counts[:stay], self._sums[:stay]
-        self._counts, self._sums = counts, sums
+        self._counts, self._sums = resized(self._counts, num_envs), resized(self._sums, num_envs)
         self._waiting = np.full((STEPS_TOGETHER, num_envs), np.nan)
 
 
 def quantile(counts: NDArray[np.int64], share: float) -> float:
-    """Return the seconds that a share of the steps of a histogram, [BINS], stays below; NaN of an empty one.
+    """Return the seconds below which a share of the steps in a histogram, [BINS], lies; NaN if it is empty.
 
-    Within a bin times are taken to be spread evenly on the logarithmic scale, so the error is below a bin, 26 %.
+    Within a bin, times count as evenly spread on a logarithmic scale, so the error is less than a bin, 26 %.
     """
     below = np.cumsum(counts)
     if not below[-1]:
@@ -99,7 +98,7 @@ def quantile(counts: NDArray[np.int64], share: float) -> float:
 
 
 class Throughput:
-    """Steps per second over the last seconds, whatever the caller did in them besides stepping."""
+    """Steps per second over the last seconds, including whatever the caller did between steps."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -129,13 +128,3 @@ class Throughput:
             return 0.0
         first, steps = self._marks[0]
         return (self.steps - steps) / (now - first)
-
-
-def seconds_text(seconds: float) -> str:
-    """Write a time for people, such as 12 µs."""
-    if math.isnan(seconds):
-        return "–"
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9995 * size:  # three digits of 999.6 ms are 1 s
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

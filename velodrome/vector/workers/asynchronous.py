@@ -14,20 +14,19 @@ from numpy.typing import NDArray
 from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.infos import RowInfo, add_info, numbers_of
 from velodrome.vector.space_arrays import take_rows
-from velodrome.vector.workers.faults import Fault
-from velodrome.vector.workers.handle import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
-from velodrome.vector.workers.process import ProcessVectorEnv
-from velodrome.vector.workers.protocol import DOORBELL, MAILED, WRAP, Command, Line, control_words
-from velodrome.vector.workers.wakeups import Word, order_memory
+from velodrome.vector.workers.process import News, ProcessVectorEnv
+from velodrome.vector.workers.worker.parent_side import LOOK_SECONDS, Watch, WorkerHandle, WorkerLostError
+from velodrome.vector.workers.worker.protocol import DOORBELL, MAILED, WRAP, Command, Line, control_words
+from velodrome.vector.workers.worker.wakeups import Word, order_memory
 
-HEALTH_SECONDS = 0.5  # between looks at all workers while results keep coming
+HEALTH_SECONDS = 0.5  # between checks of all workers while results keep coming
 
 
 class AsyncVectorEnv(ProcessVectorEnv):
     """n environments in worker processes, each stepped as soon as its own action is there.
 
     send(actions, ids) hands out actions; recv(min_ready) returns the first that have finished, in the order in which
-    they did, so that none is passed over. step() sends all and waits for all.
+    they finished, so that none is passed over. step() sends to all and waits for all.
     """
 
     backend = "async"
@@ -35,12 +34,10 @@ class AsyncVectorEnv(ProcessVectorEnv):
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self.outstanding: set[int] = set()  # sent and not yet finished
         self.ready: deque[int] = deque()  # finished and not yet returned
-        self._cut: set[int] = set()  # lost while nobody waited for them: their next step only says so
-        self._said: dict[int, RowInfo] = {}
+        self._cut: set[int] = set()  # lost while nobody waited for them: their next step only reports that
+        self._news = News({}, [], [])  # not yet returned
         self._fault_lines: dict[int, str] = {}
-        self._new_faults: list[Fault] = []  # not yet told of
-        self._exhausted: list[Fault] = []  # whose environment could not be restarted any more
-        self._completions: dict[int, int] = {}  # of each worker, seen so far
+        self._completions: dict[int, int] = {}  # seen so far, by worker
         self._watches: dict[int, Watch] = {}
         self._looked = time.monotonic()
         super().__init__(*arguments, **keywords)
@@ -49,7 +46,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
     # Send
 
     def send(self, actions: Any, ids: Sequence[int] | NDArray | None = None) -> None:
-        """Hand out actions to the environments `ids`, all if None, none of which may be stepping."""
+        """Hand out actions to the environments `ids` (None: to all). None of them may be stepping already."""
         rows = list(range(self.num_envs)) if ids is None else self._rows(ids)
         self._check_ready(rows)
         if len(set(rows)) != len(rows):
@@ -57,28 +54,23 @@ class AsyncVectorEnv(ProcessVectorEnv):
         busy = (self.outstanding | set(self.ready)) & set(rows)
         if busy:
             raise BackendError(f"environments {sorted(busy)} have a step whose result recv has not returned yet")
-        if self.settings.policy == "drop":
-            kept = [k for k, row in enumerate(rows) if self.alive[row]]
-        else:
-            kept = list(range(len(rows)))
         index = np.asarray(rows)
         for target, given in zip(self._actions, self._action_leaves(actions, len(rows)), strict=True):
             target[index] = given
-        self._hand_out([rows[k] for k in kept])
+        self._hand_out([row for row in rows if self.alive[row]])
 
     def _hand_out(self, rows: list[int]) -> None:
-        if self.settings.memory_limit is not None:
-            self._look_at_memory()
-        shared, owners = self.shared, self._owners
-        assert shared is not None
+        self._look_at_memory()
         rung: dict[int, int] = {}
         for row in rows:
             if row in self._cut:
                 self._cut.discard(row)
-                self._report_cut(row)
+                arrays = self.arrays
+                arrays.rewards[row], arrays.terminated[row], arrays.truncated[row] = 0.0, False, True
+                self.ready.append(row)
                 continue
-            worker = owners[row]
-            ring = shared.requests[worker.index]
+            worker = self._owners[row]
+            ring = self.shared.requests[worker.index]
             first = rung.setdefault(worker.index, worker.words[worker.first + Line.REQUESTS])
             ring[first % len(ring)] = row
             rung[worker.index] = (first + 1) & WRAP
@@ -92,9 +84,9 @@ class AsyncVectorEnv(ProcessVectorEnv):
     # Receive
 
     def recv(self, min_ready: int | None = None) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any], NDArray]:
-        """Return results of the first `min_ready` environments that finish, all that were sent if None.
+        """Return results of the first `min_ready` environments that finish (None: of all that were sent).
 
-        observations, rewards, terminated, truncated, infos, ids: one row for each, copies, in the order of finishing.
+        observations, rewards, terminated, truncated, infos, ids: copies, one row for each, in the order of finishing.
         """
         self._check_open()
         waited = len(self.outstanding) + len(self.ready)
@@ -115,7 +107,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
             rung = self.doorbell.words[DOORBELL]
             order_memory()
             self._collect()
-            # Environments that were dropped meanwhile will never be ready.
+            # Environments dropped in the meantime will never be ready.
             if len(self.ready) >= min(wanted, len(self.ready) + len(self.outstanding)):
                 break
             if not self.doorbell.wait_while(rung, LOOK_SECONDS, self.workers[0].spin):
@@ -124,16 +116,14 @@ class AsyncVectorEnv(ProcessVectorEnv):
             self._look_at_workers()
 
     def _collect(self) -> None:
-        """Take note of every environment that has finished."""
-        shared = self.shared
-        assert shared is not None
+        """Note every environment that has finished."""
         for worker in self.workers:
             done = worker.words[worker.first + Line.COMPLETIONS]
             seen = self._completions.get(worker.index, 0)
             if done == seen and not worker.has_mail:
                 continue
             order_memory()
-            ring = shared.completions[worker.index]
+            ring = self.shared.completions[worker.index]
             while seen != done:
                 row = int(ring[seen % len(ring)])
                 seen = (seen + 1) & WRAP
@@ -142,27 +132,17 @@ class AsyncVectorEnv(ProcessVectorEnv):
                 self.ready.append(row)
             while worker.has_mail:
                 try:
-                    self._take(worker, worker.take_mail())
+                    self._take(worker, worker.take_mail(), self._news)
                 except WorkerLostError as error:
                     self._lost(worker, error)
                     break
 
-    def _take(self, worker: WorkerHandle, mail: Any) -> None:
-        mailed, faults, schemas, restarts = mail
-        self._said.update({entry.row: entry for entry in mailed})
-        self.schemas[worker.index] += schemas
-        for row, (count, has_environment) in restarts.items():
-            self.restarts[row] = count
-            if not has_environment and self.settings.policy == "restart":
-                self._exhausted.append(next(fault for fault in reversed(faults) if fault.environment == row))
-        self._new_faults += faults
-
     def _tell_faults(self) -> None:
-        """Write down the faults that were met since the last time, all of them, and raise if that is asked for."""
-        if not self._new_faults:
+        """Record all faults since the last time, and raise if on_fault says so."""
+        if not self._news.faults:
             return
-        faults, self._new_faults = self._new_faults, []
-        exhausted, self._exhausted = self._exhausted, []
+        said, faults, exhausted = self._news
+        self._news = News(said, [], [])
         infos: dict[str, Any] = {}
         try:
             self._take_faults(faults, infos)
@@ -175,7 +155,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
             self._fault_lines[int(row)] = infos["fault"][row]
 
     def _look_at_workers(self) -> None:
-        """Find workers that are gone, and environments that take too long."""
+        """Find workers that are lost, and environments that take too long."""
         self._looked = time.monotonic()
         for worker in list(self.workers):
             watch = self._watches.get(worker.index)
@@ -187,13 +167,14 @@ class AsyncVectorEnv(ProcessVectorEnv):
                 self._lost(worker, error)
 
     def _lost(self, worker: WorkerHandle, error: WorkerLostError) -> None:
-        """See to a worker that is gone: rows that were stepping are ready, the others learn of it at their next."""
+        """Replace a lost worker: rows that were stepping are ready; the others report it at their next step."""
         stepping = [row for row in worker.rows if row in self.outstanding]
         idle = [row for row in worker.rows if row not in self.outstanding and row not in self.ready and self.alive[row]]
         self.outstanding -= set(stepping)
-        faults = self._lose(worker, error, None, self._take, self._exhausted)
-        self._new_faults += faults
-        policy = self.settings.policy
+        known = len(self._news.faults)
+        self._lose(worker, error, None, self._news)
+        faults = self._news.faults[known:]
+        policy = self.options.on_fault
         if policy == "raise":
             return
         dropped = {fault.environment for fault in faults if fault.kind != "lost with its worker"}
@@ -201,41 +182,31 @@ class AsyncVectorEnv(ProcessVectorEnv):
         self.ready.extend(row for row in stepping if row not in gone)
         self._cut |= set(idle) - gone
 
-    def _report_cut(self, row: int) -> None:
-        rows = self.rows
-        rows.rewards[row], rows.terminated[row], rows.truncated[row] = 0.0, False, True
-        self.ready.append(row)
-
     def _results_of(self, ids: NDArray) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any], NDArray]:
-        rows = self.rows
+        arrays = self.arrays
+        rewards, terminated, truncated = arrays.rewards[ids], arrays.terminated[ids], arrays.truncated[ids]
         if self.mode is AutoresetMode.DISABLED:
-            self._needs_reset[ids] = rows.terminated[ids] | rows.truncated[ids]
+            self._needs_reset[ids] = terminated | truncated
         infos: dict[str, Any] = {}
         for at, row in enumerate(ids.tolist()):
-            self._add_row(infos, at, row, len(ids))
-        return (
-            take_rows(rows.observations, ids), rows.rewards[ids], rows.terminated[ids], rows.truncated[ids], infos, ids,
-        )  # fmt: skip
+            self._report(infos, row, (at, len(ids)))
+        return take_rows(arrays.observations, ids), rewards, terminated, truncated, infos, ids
 
-    def _add_row(self, infos: dict[str, Any], at: int, row: int, count: int) -> None:
-        """Add what one environment had to say to the infos of some, at its place among them."""
-        shared, rows = self.shared, self.rows
-        assert shared is not None
-        entry = self._said.pop(row, None)
+    def _report(self, infos: dict[str, Any], row: int, place: tuple[int, int] | None = None) -> None:
+        """Add what one environment said, and its fault if there is one, to the infos of all, or of some."""
+        shared, arrays = self.shared, self.arrays
+        entry = self._news.said.pop(row, None)
         kind = int(shared.info_kind[row])
         if kind:
             shared.info_kind[row] = 0
             if kind != MAILED:
                 schema = self.schemas[self._owners[row].index][kind - 1]
                 entry = RowInfo(row, numbers_of(schema, shared.info_values[row]))
-        if self._same_step and (rows.terminated[row] or rows.truncated[row]):
-            final_info = (entry.final_info if entry else None) or {}
-            add_info(infos, {"final_obs": self._final_observation(row), "final_info": final_info}, at, count)
-        if entry is not None and entry.info:
-            add_info(infos, entry.info, at, count)
+        same_step = self.mode is AutoresetMode.SAME_STEP
+        self._add_row(infos, row, entry, same_step and bool(arrays.terminated[row] or arrays.truncated[row]), place)
         line = self._fault_lines.pop(row, None)
         if line is not None:
-            add_info(infos, {"fault": line}, at, count)
+            add_info(infos, {"fault": line}, *(place or (row, self.num_envs)))
 
     # All at once
 
@@ -259,17 +230,13 @@ class AsyncVectorEnv(ProcessVectorEnv):
         self._tell_faults()
         for dropped in np.flatnonzero(~self.alive):
             if int(dropped) not in self._fault_lines:
-                self.rows.truncated[dropped] = False
+                self.arrays.truncated[dropped] = False
         infos: dict[str, Any] = {}
         for row in sorted({*ids, *self._fault_lines}):
-            self._add_row(infos, row, row, self.num_envs)
+            self._report(infos, row)
         return infos
 
-    # Around it
-
-    def _describe(self, *arguments: Any, **keywords: Any) -> None:
-        super()._describe(*arguments, **keywords)
-        self._same_step = self.mode is AutoresetMode.SAME_STEP
+    # What else changes the batch
 
     def _move_to_new_block(self, num_envs: int) -> None:
         super()._move_to_new_block(num_envs)
@@ -287,10 +254,10 @@ class AsyncVectorEnv(ProcessVectorEnv):
         return worker
 
     def _assemble(self, said: dict[int, RowInfo], reset: bool) -> dict[str, Any]:
-        self._said |= said
+        self._news.said.update(said)
         infos: dict[str, Any] = {}
         for row in self._resetting if reset else ():
-            self._add_row(infos, row, row, self.num_envs)
+            self._report(infos, row)
         return infos
 
     def _reset_rows(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> dict[str, Any]:
@@ -299,7 +266,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         self.ready = deque(row for row in self.ready if row not in set(rows))
         self._cut -= set(rows)
         for row in rows:
-            self._said.pop(row, None)
+            self._news.said.pop(row, None)
             self._fault_lines.pop(row, None)
         return super()._reset_rows(rows, seeds, options)
 
@@ -314,7 +281,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         return super()._ask_rows(rows, question)
 
     def _settle(self) -> None:
-        """Wait until nothing is stepping; results stay ready."""
+        """Wait until nothing is stepping; the results stay ready."""
         if self.outstanding:
             self._wait_for(len(self.outstanding) + len(self.ready))
         self._collect()

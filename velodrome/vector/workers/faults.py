@@ -1,23 +1,19 @@
-"""What may go wrong in a foreign environment, what is then done, and the record of it."""
+"""What may go wrong in an environment of another library, and the record that is kept of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from velodrome.errors import BackendError, ConfigError, did_you_mean
-from velodrome.vector.backends import TIMEOUT
+from velodrome.errors import BackendError
 
-Policy = Literal["raise", "restart", "drop"]
-POLICIES = ("raise", "restart", "drop")
 Kind = Literal["raised", "wrong value", "hung", "died", "memory", "lost with its worker"]
 
 
 class Fault(NamedTuple):
-    """One environment that was lost: exactly one record for each."""
+    """One environment that was lost. There is exactly one record for each."""
 
     environment: int  # row
-    worker: int | None  # None: no worker, it ran in this process
+    worker: int | None  # None: it ran in this process
     kind: Kind
     message: str  # one line
     traceback: str = ""
@@ -30,7 +26,7 @@ class Fault(NamedTuple):
 
 
 class EnvironmentFaultError(BackendError):
-    """An environment that failed. `faults` are the records; the others are unharmed, and reset() makes it anew."""
+    """An environment failed. `faults` holds the records; the others are unharmed, and reset() makes a new one."""
 
     def __init__(self, faults: list[Fault], advice: str) -> None:
         self.faults = faults
@@ -40,32 +36,10 @@ class EnvironmentFaultError(BackendError):
 
 
 RAISE_ADVICE = (
-    "The other environments are unharmed; reset() makes this one anew. "
+    "The other environments are unharmed; reset() replaces this one. "
     'on_fault="restart" goes on with a new environment instead, on_fault="drop" without it.'
 )
 LIMIT_ADVICE = (
     "It was restarted {count} times, as often as max_restarts allows. The environment is broken rather than unlucky: "
     "mend it, or raise max_restarts."
 )
-
-
-@dataclass(frozen=True)
-class FaultSettings:
-    """What is done about faults."""
-
-    policy: Policy = "raise"
-    max_restarts: int = 10  # of one environment
-    timeout: float | None = TIMEOUT  # seconds that one call of an environment may take; None: for ever
-    memory_limit: int | None = None  # bytes of one worker
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ConfigError(
-                f"on_fault = {self.policy!r}; legal: {', '.join(POLICIES)}.{did_you_mean(str(self.policy), POLICIES)}"
-            )
-        if self.max_restarts < 0:
-            raise ConfigError(f"max_restarts = {self.max_restarts}: needs a whole number of at least 0")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ConfigError(f"timeout = {self.timeout}: needs seconds above 0, or None to wait for ever")
-        if self.memory_limit is not None and self.memory_limit < 1:
-            raise ConfigError(f"memory_limit = {self.memory_limit}: needs bytes above 0, or None for no limit")

@@ -1,8 +1,6 @@
 """PPO's update of plain perceptrons on the CPU, laid out by hand: tiles of a minibatch that stay in the cache, one
-thread per core on different tiles, everything between the matrix products compiled, all parameters in one buffer."""
+thread per core on different tiles, everything between the matrix products compiled, all parameters in one buffer.
 
-from velodrome.learn.engines.cpu.network import FusedActorCritic, Losses
-from velodrome.learn.engines.cpu.rollout import FlatRollout, WindowedObservations
-from velodrome.learn.engines.cpu.serving import cannot_serve
-
-__all__ = ["FlatRollout", "FusedActorCritic", "Losses", "WindowedObservations", "cannot_serve"]
+Read `compiled`, `elementary`, `activations`, `kernels` and `losses`, the loops; `perceptrons`, the layers they work on,
+and `flat`, where those lie; `tile`, `lanes` and `reading`, which `network` puts together; `engine`, what PPO sees.
+"""

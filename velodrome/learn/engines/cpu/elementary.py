@@ -1,27 +1,15 @@
-"""Elementary functions of float32 in arithmetic that the compiler turns into vector code; the C library's it cannot.
-
-Numba's disk cache looks at the file of a kernel only: after a change here, touch `kernels.py` and `losses.py`.
-"""
+"""Elementary functions of float32 in arithmetic that the compiler turns into vector code; the C library's it cannot."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
-# The float32 constants of Numba code must be float32 themselves: a Python float would make the arithmetic double.
-FLOAT = np.float32
-ZERO, HALF, ONE = FLOAT(0.0), FLOAT(0.5), FLOAT(1.0)
-
-# How kernels are compiled. Sums may take another order; that not-a-number or infinity is absent is never assumed.
-OPTIONS: dict[str, Any] = {
-    "cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc"},
-}  # fmt: skip
-# Elementary functions are exact in their order of operations, whatever the flags of the kernel that they are part of.
-INNER: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}, "forceinline": True}
+from velodrome.learn.engines.cpu.compiled import inner
+from velodrome.learn.engines.formulas import FLOAT, HALF, ONE, ZERO
 
 # tanh(x) = x · P(x²) / Q(x²), the rational minimax approximation of Eigen. Beyond the limit it is 1 to a float.
 TANH_LIMIT = FLOAT(7.90531110763549805)
@@ -57,7 +45,7 @@ def power_of_two(typing_context: Any, rounded: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-@njit(**INNER)
+@inner
 def fast_tanh(x):
     """Return tanh(x), within 5 units in the last place."""
     x = TANH_LIMIT if x > TANH_LIMIT else x
@@ -68,7 +56,7 @@ def fast_tanh(x):
     return x * p / q
 
 
-@njit(**INNER)
+@inner
 def fast_exp(x):
     """Return exp(x), within 2 units in the last place; x is limited to [−87.3, 88]."""
     x = EXP_HIGH if x > EXP_HIGH else x
@@ -80,13 +68,13 @@ def fast_exp(x):
     return ((tail * r) * r + r + ONE) * power_of_two(rounded)
 
 
-@njit(**INNER)
+@inner
 def fast_sigmoid(x):
     """Return 1 / (1 + exp(−x)), within 4 units in the last place above −87."""
     return ONE / (ONE + fast_exp(-x))
 
 
-@njit(**INNER)
+@inner
 def fast_normal(x):
     """Return the normal distribution function, within 2e−7, and exp(−x²/2)."""
     size = -x if x < ZERO else x

@@ -1,4 +1,4 @@
-"""Acting and learning of perceptrons on the CPU, by the compiled loops of `fused`."""
+"""Acting and learning of perceptrons on the CPU, by compiled loops."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from velodrome.learn.config import PPOConfig
-from velodrome.learn.engines import cpu as fused
-from velodrome.learn.engines.autograd import ADAM_EPSILON
+from velodrome.learn.engines.autograd import ADAM_EPSILON, Task
+from velodrome.learn.engines.cpu.network import FusedActorCritic
+from velodrome.learn.engines.cpu.perceptrons import Perceptrons
+from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, WindowedObservations
 from velodrome.learn.policy import ActorCritic
-from velodrome.rollout.observation import Observation, WindowBank
+from velodrome.rollout.observation import Observation
 from velodrome.rollout.storage import Rollout
+
+
+def perceptrons_of(policy: ActorCritic, activation: str) -> Perceptrons | None:
+    """Return the layers of a policy, or None if it is not a plain perceptron."""
+    layers, sizes = policy.linear_layers(), policy.distribution.counts or None
+    return None if layers is None else Perceptrons(*layers, activation, sizes, policy.log_std)
 
 
 class FusedEngine:
@@ -20,17 +27,13 @@ class FusedEngine:
 
     name = "fused"
 
-    def __init__(
-        self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, activation: str
-    ) -> None:
-        layers = policy.linear_layers()
-        assert layers is not None
-        self.policy, self.bank, self.config = policy, bank, config
-        self.discrete = bool(policy.distribution.counts)
-        self.network = fused.FusedActorCritic(
-            *layers, activation=activation, sizes=policy.distribution.counts or None, log_std=policy.log_std
-        )
-        self.rate = config.learning_rate
+    def __init__(self, task: Task, rollout: Rollout) -> None:
+        parts = perceptrons_of(task.policy, task.activation)
+        assert parts is not None
+        self.policy, self.bank, self.config = task.policy, task.bank, task.config
+        self.draw = torch.randn if parts.sizes is None else torch.rand
+        self.network = FusedActorCritic(parts)
+        self.rate = task.config.learning_rate
         self.attach(rollout)
 
     def attach(self, rollout: Rollout) -> None:
@@ -38,17 +41,18 @@ class FusedEngine:
         self.rollout = rollout
         distribution = self.policy.distribution
         self.noise_shape = (rollout.num_envs, len(distribution.counts) or distribution.width)
-        self.samples = fused.FlatRollout(
-            self._observations(rollout.observations()), rollout.actions.flatten(0, 1), rollout.log_prob.view(-1),
-            rollout.advantage.view(-1), rollout.returns.view(-1), rollout.value.view(-1),
-        )  # fmt: skip
-
-    def _observations(self, observation: Observation) -> Tensor | fused.WindowedObservations:
-        if self.bank is None or observation.cursor is None:
-            return observation.values.contiguous()
-        return fused.WindowedObservations(
-            self.bank.tables, observation.cursor.contiguous(), observation.values.contiguous()
+        numbers = (rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
+        self.samples = FlatRollout(
+            self._observations(rollout.observations()),
+            rollout.actions.flatten(0, 1),
+            *(part.view(-1) for part in numbers),
         )
+
+    def _observations(self, observation: Observation) -> Observations:
+        values, cursor = observation.values.contiguous(), observation.cursor
+        if self.bank is None or cursor is None:
+            return values
+        return WindowedObservations(self.bank.tables, cursor.contiguous(), values)
 
     def set_learning_rate(self, rate: float) -> None:
         """Set the step size of the next updates."""
@@ -60,8 +64,7 @@ class FusedEngine:
     def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
         """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
         rollout = self.rollout
-        draw = torch.rand if self.discrete else torch.randn
-        noise = draw(self.noise_shape, generator=generator)
+        noise = self.draw(self.noise_shape, generator=generator)
         out = (rollout.actions[t], rollout.log_prob[t], rollout.value[t])
         self.network.sample(self._observations(observation), noise, out)
         return memory
@@ -75,15 +78,9 @@ class FusedEngine:
 
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples; return [6] numbers to report."""
-        config = self.config
-        losses = self.network.update_minibatch(
-            rows, self.samples, clip=config.clip, value_clip=config.value_clip, entropy_weight=config.entropy,
-            value_weight=config.value_weight, normalise_advantages=config.normalise_advantages,
-        )  # fmt: skip
-        norm = self.network.adam_step(self.rate, config.max_gradient_norm, eps=ADAM_EPSILON)
-        return torch.tensor(
-            [losses.policy, losses.value, losses.entropy, losses.approximate_kl, losses.clip_fraction, norm]
-        )
+        losses = self.network.update_minibatch(rows, self.samples, self.config)
+        norm = self.network.adam_step(self.rate, self.config.max_gradient_norm, ADAM_EPSILON)
+        return torch.tensor([*losses, norm])
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser's state by name, as `Optimiser` does: a run may go on with another engine."""
@@ -110,27 +107,5 @@ class FusedEngine:
         """Give every parameter's name and Adam's two moments of it, in place."""
         flat = self.network.flat
         for name, parameter in self.policy.named_parameters():
-            shape = tuple(parameter.shape)
-            yield (
-                name,
-                flat.view(flat.first_moment, (parameter,), shape),
-                flat.view(flat.second_moment, (parameter,), shape),
-            )
-
-
-def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str | None:
-    """Return why these loops cannot run a policy, or None."""
-    layers = policy.linear_layers()
-    if layers is None:
-        return "the network is not a plain perceptron"
-    if policy.distribution.kind == "dirichlet":
-        return "network.head = dirichlet; these loops have discrete and Gaussian actions"
-    if config.compile:
-        return "compile = true asks for torch.compile"
-    if config.precision != "float32":
-        return f"precision = {config.precision} on a CPU"
-    if config.per_bar == "always":
-        return "per_bar = always"
-    return fused.cannot_serve(
-        *layers, activation=activation, sizes=policy.distribution.counts or None, log_std=policy.log_std
-    )
+            first, second = (flat.view(moment, (parameter,), tuple(parameter.shape)) for moment in flat.moments)
+            yield name, first, second

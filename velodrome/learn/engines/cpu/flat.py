@@ -22,7 +22,7 @@ def round_up(count: int, multiple: int = ALIGNMENT) -> int:
 
 
 class FlatParameters:
-    """Parameters in groups; those of a group follow each other without a gap, so that they can be one matrix."""
+    """Parameters in groups; within a group they lie side by side without a gap, so that they can be one matrix."""
 
     def __init__(self, groups: Sequence[Sequence[torch.Tensor]]) -> None:
         self._parameters = [parameter for group in groups for parameter in group]
@@ -36,15 +36,14 @@ class FlatParameters:
         self.size = round_up(end)
         self.values = torch.zeros(self.size)
         self.gradient = torch.zeros(self.size)
-        self.first_moment = torch.zeros(self.size)
-        self.second_moment = torch.zeros(self.size)
+        self.moments = torch.zeros(self.size), torch.zeros(self.size)  # Adam's first and second
         for parameter in self._parameters:
             view = self.view(self.values, (parameter,), tuple(parameter.shape))
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.grad = self.view(self.gradient, (parameter,), tuple(parameter.shape))
         # The same memory for compiled code, in the order in which `kernels.adam` takes it.
-        buffers = (self.values, self.gradient, self.first_moment, self.second_moment)
+        buffers = (self.values, self.gradient, *self.moments)
         self.arrays = tuple(buffer.numpy() for buffer in buffers)
         self.gradient_array = self.arrays[1]
         self._addresses = [parameter.data_ptr() for parameter in self._parameters]
@@ -59,7 +58,7 @@ class FlatParameters:
         return buffer[first : first + sum(parameter.numel() for parameter in parameters)].view(shape)
 
     def check(self) -> None:
-        """Refuse to go on once a parameter lives elsewhere: it would no longer see what is learnt here."""
+        """Refuse to go on once a parameter lives elsewhere: it would no longer see the updates."""
         if [parameter.data_ptr() for parameter in self._parameters] != self._addresses:
             raise BackendError(
                 "a parameter was moved or replaced after FusedActorCritic was built on it (module.to, a new .data); "

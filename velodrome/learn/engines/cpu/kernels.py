@@ -1,133 +1,28 @@
-"""What lies between the matrix products, compiled: gathering rows, activations and their gradients, Adam.
+"""What lies around the matrix products, compiled: gathering rows, adding up lanes, Adam.
 
-None of the functions allocates, all release Python's lock, and the compiler turns their inner loops into vector code.
+None of the functions allocates, and the compiler turns their inner loops into vector code.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from functools import partial
 
 import numpy as np
-from numba import njit
 
-from velodrome.learn.engines.cpu.elementary import FLOAT, ONE, OPTIONS, ZERO, fast_normal, fast_sigmoid, fast_tanh
+from velodrome.learn.engines.cpu.compiled import EXACT, loop
 from velodrome.vector.compile.memcpy import copy_floats, prefetch_floats
 
-INVERSE_ROOT_TWO_PI = FLOAT(1.0 / math.sqrt(2.0 * math.pi))
-AHEAD = 2  # rows that are asked for before they are copied: they lie anywhere in memory
-SUM_BLOCK = 2048  # floats, that stay in the first-level cache while all lanes are added
+AHEAD = 2  # rows to prefetch: they lie anywhere in memory
+SUM_BLOCK = 2048  # floats that stay in the first-level cache while all lanes are added
 
 
-# Forward kernels turn products [rows, ≥ width] into activations of product + bias in place; the width is the bias's.
-# Where the derivative cannot be had from the activation, they leave it in `slopes`, which is empty for the others.
-# Backward kernels turn gradients of activations into gradients of their arguments, and sum those for the bias.
-
-
-@njit(**OPTIONS)
-def tanh_forward(hidden, slopes, bias, rows):
-    """Write tanh(x)."""
-    for i in range(rows):
-        row = hidden[i]
-        for j in range(bias.size):
-            row[j] = fast_tanh(row[j] + bias[j])
-
-
-@njit(**OPTIONS)
-def relu_forward(hidden, slopes, bias, rows):
-    """Write max(0, x)."""
-    for i in range(rows):
-        row = hidden[i]
-        for j in range(bias.size):
-            x = row[j] + bias[j]
-            row[j] = ZERO if x < ZERO else x
-
-
-@njit(**OPTIONS)
-def silu_forward(hidden, slopes, bias, rows):
-    """Write x · sigmoid(x)."""
-    for i in range(rows):
-        row, slope = hidden[i], slopes[i]
-        for j in range(bias.size):
-            x = row[j] + bias[j]
-            gate = fast_sigmoid(x)
-            row[j] = x * gate
-            slope[j] = gate * (ONE + x * (ONE - gate))
-
-
-@njit(**OPTIONS)
-def gelu_forward(hidden, slopes, bias, rows):
-    """Write x · Φ(x) with the normal distribution function Φ."""
-    for i in range(rows):
-        row, slope = hidden[i], slopes[i]
-        for j in range(bias.size):
-            x = row[j] + bias[j]
-            normal, bell = fast_normal(x)
-            row[j] = x * normal
-            slope[j] = normal + x * bell * INVERSE_ROOT_TWO_PI
-
-
-@njit(**OPTIONS)
-def tanh_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
-    """Multiply by 1 − tanh²."""
-    if not accumulate:
-        bias_gradient[:] = ZERO
-    for i in range(rows):
-        row, activation = gradient[i], hidden[i]
-        for j in range(bias_gradient.size):
-            slope = row[j] * (ONE - activation[j] * activation[j])
-            row[j] = slope
-            bias_gradient[j] += slope
-
-
-@njit(**OPTIONS)
-def relu_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
-    """Multiply by 1 where the activation is positive, by 0 elsewhere."""
-    if not accumulate:
-        bias_gradient[:] = ZERO
-    for i in range(rows):
-        row, activation = gradient[i], hidden[i]
-        for j in range(bias_gradient.size):
-            slope = row[j] if activation[j] > ZERO else ZERO
-            row[j] = slope
-            bias_gradient[j] += slope
-
-
-@njit(**OPTIONS)
-def stored_backward(gradient, hidden, slopes, bias_gradient, rows, accumulate):
-    """Multiply by the derivatives that the forward kernel left."""
-    if not accumulate:
-        bias_gradient[:] = ZERO
-    for i in range(rows):
-        row, slope = gradient[i], slopes[i]
-        for j in range(bias_gradient.size):
-            product = row[j] * slope[j]
-            row[j] = product
-            bias_gradient[j] += product
-
-
-class Activation(NamedTuple):
-    """The kernels of an activation."""
-
-    forward: Any
-    backward: Any
-    stores_slopes: bool
-
-
-ACTIVATIONS = {
-    "tanh": Activation(tanh_forward, tanh_backward, False),
-    "relu": Activation(relu_forward, relu_backward, False),
-    "silu": Activation(silu_forward, stored_backward, True),
-    "gelu": Activation(gelu_forward, stored_backward, True),
-}
-
-
-@njit(**OPTIONS)
+@loop
 def gather_windows(values, base, width, length, last_rows, cursors, account, rows, target):
     """Write the observations of some rows of a rollout, windows then account vector, into the front of target's rows.
 
     `last_rows` is [windows, bars]; see `velodrome.tables.windows` for the layout. Returns −1, or the position of the
-    first row that there is none of, or whose cursor is outside the bars.
+    first row that does not exist, or whose cursor is outside the bars.
     """
     bars = last_rows.shape[1]
     for i in range(rows.size):
@@ -151,7 +46,7 @@ def gather_windows(values, base, width, length, last_rows, cursors, account, row
     return -1
 
 
-@njit(**OPTIONS)
+@loop
 def gather_rows(observations, rows, target):
     """Write some rows of an array into the front of target's rows; return −1, or the first position without a row."""
     for i in range(rows.size):
@@ -165,9 +60,9 @@ def gather_rows(observations, rows, target):
     return -1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@partial(loop, fastmath=())
 def mean_and_deviation(numbers, rows):
-    """Return the mean and the deviation of the numbers in some rows; not a number if one of them is no row."""
+    """Return the mean and the deviation of the numbers in some rows; not a number if one of the rows does not exist."""
     for i in range(rows.size):
         if rows[i] < 0 or rows[i] >= numbers.size:
             return np.nan, np.nan
@@ -182,9 +77,9 @@ def mean_and_deviation(numbers, rows):
     return mean, math.sqrt(squares / rows.size)
 
 
-@njit(**OPTIONS)
+@loop
 def sum_lanes(lane_gradients, lanes, gradient):
-    """Add the flat gradients [lanes, size] of the first so many lanes, in their order."""
+    """Add the flat gradients [lanes, size] of the first lanes, in their order."""
     for first in range(0, gradient.size, SUM_BLOCK):
         total = gradient[first : first + SUM_BLOCK]
         total[:] = lane_gradients[0, first : first + SUM_BLOCK]
@@ -194,7 +89,7 @@ def sum_lanes(lane_gradients, lanes, gradient):
                 total[j] += part[j]
 
 
-@njit(**OPTIONS)
+@loop
 def squared_norm(gradient):
     """Return the sum of squares, added up in double precision."""
     total = 0.0
@@ -204,7 +99,7 @@ def squared_norm(gradient):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@partial(loop, fastmath=EXACT)
 def adam(values, gradient, first_moment, second_moment, scalars):
     """Take one step of Adam.
 

@@ -1,11 +1,10 @@
 """Work on several cores whose result does not depend on how many there are.
 
-Work is cut into lanes by its size alone. A lane is done by one thread from beginning to end, with matrix products on
-that thread only, and what lanes leave behind is added up in their order; which thread did which does not matter.
+Work is cut into lanes by its size alone. One thread does a lane from beginning to end, matrix products included, and
+the results of lanes are added up in order, so it does not matter which thread did which lane.
 
-A thread that waits first watches a counter for a moment: to be woken from sleep takes 50 µs on a virtual machine, which
-is a third of what a few hundred environments take to act. Tasks go through queues all the same, so that nothing but
-time depends on the counters.
+A waiting thread first watches a counter for a moment: waking it from sleep takes 50 µs on a virtual machine, a third of
+the time in which a few hundred environments act. Tasks still go through queues, so only time depends on the counters.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def _look(typing_context: Any, counter: Any) -> Any:
     return types.int64(counter), generate
 
 
-# Lets another thread have the core, at once if one wants it: perhaps the very thread that is waited for.
+# Lets another thread have the core, perhaps the very thread that is waited for.
 _give_way = types.ExternalFunction("sched_yield", types.int32())
 
 
 @njit(cache=True, nogil=True)
 def _watch(counter, seen, looks):
-    """Return when counter[0] is no longer what was seen, or after so many looks."""
+    """Return when counter[0] is no longer what was seen, or after a number of looks."""
     for _ in range(looks):
         if _look(counter) != seen:
             break
@@ -133,7 +132,7 @@ class Lanes:
                 if error is not None:
                     raise error
         except BaseException:
-            # Nobody knows which results an interruption (Ctrl-C) has left unread, and nobody may still be writing.
+            # An interruption (Ctrl-C) may have left results unread, and no helper may go on writing.
             self._dismiss()
             raise
         finally:

@@ -1,12 +1,8 @@
-"""The loss of PPO, its gradient for the network's outputs, and the sampling of actions, compiled.
+"""The loss of PPO, its gradient for the network's outputs, and the drawing of actions, for a tile of samples.
 
-Outputs come as [A + 1, rows]: the logits or means, then the value. The loss kernels replace them by the gradient of
-
-    policy + value_weight · value − entropy_weight · entropy,
-
-where policy is the mean of max(−a·r, −a·clip(r)), value that of ½ (v − R)², or of the larger of it and the one with a
-clipped v, and r the probability ratio of the new to the old policy. Sums are kept in double precision. Every loop runs
-over the samples innermost, so that the compiler makes vector code of it.
+`engines/formulas.py` has the formulas, here are the loops around them. Outputs come as [A + 1, rows]: the logits or
+means, then the value. Every loop runs over the samples innermost, so that the compiler makes vector code of it; sums
+are kept in double precision.
 """
 
 from __future__ import annotations
@@ -15,16 +11,22 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from velodrome.learn.engines.cpu.elementary import FLOAT, HALF, ONE, OPTIONS, ZERO, fast_exp
+from velodrome.learn.engines import formulas
+from velodrome.learn.engines.cpu.compiled import inner, loop
+from velodrome.learn.engines.cpu.elementary import fast_exp
+from velodrome.learn.engines.formulas import FLOAT, ZERO
 
-HALF_LOG_TWO_PI = FLOAT(0.5 * math.log(2.0 * math.pi))
+policy_loss, value_loss = inner(formulas.policy_loss), inner(formulas.value_loss)
+option_entropy, entropy_slope = inner(formulas.option_entropy), inner(formulas.entropy_slope)
+drawn_option, drawn_normal = inner(formulas.drawn_option), inner(formulas.drawn_normal)
+normal_deviation, normal_log_density = inner(formulas.normal_deviation), inner(formulas.normal_log_density)
+normal_entropy, normal_slopes = inner(formulas.normal_entropy), inner(formulas.normal_slopes)
 
 # Positions in an array of sums over samples.
 POLICY, VALUE, ENTROPY, KL, CLIPPED = range(5)
-SCRATCH = 4  # lines of scratch beside those of the probabilities or deviations
+SCRATCH = 4  # lines of scratch after those of the probabilities or deviations
 SUMS = 8  # of 8 bytes: one cache line, so that two threads never write to the same
 
 
@@ -39,7 +41,7 @@ class Samples(NamedTuple):
 
 
 class LossScalars(NamedTuple):
-    """The weights of a minibatch's loss, as the kernels take them."""
+    """The weights of a minibatch's loss."""
 
     clip: np.float32
     value_clip: np.float32  # 0: values move freely
@@ -50,7 +52,15 @@ class LossScalars(NamedTuple):
     share: np.float32  # of one sample in the mean: 1 / rows of the minibatch
 
 
-@njit(**OPTIONS)
+class HeadGradient(NamedTuple):
+    """Where the loss of a tile is added up."""
+
+    bias: NDArray[np.float32]  # [A + 1]
+    log_std: NDArray[np.float32]  # [A] or [0]
+    sums: NDArray[np.float64]  # [SUMS]
+
+
+@loop
 def gather_samples(source, rows, sizes, target):
     """Copy what the loss reads of some rows of a rollout into a tile.
 
@@ -70,53 +80,36 @@ def gather_samples(source, rows, sizes, target):
     return -1
 
 
-@njit(**OPTIONS)
+@loop
 def policy_slopes(log_prob, samples, scalars, slopes, rows, sums):
-    """Add the policy's loss to the sums; write its derivatives by the log-probabilities, times a sample's share."""
+    """Add the policy's loss to the sums; write its slopes by the log-probabilities, times a sample's share."""
     policy, divergence, outside = 0.0, 0.0, 0
-    low, high = ONE - scalars.clip, ONE + scalars.clip
     for i in range(rows):
-        log_ratio = log_prob[i] - samples.old_log_prob[i]
-        ratio = fast_exp(log_ratio)
+        change = log_prob[i] - samples.old_log_prob[i]
         advantage = (samples.advantages[i] - scalars.advantage_mean) * scalars.advantage_scale
-        kept = low if ratio < low else ratio
-        kept = high if kept > high else kept
-        free, clipped = -advantage * ratio, -advantage * kept
-        is_clipped = clipped > free
-        policy += np.float64(clipped if is_clipped else free)
-        divergence += np.float64((ratio - ONE) - log_ratio)
-        outside += 1 if abs(ratio - ONE) > scalars.clip else 0
-        slopes[i] = ZERO if is_clipped else free * scalars.share
+        loss, slope, moved, is_outside = policy_loss(change, fast_exp(change), advantage, scalars.clip)
+        policy += np.float64(loss)
+        divergence += np.float64(moved)
+        outside += 1 if is_outside else 0
+        slopes[i] = slope * scalars.share
     sums[POLICY] += policy
     sums[KL] += divergence
     sums[CLIPPED] += outside
 
 
-@njit(**OPTIONS)
+@loop
 def value_slopes(values, samples, scalars, rows, sums):
-    """Add the value's loss to the sums; replace values by its derivatives, times the share and the weight."""
+    """Add the value's loss to the sums; replace values by its slopes, times the share and the weight."""
     total = 0.0
     weight = scalars.share * scalars.value_weight
-    limit = scalars.value_clip
     for i in range(rows):
-        error = values[i] - samples.returns[i]
-        loss, slope = HALF * error * error, error
-        if limit > ZERO:
-            moved = values[i] - samples.old_values[i]
-            limited = -limit if moved < -limit else moved
-            limited = limit if limited > limit else limited
-            error = samples.old_values[i] + limited - samples.returns[i]
-            other = HALF * error * error
-            is_worse = other > loss
-            loss = other if is_worse else loss
-            # Beyond the limit the clipped value does not move.
-            slope = (error if limited == moved else ZERO) if is_worse else slope
+        loss, slope = value_loss(values[i], samples.old_values[i], samples.returns[i], scalars.value_clip)
         total += np.float64(loss)
         values[i] = slope * weight
     sums[VALUE] += total
 
 
-@njit(**OPTIONS)
+@loop
 def add_bias(outputs, bias, rows):
     """Add the biases to outputs [A + 1, ≥ rows]."""
     for k in range(bias.size):
@@ -125,7 +118,7 @@ def add_bias(outputs, bias, rows):
             line[i] += number
 
 
-@njit(**OPTIONS)
+@loop
 def sum_for_bias(outputs, bias_gradient, rows, accumulate):
     """Sum the gradients of the outputs over the samples."""
     for k in range(bias_gradient.size):
@@ -135,7 +128,7 @@ def sum_for_bias(outputs, bias_gradient, rows, accumulate):
         bias_gradient[k] = FLOAT(total) + (bias_gradient[k] if accumulate else ZERO)
 
 
-@njit(**OPTIONS)
+@loop
 def softmax(logits, first, end, probabilities, highest, totals, rows):
     """Turn logits [first … end, rows] into logarithms of probabilities in place, and write the probabilities too."""
     highest[:rows] = logits[first, :rows]
@@ -159,41 +152,35 @@ def softmax(logits, first, end, probabilities, highest, totals, rows):
             chances[i] /= totals[i]
 
 
-@njit(**OPTIONS)
-def discrete_loss(outputs, bias, log_std, samples, scalars, sizes, scratch, bias_gradient, log_std_gradient, rows,
-                  accumulate, sums):  # fmt: skip
-    """Replace outputs by their gradient for one categorical choice or several; `sizes` [components] are their options.
-
-    `scratch` is [A + SCRATCH, ≥ rows]. `log_std` and its gradient are those of `gaussian_loss` and are not read.
-    """
+@loop
+def discrete_loss(outputs, bias, sizes, samples, scalars, scratch, gradient, rows, accumulate):
+    """Replace outputs by their gradient, for choices with `sizes` options. `scratch` has A + SCRATCH lines."""
     add_bias(outputs, bias, rows)
     actions = bias.size - 1
-    log_prob, slopes, first_spare, second_spare = (
-        scratch[actions], scratch[actions + 1], scratch[actions + 2], scratch[actions + 3],
-    )  # fmt: skip
+    log_prob, slopes = scratch[actions], scratch[actions + 1]
+    entropy, spare = scratch[actions + 2], scratch[actions + 3]
     log_prob[:rows] = ZERO
     bonus = scalars.entropy_weight * scalars.share
     end = 0
     for component in range(sizes.size):
         first, end = end, end + sizes[component]
-        softmax(outputs, first, end, scratch, first_spare, second_spare, rows)
+        softmax(outputs, first, end, scratch, entropy, spare, rows)
         for i in range(rows):
             log_prob[i] += outputs[first + samples.actions[i, component], i]
-        entropy = first_spare
         entropy[:rows] = ZERO
         for k in range(first, end):
             line, chances = outputs[k], scratch[k]
             for i in range(rows):
-                entropy[i] -= chances[i] * line[i]
+                entropy[i] += option_entropy(chances[i], line[i])
         for k in range(first, end):
             line, chances = outputs[k], scratch[k]
             for i in range(rows):
-                line[i] = bonus * chances[i] * (line[i] + entropy[i])
+                line[i] = bonus * entropy_slope(chances[i], line[i], entropy[i])
         total = 0.0
         for i in range(rows):
             total += np.float64(entropy[i])
-        sums[ENTROPY] += total
-    policy_slopes(log_prob, samples, scalars, slopes, rows, sums)
+        gradient.sums[ENTROPY] += total
+    policy_slopes(log_prob, samples, scalars, slopes, rows, gradient.sums)
     for k in range(actions):
         line, chances = outputs[k], scratch[k]
         for i in range(rows):
@@ -203,14 +190,13 @@ def discrete_loss(outputs, bias, log_std, samples, scalars, sizes, scratch, bias
         for i in range(rows):
             outputs[end + samples.actions[i, component], i] += slopes[i]
         end += sizes[component]
-    value_slopes(outputs[actions], samples, scalars, rows, sums)
-    sum_for_bias(outputs, bias_gradient, rows, accumulate)
+    value_slopes(outputs[actions], samples, scalars, rows, gradient.sums)
+    sum_for_bias(outputs, gradient.bias, rows, accumulate)
 
 
-@njit(**OPTIONS)
-def gaussian_loss(outputs, bias, log_std, samples, scalars, sizes, scratch, bias_gradient, log_std_gradient, rows,
-                  accumulate, sums):  # fmt: skip
-    """Replace outputs by their gradient for independent normal actions of standard deviation exp(log_std)."""
+@loop
+def gaussian_loss(outputs, bias, log_std, samples, scalars, scratch, gradient, rows, accumulate):
+    """Replace outputs by their gradient, for independent normal actions of standard deviation exp(log_std)."""
     add_bias(outputs, bias, rows)
     actions = log_std.size
     log_prob, slopes = scratch[actions], scratch[actions + 1]
@@ -219,26 +205,26 @@ def gaussian_loss(outputs, bias, log_std, samples, scalars, sizes, scratch, bias
     for k in range(actions):
         line, deviations = outputs[k], scratch[k]
         precision = math.exp(-log_std[k])
-        constant = log_std[k] + HALF_LOG_TWO_PI
-        entropy += np.float64(HALF + constant)
+        entropy += np.float64(normal_entropy(log_std[k]))
         for i in range(rows):
-            deviations[i] = (samples.actions[i, k] - line[i]) * precision
-            log_prob[i] -= HALF * deviations[i] * deviations[i] + constant
-    sums[ENTROPY] += entropy * rows
-    policy_slopes(log_prob, samples, scalars, slopes, rows, sums)
+            deviations[i] = normal_deviation(samples.actions[i, k], line[i], precision)
+            log_prob[i] += normal_log_density(deviations[i], log_std[k])
+    gradient.sums[ENTROPY] += entropy * rows
+    policy_slopes(log_prob, samples, scalars, slopes, rows, gradient.sums)
     for k in range(actions):
         line, deviations = outputs[k], scratch[k]
         precision = math.exp(-log_std[k])
         total = -np.float64(scalars.entropy_weight * scalars.share) * rows
         for i in range(rows):
-            line[i] = slopes[i] * deviations[i] * precision
-            total += np.float64(slopes[i] * (deviations[i] * deviations[i] - ONE))
-        log_std_gradient[k] = FLOAT(total) + (log_std_gradient[k] if accumulate else ZERO)
-    value_slopes(outputs[actions], samples, scalars, rows, sums)
-    sum_for_bias(outputs, bias_gradient, rows, accumulate)
+            by_mean, by_log_std = normal_slopes(deviations[i], precision)
+            line[i] = slopes[i] * by_mean
+            total += np.float64(slopes[i] * by_log_std)
+        gradient.log_std[k] = FLOAT(total) + (gradient.log_std[k] if accumulate else ZERO)
+    value_slopes(outputs[actions], samples, scalars, rows, gradient.sums)
+    sum_for_bias(outputs, gradient.bias, rows, accumulate)
 
 
-@njit(**OPTIONS)
+@loop
 def write_outputs(outputs, bias, first, rows, policy, values):
     """Write a tile's outputs, biases added, into rows [first, first + rows) of policy [n, A] and values [n]."""
     actions = policy.shape[1]
@@ -248,11 +234,11 @@ def write_outputs(outputs, bias, first, rows, policy, values):
         values[first + i] = outputs[actions, i] + bias[actions]
 
 
-@njit(**OPTIONS)
-def sample_discrete(outputs, bias, log_std, sizes, scratch, noise, first, rows, actions, log_prob, values):
+@loop
+def draw_discrete(outputs, bias, sizes, scratch, noise, actions, log_prob, values, first, rows):
     """Draw actions by `noise` [n, components], uniform in [0, 1), for a tile at rows [first, first + rows) of a batch.
 
-    Outputs are used up. `log_std` is that of `sample_gaussian` and is not read.
+    Outputs are used up.
     """
     add_bias(outputs, bias, rows)
     options = bias.size - 1
@@ -263,27 +249,21 @@ def sample_discrete(outputs, bias, log_std, sizes, scratch, noise, first, rows, 
         begin, end = end, end + sizes[component]
         softmax(outputs, begin, end, scratch, highest, totals, rows)
         for i in range(rows):
-            left = noise[first + i, component]
-            chosen = begin
-            # Rounding may leave something of the noise after the last option.
-            while chosen < end - 1 and left >= scratch[chosen, i]:
-                left -= scratch[chosen, i]
-                chosen += 1
-            actions[first + i, component] = chosen - begin
-            log_prob[first + i] += outputs[chosen, i]
+            chosen = drawn_option(scratch[begin:end, i], noise[first + i, component])
+            actions[first + i, component] = chosen
+            log_prob[first + i] += outputs[begin + chosen, i]
     values[first : first + rows] = outputs[options, :rows]
 
 
-@njit(**OPTIONS)
-def sample_gaussian(outputs, bias, log_std, sizes, scratch, noise, first, rows, actions, log_prob, values):
+@loop
+def draw_gaussian(outputs, bias, log_std, scratch, noise, actions, log_prob, values, first, rows):
     """Draw actions by `noise` [n, A], standard normal, for a tile at rows [first, first + rows) of the batch."""
     add_bias(outputs, bias, rows)
     log_prob[first : first + rows] = ZERO
     for k in range(log_std.size):
         deviation = math.exp(log_std[k])
-        constant = log_std[k] + HALF_LOG_TWO_PI
         for i in range(rows):
             number = noise[first + i, k]
-            actions[first + i, k] = outputs[k, i] + deviation * number
-            log_prob[first + i] -= HALF * number * number + constant
+            actions[first + i, k] = drawn_normal(outputs[k, i], deviation, number)
+            log_prob[first + i] += normal_log_density(number, log_std[k])
     values[first : first + rows] = outputs[log_std.size, :rows]

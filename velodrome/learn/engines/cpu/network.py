@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,27 +12,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.errors import ConfigError
-from velodrome.learn.engines.cpu import kernels, losses
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.cpu import kernels, losses, reading
 from velodrome.learn.engines.cpu.flat import FlatParameters
 from velodrome.learn.engines.cpu.lanes import Lanes
-from velodrome.learn.engines.cpu.rollout import (
-    FlatRollout,
-    Gather,
-    GatherSamples,
-    Observations,
-    expect,
-    observation_reader,
-    sample_reader,
-)
-from velodrome.learn.engines.cpu.serving import cannot_serve
+from velodrome.learn.engines.cpu.perceptrons import Perceptrons
+from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, expect
 from velodrome.learn.engines.cpu.tile import Block, LaneGradient, Layer, Network, Tile
 
 # Most rows of a tile: its buffers nearly fit 1 MiB of cache, and Python is a few hundredths of its time.
 TILE_ROWS = 512
-# A batch is cut into at least so many tiles, as long as each has rows enough for a good matrix product.
+# A batch is cut into at least this many tiles, as long as each has rows enough for a good matrix product.
 FEWEST_TILES, FEWEST_ROWS = 4, 128
 # Gradients that are summed apart; more would let more cores work on a minibatch, and each costs a pass to add it up.
 LANES = 8
+BETAS = (0.9, 0.999)  # of Adam
 
 
 class Losses(NamedTuple):
@@ -41,55 +35,50 @@ class Losses(NamedTuple):
     policy: float
     value: float
     entropy: float
-    total: float
     approximate_kl: float
     clip_fraction: float
 
 
 class FusedActorCritic:
-    """An actor and a critic made of `nn.Linear` layers, trained by PPO and Adam without autograd.
-
-    `actor` and `critic` are the layers from the observation to the logits (or means) and to the value. Trunks are
-    separate, or shared if the critic's hidden layers are the actor's very modules. `sizes` are the options of each
-    discrete choice; without it actions are continuous with the standard deviation exp(`log_std`).
+    """An actor and a critic, trained by PPO and Adam without autograd.
 
     The modules' parameters become views of one buffer here and see every update. The same inputs give the same bits
     with any number of threads (None: one per core). Calls are for one thread at a time. A rollout's tensors are looked
     at once: make one `FlatRollout` and write new samples into its tensors.
     """
 
-    def __init__(
-        self, actor: Sequence[nn.Linear], critic: Sequence[nn.Linear], *, activation: str = "tanh",
-        sizes: Sequence[int] | None = None, log_std: nn.Parameter | None = None, threads: int | None = None,
-    ) -> None:  # fmt: skip
-        reason = cannot_serve(actor, critic, activation=activation, sizes=sizes, log_std=log_std)
+    def __init__(self, parts: Perceptrons, threads: int | None = None) -> None:
+        reason = parts.cannot_be_served()
         if reason:
             raise ConfigError(f"the fused update cannot serve this network: {reason}")
         self._workers = Lanes(threads)
         self.threads = self._workers.threads
-        self.flat, self.network = _lay_out(actor, critic, activation, sizes, log_std)
+        self.flat, self.network = _lay_out(parts)
         self._lane_gradients = torch.zeros(LANES, self.flat.size)
-        self._lane_array = self._lane_gradients.numpy()
         self._lane_sums = np.zeros((LANES, losses.SUMS))
-        self._lanes = [
-            LaneGradient(flat, flat.numpy(), sums)
-            for flat, sums in zip(self._lane_gradients, self._lane_sums, strict=True)
-        ]
+        self._lanes = [self._lane(lane) for lane in range(LANES)]
         self._tiles = [Tile(self.network, TILE_ROWS) for _ in range(self.threads)]
-        self._policy = torch.zeros(0, self.network.heads.width - 1)
+        self._policy = torch.zeros(0, self.network.last.width - 1)
         self._values = torch.zeros(0)
         self._rollout: FlatRollout | None = None
         self._readers: Any = None
         self.adam_steps = 0
 
+    def _lane(self, lane: int) -> LaneGradient:
+        flat, last, at = self._lane_gradients[lane], self.network.last, self.network.log_std_offset
+        bias = flat.numpy()[last.bias_offset : last.bias_offset + last.width]
+        log_std = flat.numpy()[at : at + self.network.log_std.size]
+        return LaneGradient(flat, losses.HeadGradient(bias, log_std, self._lane_sums[lane]))
+
+    # Act
+
     def forward(self, observations: Observations) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits or means [n, A] and values [n]; the next call writes into the same tensors."""
-        gather, count = observation_reader(observations, self.network.features)
+        gather, count = reading.observation_reader(observations, self.network.features)
         if len(self._values) != count:
-            self._policy = torch.zeros(count, self.network.heads.width - 1)
+            self._policy = torch.zeros(count, self.network.last.width - 1)
             self._values = torch.zeros(count)
-        policy, values = self._policy.numpy(), self._values.numpy()
-        bias = self.network.heads.bias
+        policy, values, bias = self._policy.numpy(), self._values.numpy(), self.network.last.bias
 
         def finish(tile: Tile, first: int, rows: int) -> None:
             losses.write_outputs(tile.outputs_array, bias, first, rows, policy, values)
@@ -98,39 +87,36 @@ class FusedActorCritic:
         return self._policy, self._values
 
     def sample(
-        self, observations: Observations, noise: torch.Tensor,
-        out: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+        self, observations: Observations, noise: torch.Tensor, out: tuple[torch.Tensor, ...] | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """Return actions as a rollout has them, their log-probabilities [n] and values [n]; in `out`, if it is given.
 
         `noise` is float32, [n, components] uniform in [0, 1) for discrete actions, [n, A] standard normal for others.
         """
-        gather, count = observation_reader(observations, self.network.features)
+        gather, count = reading.observation_reader(observations, self.network.features)
         network = self.network
         continuous = network.sizes.size == 0
-        columns = network.heads.width - 1 if continuous else network.sizes.size
+        columns = network.last.width - 1 if continuous else network.sizes.size
         numbers = expect("noise", noise, (count, columns), torch.float32)
         dtype = torch.float32 if continuous else torch.int64
         if out is None:
             shape = (count,) if network.sizes.size == 1 else (count, columns)
             out = torch.zeros(shape, dtype=dtype), torch.zeros(count), torch.zeros(count)
-        targets = (
+        drawn = (
             expect("actions", out[0].view(count, columns), (count, columns), dtype),
             expect("log_prob", out[1], (count,), torch.float32),
             expect("values", out[2], (count,), torch.float32),
         )
-        kernel = losses.sample_gaussian if continuous else losses.sample_discrete
+        draw = losses.draw_gaussian if continuous else losses.draw_discrete
+        bias, head = network.last.bias, network.head
 
         def finish(tile: Tile, first: int, rows: int) -> None:
-            kernel(
-                tile.outputs_array, network.heads.bias, network.log_std, network.sizes, tile.scratch, numbers, first,
-                rows, *targets,
-            )  # fmt: skip
+            draw(tile.outputs_array, bias, head, tile.scratch, numbers, *drawn, first, rows)
 
         self._act(gather, count, finish)
         return out
 
-    def _act(self, gather: Gather, count: int, finish: Callable[[Tile, int, int], None]) -> None:
+    def _act(self, gather: reading.Gather, count: int, finish: Callable[[Tile, int, int], None]) -> None:
         """Take all observations through the network, a tile at a time, and hand the outputs to `finish`."""
         self.flat.check()
         everyone, bounds = np.arange(count), tile_bounds(count)
@@ -144,23 +130,21 @@ class FusedActorCritic:
 
         self._workers.run(work, len(bounds) - 1)
 
-    def update_minibatch(
-        self, rows: torch.Tensor, rollout: FlatRollout, *, clip: float, value_clip: float | None = None,
-        entropy_weight: float = 0.0, value_weight: float = 0.5, normalise_advantages: bool = True,
-    ) -> Losses:  # fmt: skip
-        """Write the gradient of PPO's loss over some rows [m] int64 of a rollout, and return the loss and its parts."""
+    # Learn
+
+    def update_minibatch(self, rows: torch.Tensor, rollout: FlatRollout, config: PPOConfig) -> Losses:
+        """Write the gradient of PPO's loss over some rows [m] int64 of a rollout, and return the parts of the loss."""
         self.flat.check()
         if not isinstance(rows, torch.Tensor) or rows.dtype != torch.int64 or rows.ndim != 1 or not len(rows):
             raise ConfigError("rows must be a tensor [m] of int64 with at least one row")
         chosen = rows.contiguous().numpy()
         gather, gather_samples, advantages = self._readers_of(rollout)
         mean, scale = 0.0, 1.0
-        if normalise_advantages:
+        if config.normalise_advantages:
             mean, deviation = kernels.mean_and_deviation(advantages, chosen)
             scale = 1.0 / (deviation + 1e-8)
-        scalars = losses.LossScalars(
-            *map(np.float32, (clip, value_clip or 0.0, entropy_weight, value_weight, mean, scale, 1.0 / len(chosen)))
-        )
+        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
+        scalars = losses.LossScalars(*map(np.float32, (*weights, mean, scale, 1.0 / len(chosen))))
         bounds = tile_bounds(len(chosen))
         lanes = min(LANES, len(bounds) - 1)
         self._lane_sums[:] = 0.0
@@ -179,59 +163,45 @@ class FusedActorCritic:
                     operation.call()
 
         self._workers.run(work, lanes)
-        kernels.sum_lanes(self._lane_array, lanes, self.flat.gradient_array)
-        return self._losses(lanes, len(chosen), entropy_weight, value_weight)
+        kernels.sum_lanes(self._lane_gradients.numpy(), lanes, self.flat.gradient_array)
+        return Losses(*(self._lane_sums[:lanes].sum(0) / len(chosen)).tolist()[:5])
 
-    def _readers_of(self, rollout: FlatRollout) -> tuple[Gather, GatherSamples, NDArray[np.float32]]:
-        """Return what reads a rollout; that of the last one is kept, for the next minibatch is usually of the same."""
+    def _readers_of(self, rollout: FlatRollout) -> Any:
+        """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
         if self._rollout is not rollout:
-            gather, count = observation_reader(rollout.observations, self.network.features)
-            samples = sample_reader(rollout, count, self.network.sizes, self.network.heads.width - 1)
+            gather, count = reading.observation_reader(rollout.observations, self.network.features)
+            samples = reading.sample_reader(rollout, count, self.network.sizes, self.network.last.width - 1)
             self._rollout, self._readers = rollout, (gather, *samples)
         return self._readers
 
-    def _losses(self, lanes: int, count: int, entropy_weight: float, value_weight: float) -> Losses:
-        sums = (self._lane_sums[:lanes].sum(0) / count).tolist()
-        policy, value, entropy, divergence, clipped = sums[:5]
-        total = policy + value_weight * value - entropy_weight * entropy
-        return Losses(policy, value, entropy, total, divergence, clipped)
-
-    def adam_step(
-        self, learning_rate: float, max_gradient_norm: float | None = None,
-        betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-5,
-    ) -> float:  # fmt: skip
+    def adam_step(self, learning_rate: float, max_gradient_norm: float | None = None, epsilon: float = 1e-5) -> float:
         """Shorten the gradient to the norm given, take one step of Adam, and return the norm that it had before."""
         norm = math.sqrt(kernels.squared_norm(self.flat.gradient_array))
         # As torch's clip_grad_norm_ has it.
         scale = 1.0 if max_gradient_norm is None else min(1.0, max_gradient_norm / (norm + 1e-6))
         self.adam_steps += 1
-        beta1, beta2 = betas
+        beta1, beta2 = BETAS
         step = learning_rate / (1.0 - beta1**self.adam_steps)
         correction = 1.0 / math.sqrt(1.0 - beta2**self.adam_steps)
-        scalars = tuple(map(np.float32, (scale, beta1, 1.0 - beta1, beta2, 1.0 - beta2, step, correction, eps)))
-        kernels.adam(*self.flat.arrays, scalars)
+        numbers = (scale, beta1, 1.0 - beta1, beta2, 1.0 - beta2, step, correction, epsilon)
+        kernels.adam(*self.flat.arrays, tuple(map(np.float32, numbers)))
         return norm
 
 
 def tile_bounds(rows: int) -> list[int]:
-    """Return where the tiles of so many rows begin, and the end; their sizes differ by one at most."""
+    """Return where the tiles of a batch begin, and its end; their sizes differ by one at most."""
     tiles = max(1, -(-rows // TILE_ROWS), min(FEWEST_TILES, rows // FEWEST_ROWS))
     return [index * rows // tiles for index in range(tiles + 1)]
 
 
-def _lay_out(
-    actor: Sequence[nn.Linear], critic: Sequence[nn.Linear], activation: str, sizes: Sequence[int] | None,
-    log_std: nn.Parameter | None,
-) -> tuple[FlatParameters, Network]:  # fmt: skip
+def _lay_out(parts: Perceptrons) -> tuple[FlatParameters, Network]:
     """Put all parameters into one buffer and describe the layers by views of it."""
+    actor, critic, activation, sizes, log_std = parts
     shared = actor[0] is critic[0]
     # Modules side by side that read the same columns are one product: first layers, and the heads of a shared trunk.
     steps: list[tuple[list[nn.Linear], bool]] = []
     for depth, (left, right) in enumerate(zip(actor, critic, strict=True)):
-        if left is right:
-            steps.append(([left], False))
-        else:
-            steps.append(([left, right], shared or depth == 0))
+        steps.append(([left], False) if left is right else ([left, right], shared or depth == 0))
     groups: list[list[torch.Tensor]] = []
     for modules, merged in steps:
         weights = [module.weight for module in modules]
@@ -240,34 +210,23 @@ def _lay_out(
     if log_std is not None:
         groups.append([log_std])
     flat = FlatParameters(groups)
-    layers = [_layer(flat, modules, merged) for modules, merged in steps]
-    empty = np.zeros(0, np.float32)
-    network = Network(
-        features=actor[0].in_features,
-        hidden=tuple(layers[:-1]),
-        heads=layers[-1],
-        log_std=empty if log_std is None else log_std.detach().numpy().reshape(-1),
-        log_std_offset=0 if log_std is None else flat.offset(log_std),
-        activation=activation,
-        sizes=np.array([] if sizes is None else sizes, np.int64),
-    )
-    return flat, network
+    *hidden, last = (_layer(flat, modules, merged) for modules, merged in steps)
+    deviations: NDArray = np.zeros(0, np.float32) if log_std is None else log_std.detach().numpy().reshape(-1)
+    options = np.array([] if sizes is None else sizes, np.int64)
+    offset = 0 if log_std is None else flat.offset(log_std)
+    return flat, Network(actor[0].in_features, tuple(hidden), last, options, deviations, offset, activation)
 
 
 def _layer(flat: FlatParameters, modules: list[nn.Linear], merged: bool) -> Layer:
-    widths = [module.out_features for module in modules]
-    biases = [module.bias for module in modules]
     blocks = []
     read = wrote = 0
-    for module in modules[:1] if merged else modules:
-        members = modules if merged else [module]
-        outputs = sum(member.out_features for member in members)
-        weight = flat.view(flat.values, [member.weight for member in members], (outputs, module.in_features))
-        blocks.append(
-            Block(weight, slice(read, read + module.in_features), slice(wrote, wrote + outputs),
-                  flat.offset(members[0].weight))
-        )  # fmt: skip
-        read += module.in_features
+    for members in [modules] if merged else [[module] for module in modules]:
+        inputs, outputs = members[0].in_features, sum(member.out_features for member in members)
+        weight = flat.view(flat.values, [member.weight for member in members], (outputs, inputs))
+        columns = slice(read, read + inputs), slice(wrote, wrote + outputs)
+        blocks.append(Block(weight, *columns, flat.offset(members[0].weight)))
+        read += inputs
         wrote += outputs
-    bias = flat.view(flat.values, biases, (sum(widths),))
-    return Layer(tuple(blocks), bias.numpy(), flat.offset(biases[0]), sum(widths))
+    biases = [module.bias for module in modules]
+    width = sum(module.out_features for module in modules)
+    return Layer(tuple(blocks), flat.view(flat.values, biases, (width,)).numpy(), flat.offset(biases[0]), width)

@@ -1,7 +1,7 @@
 """A few hundred rows on their way through the network and back, in buffers that stay in a core's second-level cache.
 
-What has to be done to a tile of so many rows is written down once as a list of operations, each a matrix product or a
-compiled kernel with its arguments, so that a minibatch costs little Python.
+What has to be done to a tile is written down once for each number of rows, as a list of operations. Each is a matrix
+product or a compiled kernel with its arguments, so that a minibatch costs little Python.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from velodrome.learn.engines.cpu import kernels, losses
+from velodrome.learn.engines.cpu import losses
+from velodrome.learn.engines.cpu.activations import ACTIVATIONS
 from velodrome.learn.engines.cpu.flat import round_up
 
 MOST_PLANS = 256  # of a tile: two sizes for every lane of a few minibatch sizes
@@ -49,20 +50,24 @@ class LaneGradient(NamedTuple):
     """Where a lane adds up: a flat buffer laid out like the parameters, and the sums of the loss."""
 
     flat: torch.Tensor  # [size]
-    array: NDArray[np.float32]  # the same memory
-    sums: NDArray[np.float64]
+    heads: losses.HeadGradient  # views of it, and the sums
 
 
 class Network(NamedTuple):
-    """What a tile needs to know of the network."""
+    """The layers of the network, as a tile uses them."""
 
     features: int  # floats of an observation
     hidden: tuple[Layer, ...]
-    heads: Layer  # the outputs of the policy, then the value
+    last: Layer  # to the outputs of the policy, then the value
+    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
     log_std: NDArray[np.float32]  # [A], or [0] where actions are discrete
     log_std_offset: int
     activation: str
-    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
+
+    @property
+    def head(self) -> NDArray:
+        """What the actions' distribution needs beside the outputs: the sizes of choices, or log_std."""
+        return self.sizes if self.sizes.size else self.log_std
 
 
 class Tile:
@@ -73,39 +78,42 @@ class Tile:
         self.rows = rows
         width = round_up(max(layer.width for layer in network.hidden))
         # 64-byte rows and one buffer per layer. The last is for the gradient of the last hidden layer; that of a layer
-        # before is written over the activations of the layer after it, which nobody needs by then.
+        # before is written over the activations of the layer after it, which are no longer needed by then.
         self.inputs = torch.zeros(rows, round_up(network.features))
         self.hidden = [torch.zeros(rows, width) for _ in range(len(network.hidden) + 1)]
-        self.outputs = torch.zeros(network.heads.width, rows)
+        self.outputs = torch.zeros(network.last.width, rows)
         self.inputs_array = self.inputs.numpy()
         self._hidden_arrays = [buffer.numpy() for buffer in self.hidden]
         self.outputs_array = self.outputs.numpy()
-        continuous = network.sizes.size == 0
-        self.samples = losses.Samples(
-            np.zeros((rows, network.heads.width - 1), np.float32)
-            if continuous
-            else np.zeros((rows, network.sizes.size), np.int64),
-            *(np.zeros(rows, np.float32) for _ in range(4)),
-        )
-        self.scratch = np.zeros((network.heads.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
+        sizes = network.sizes
+        continuous = sizes.size == 0
+        columns, dtype = (network.last.width - 1, np.float32) if continuous else (sizes.size, np.int64)
+        numbers = (np.zeros(rows, np.float32) for _ in range(4))
+        self.samples = losses.Samples(np.zeros((rows, columns), dtype), *numbers)
+        self.scratch = np.zeros((network.last.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
         self._loss = losses.gaussian_loss if continuous else losses.discrete_loss
-        self._activation = kernels.ACTIVATIONS[network.activation]
+        self._activation = ACTIVATIONS[network.activation]
         shape = (rows, width) if self._activation.stores_slopes else (0, 0)
         self._slopes = [np.zeros(shape, np.float32) for _ in network.hidden]
         self._plans: dict[Any, list[Operation]] = {}
 
     def forward_plan(self, rows: int) -> list[Operation]:
-        """Return the operations from gathered inputs to outputs without their biases, for the first so many rows."""
+        """Return the operations from gathered inputs to outputs without their biases, for the first rows."""
         return self._plan(("forward", rows), lambda: self._forward_operations(rows))
 
     def backward_plan(
         self, rows: int, lane: int, gradient: LaneGradient, accumulate: bool
     ) -> tuple[Callable[[losses.LossScalars], None], list[Operation]]:
-        """Return the loss, which is told its weights, and the operations from its gradient to those of the parameters.
+        """Return the loss, a function of its weights, and the operations from its gradient to that of the parameters.
 
-        They go to a lane's gradient and replace what it holds, unless they are to accumulate.
+        They write to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
-        loss = functools.partial(self._call_loss, rows, gradient, accumulate)
+
+        bias, head, added = self.network.last.bias, self.network.head, gradient.heads
+
+        def loss(scalars: losses.LossScalars) -> None:
+            self._loss(self.outputs_array, bias, head, self.samples, scalars, self.scratch, added, rows, accumulate)
+
         return loss, self._plan(
             ("backward", rows, lane, accumulate), lambda: self._backward_operations(rows, gradient.flat, accumulate)
         )
@@ -124,24 +132,12 @@ class Tile:
             buffer, array = self.hidden[k], self._hidden_arrays[k]
             for block in layer.blocks:
                 operations.append(_product(before[:, block.inputs], block.weight.t(), buffer[:rows, block.outputs]))
-            operations.append(
-                Operation(
-                    "elementwise", functools.partial(self._activation.forward, array, self._slopes[k], layer.bias, rows)
-                )
-            )
+            forward = functools.partial(self._activation.forward, array, self._slopes[k], layer.bias, rows)
+            operations.append(Operation("elementwise", forward))
             before = buffer[:rows]
-        for block in self.network.heads.blocks:
+        for block in self.network.last.blocks:
             operations.append(_product(block.weight, before[:, block.inputs].t(), self.outputs[block.outputs, :rows]))
         return operations
-
-    def _call_loss(self, rows: int, gradient: LaneGradient, accumulate: bool, scalars: losses.LossScalars) -> None:
-        heads, log_std = self.network.heads, self.network.log_std
-        offset = self.network.log_std_offset
-        self._loss(
-            self.outputs_array, heads.bias, log_std, self.samples, scalars, self.network.sizes, self.scratch,
-            gradient.array[heads.bias_offset : heads.bias_offset + heads.width],
-            gradient.array[offset : offset + log_std.size], rows, accumulate, gradient.sums,
-        )  # fmt: skip
 
     def _backward_operations(self, rows: int, gradient: torch.Tensor, accumulate: bool) -> list[Operation]:
         operations = []
@@ -150,12 +146,11 @@ class Tile:
 
         def add_to_weight(block: Block, slopes: torch.Tensor, inputs: torch.Tensor) -> None:
             target = gradient[block.offset : block.offset + block.weight.numel()].view(block.weight.shape)
-            operations.append(
-                Operation("product", functools.partial(torch.addmm, target, slopes, inputs, beta=beta, out=target))
-            )
+            product = functools.partial(torch.addmm, target, slopes, inputs, beta=beta, out=target)
+            operations.append(Operation("product", product))
 
         depth = len(self.network.hidden)
-        for block in self.network.heads.blocks:
+        for block in self.network.last.blocks:
             slopes = self.outputs[block.outputs, :rows]
             add_to_weight(block, slopes, self.hidden[depth - 1][:rows, block.inputs])
             operations.append(_product(slopes.t(), block.weight, self.hidden[depth][:rows, block.inputs]))
@@ -163,15 +158,9 @@ class Tile:
             layer = self.network.hidden[k]
             slopes = self.hidden[k + 1][:rows]
             bias_gradient = array[layer.bias_offset : layer.bias_offset + layer.width]
-            operations.append(
-                Operation(
-                    "elementwise",
-                    functools.partial(
-                        self._activation.backward, self._hidden_arrays[k + 1], self._hidden_arrays[k],
-                        self._slopes[k], bias_gradient, rows, accumulate,
-                    ),
-                )
-            )  # fmt: skip
+            arrays = (self._hidden_arrays[k + 1], self._hidden_arrays[k], self._slopes[k], bias_gradient)
+            backward = functools.partial(self._activation.backward, *arrays, rows, accumulate)
+            operations.append(Operation("elementwise", backward))
             before = self.hidden[k - 1][:rows] if k else self.inputs[:rows]
             for block in layer.blocks:
                 add_to_weight(block, slopes[:, block.outputs].t(), before[:, block.inputs])

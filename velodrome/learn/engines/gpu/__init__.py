@@ -1,1 +1,2 @@
-"""Acting and learning of perceptrons on a GPU: cuBLAS products between kernels of our own."""
+"""PPO's update of plain perceptrons on a GPU: cuBLAS products between a few kernels of our own. Read `kernels`, then
+`engine`."""

@@ -8,30 +8,18 @@ in the precision asked for.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from velodrome.learn.config import PPOConfig
-from velodrome.learn.engines.autograd import AutogradEngine
-from velodrome.learn.engines.gpu.kernels import (
-    ACTIONS,
-    REPORTED,
-    STRIDE,
-    discrete_gradient,
-    gather_rows,
-    gaussian_gradient,
-    sample_discrete,
-    sample_gaussian,
-)
-from velodrome.learn.policy import ActorCritic
+from velodrome.learn.engines.autograd import AutogradEngine, Task
+from velodrome.learn.engines.gpu import kernels
 from velodrome.rollout.launch import Kernel
-from velodrome.rollout.observation import Observation, WindowBank
+from velodrome.rollout.observation import Observation
 from velodrome.rollout.storage import Rollout
 
 ALIGNED = 8  # tensor cores want rows of a multiple of this
-ACTIVATIONS = ("relu", "tanh")
 
 
 def padded(count: int) -> int:
@@ -40,12 +28,12 @@ def padded(count: int) -> int:
 
 
 class Stack:
-    """Linear layers one after another, with buffers for so many rows."""
+    """Linear layers one after another, with their buffers."""
 
     def __init__(
         self, layers: list[list[nn.Linear]], inputs: int, rows: int, dtype: torch.dtype, activation: str
-    ) -> None:  # fmt: skip
-        """layers: modules side by side that read the same input; inputs: width of the padded input rows."""
+    ) -> None:
+        """layers: at each depth, modules side by side that read the same input. inputs: width of padded input rows."""
         device = layers[0][0].weight.device
         self.layers, self.activation = layers, activation
         self.weights: list[Tensor] = []  # [outputs, inputs], padded, in the precision of the products
@@ -74,14 +62,18 @@ class Stack:
 
     def refresh(self) -> None:
         """Copy the modules' weights and biases into the layout of the products."""
-        for modules, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+        for depth, module, rows in self._modules():
+            weight, bias, inputs = self.weights[depth], self.biases[depth], module.in_features
+            weight[rows, :inputs].copy_(module.weight.detach())
+            (bias[rows] if depth else weight[rows, inputs]).copy_(module.bias.detach())
+
+    def _modules(self) -> Iterator[tuple[int, nn.Linear, slice]]:
+        """Give every module with its depth and the outputs that are its own."""
+        for depth, modules in enumerate(self.layers):
             at = 0
             for module in modules:
-                end = at + module.out_features
-                weight[at:end, : module.in_features].copy_(module.weight.detach())
-                target = weight[at:end, module.in_features] if weight is self.weights[0] else bias[at:end]
-                target.copy_(module.bias.detach())
-                at = end
+                yield depth, module, slice(at, at + module.out_features)
+                at += module.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return outputs in float32, [m, padded]; hidden layers stay for the way back."""
@@ -120,47 +112,40 @@ class Stack:
 
     def give_gradients(self) -> None:
         """Write the gradients into the modules' parameters."""
-        for modules, gradient, bias in zip(self.layers, self.gradients, self.bias_gradients, strict=True):
-            at = 0
-            for module in modules:
-                end = at + module.out_features
-                assert module.weight.grad is not None
-                assert module.bias.grad is not None
-                module.weight.grad.copy_(gradient[at:end, : module.in_features])
-                column = gradient[at:end, module.in_features] if gradient is self.gradients[0] else bias[0, at:end]
-                module.bias.grad.copy_(column)
-                at = end
+        for depth, module, rows in self._modules():
+            gradient, bias, inputs = self.gradients[depth], self.bias_gradients[depth], module.in_features
+            assert module.weight.grad is not None
+            assert module.bias.grad is not None
+            module.weight.grad.copy_(gradient[rows, :inputs])
+            module.bias.grad.copy_(bias[0, rows] if depth else gradient[rows, inputs])
 
 
 class CudaEngine(AutogradEngine):
-    """The engine for perceptrons on a GPU; see the module. Values and checkpoints are those of AutogradEngine."""
+    """The engine for perceptrons on a GPU; its values and checkpoints are the same as those of AutogradEngine."""
 
     name = "cuda"
 
-    def __init__(
-        self, policy: ActorCritic, bank: WindowBank | None, rollout: Rollout, config: PPOConfig, loss: Any,
-        activation: str,
-    ) -> None:  # fmt: skip
+    def __init__(self, task: Task, rollout: Rollout) -> None:
+        policy, config = task.policy, task.config
         found = policy.linear_layers()
         assert found is not None
-        self.activation = activation
+        self.activation = task.activation
         self.trunks = [[[module] for module in stack] for stack in found]
         if policy.shared:
             actor, critic = found
             self.trunks = [[[module] for module in actor[:-1]] + [[actor[-1], critic[-1]]]]
         self.value_column = policy.distribution.width if policy.shared else 0
         self.discrete = bool(policy.distribution.counts)
-        self.gather = Kernel(gather_rows)
-        self.sample = Kernel(sample_discrete if self.discrete else sample_gaussian)
-        self.gradient = Kernel(discrete_gradient if self.discrete else gaussian_gradient)
-        super().__init__(policy, bank, rollout, config, loss)
+        self.gather = Kernel(kernels.gather_rows)
+        self.sample = Kernel(kernels.sample_discrete if self.discrete else kernels.sample_gaussian)
+        self.gradient = Kernel(kernels.discrete_gradient if self.discrete else kernels.gaussian_gradient)
+        super().__init__(task, rollout)
         device = self.device
         counts = torch.tensor(policy.distribution.counts or (0,), dtype=torch.int64, device=device)
         self.head = counts if self.discrete else policy.log_std
         weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
-        self.loss_weights = torch.tensor(weights, device=device)
-        self.moments = torch.tensor([0.0, 1.0], device=device)  # of the advantages of a minibatch
-        self.sums = torch.zeros(REPORTED, device=device)
+        self.scalars = torch.tensor([*weights, 0.0, 1.0], device=device)
+        self.sums = torch.zeros(kernels.REPORTED, device=device)
         for parameter in policy.parameters():
             parameter.grad = torch.zeros_like(parameter)
 
@@ -184,7 +169,8 @@ class CudaEngine(AutogradEngine):
         self._prepare_words(dtype)
         self.all_rows = torch.arange(rollout.samples, device=device)
         components = len(distribution.counts) or distribution.width
-        self.samples = torch.zeros((rollout.samples, ACTIONS + components), device=device)
+        self.samples = torch.zeros((rollout.samples, kernels.ACTIONS + components), device=device)
+        self.chances = torch.zeros((rollout.num_envs, distribution.width), device=device)
         self.d_log_std = torch.zeros((0 if self.discrete else rows, distribution.width), device=device)
         self.ones = torch.ones((1, len(self.d_log_std)), device=device)
 
@@ -192,11 +178,9 @@ class CudaEngine(AutogradEngine):
         """Lay the bank out in the longest words on which all windows begin and end: 8 bytes, or fewer."""
         bank, size = self.bank, dtype.itemsize
         shapes = () if bank is None else bank.shapes
-        fits = [
-            word for word in (torch.int64, torch.int32, torch.int16)
-            if word.itemsize >= size and all(width * size % word.itemsize == 0 for _, width in shapes)
-        ]  # fmt: skip
-        self.word = fits[0]
+        words = (torch.int64, torch.int32, torch.int16)
+        long_enough = (word for word in words if word.itemsize >= size)
+        self.word = next(word for word in long_enough if all(width * size % word.itemsize == 0 for _, width in shapes))
         per_word = self.word.itemsize // size
         sizes = [rows * width // per_word for rows, width in shapes]
         self.words = torch.tensor(sizes, dtype=torch.int64, device=self.device)
@@ -250,11 +234,11 @@ class CudaEngine(AutogradEngine):
         self.tail[t * n : (t + 1) * n, : observation.values.shape[1]].copy_(observation.values)
         inputs = self._rows(self.all_rows[t * n : (t + 1) * n], self.cursor, self.tail)
         outputs = [stack.forward(inputs) for stack in self.stacks]
-        noise = torch.empty((n, self.policy.distribution.width), device=self.device)
-        noise = noise.exponential_(generator=generator) if self.discrete else noise.normal_(generator=generator)
         actions = rollout.actions[t].view(n, -1)
-        self.sample(n, outputs[0], outputs[-1], self.value_column, self.head, noise, actions, rollout.log_prob[t],
-                    rollout.value[t])  # fmt: skip
+        draw = torch.rand if self.discrete else torch.randn
+        noise = draw(actions.shape, generator=generator, device=self.device)
+        written = (self.chances[:n], actions, rollout.log_prob[t], rollout.value[t])
+        self.sample(n, outputs[0], outputs[-1], self.value_column, self.head, noise, *written)
         return memory
 
     def begin_update(self) -> None:
@@ -275,18 +259,13 @@ class CudaEngine(AutogradEngine):
         slopes = [stack.d_outputs[:count] for stack in self.stacks]
         if config.normalise_advantages:
             deviation, mean = torch.std_mean(rollout.advantage.view(-1).index_select(0, rows), correction=0)
-            self.moments[0].copy_(mean)
-            self.moments[1].copy_(1.0 / (deviation + 1e-8))
+            self.scalars[kernels.MEAN].copy_(mean)
+            self.scalars[kernels.SCALE].copy_(1.0 / (deviation + 1e-8))
         self.sums.zero_()
         log_std = self.policy.log_std
-        further = []
-        if log_std is not None:
-            further = [self.d_log_std]
-        self.gradient(
-            -(-count // STRIDE), rows, outputs[0], outputs[-1], self.value_column, self.head,
-            self.samples, self.moments, self.loss_weights, slopes[0], slopes[-1], *further,
-            self.sums,
-        )  # fmt: skip
+        read = (rows, outputs[0], outputs[-1], self.value_column, self.head, self.samples, self.scalars)
+        written = (slopes[0], slopes[-1], *([] if log_std is None else [self.d_log_std]), self.sums)
+        self.gradient(-(-count // kernels.STRIDE), *read, *written)
         for stack in self.stacks:
             stack.backward(inputs)
             stack.give_gradients()
@@ -295,18 +274,3 @@ class CudaEngine(AutogradEngine):
             torch.mm(self.ones[:, :count], self.d_log_std[:count], out=log_std.grad.view(1, -1))
         norm = self.optimiser.step()
         return torch.cat([self.sums / count, norm.reshape(1)])
-
-
-def cannot_serve(policy: ActorCritic, config: PPOConfig, activation: str) -> str | None:
-    """Return why the CUDA engine cannot run a policy, or None."""
-    if policy.linear_layers() is None:
-        return "the network is not a plain perceptron"
-    if policy.distribution.kind == "dirichlet":
-        return "network.head = dirichlet; this engine has discrete and Gaussian actions"
-    if config.compile:
-        return "compile = true asks for torch.compile"
-    if config.per_bar == "always":
-        return "per_bar = always"
-    if activation not in ACTIVATIONS:
-        return f"network.activation = {activation!r}; this engine has {' and '.join(ACTIVATIONS)}"
-    return None

@@ -1,6 +1,7 @@
 """CUDA kernels of the learner for perceptrons: what torch would do in dozens of small launches, in one each.
 
-Each is scalar code about one row, as in a rule; matrix products stay with cuBLAS. Arithmetic is float32.
+Each is scalar code about one row, as in a rule, around the formulas of `engines/formulas.py`; matrix products stay with
+cuBLAS. Arithmetic is float32.
 """
 
 from __future__ import annotations
@@ -9,19 +10,33 @@ import math
 
 import numpy as np
 
-from velodrome.vector.compile.cuda_kernels import SIMULATED, cuda
+from velodrome.learn.engines import formulas
+from velodrome.learn.engines.formulas import ONE, ZERO
+from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
 STRIDE = 4  # samples per thread of the gradient kernels: their sums meet less often
 REPORTED = 5  # policy loss, value loss, entropy, KL divergence, clipped: sums over samples
-CLIP, VALUE_CLIP, ENTROPY, VALUE_WEIGHT = range(4)  # positions in `weights`
+# Positions in `scalars`: the weights of the loss, the mean of a minibatch's advantages and 1 over their deviation.
+CLIP, VALUE_CLIP, ENTROPY, VALUE_WEIGHT, MEAN, SCALE = range(6)
 # Columns of `samples`: rows are read in random order, and a row of these lies in one place.
 LOG_PROB, ADVANTAGE, RETURN, VALUE, ACTIONS = range(5)
-# A Python float would make the arithmetic double.
-ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 LOWEST = np.float32(-np.inf)
-LOG_ROOT_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
+def device_function(function):
+    """Compile a function for use inside kernels; the simulator runs it as it is."""
+    return function if SIMULATED else cuda.jit(function, device=True)
+
+
+policy_loss, value_loss = device_function(formulas.policy_loss), device_function(formulas.value_loss)
+option_entropy, entropy_slope = device_function(formulas.option_entropy), device_function(formulas.entropy_slope)
+drawn_option, drawn_normal = device_function(formulas.drawn_option), device_function(formulas.drawn_normal)
+normal_deviation = device_function(formulas.normal_deviation)
+normal_log_density, normal_entropy = map(device_function, (formulas.normal_log_density, formulas.normal_entropy))
+normal_slopes = device_function(formulas.normal_slopes)
+
+
+@device_function
 def input_word(k, row, window_words, cursor, first_word, table, tail, count):
     """Return word k of an input row: of a window, or of the tail behind the windows."""
     if k >= window_words:
@@ -33,6 +48,7 @@ def input_word(k, row, window_words, cursor, first_word, table, tail, count):
     return table[first_word[w, cursor[row]] + k]
 
 
+@device_function
 def log_mass(outputs, i, first, count):
     """Return the logarithm of the sum of the exponentials of some logits."""
     highest = LOWEST
@@ -44,28 +60,24 @@ def log_mass(outputs, i, first, count):
     return highest + math.log(mass)
 
 
-def policy_loss(change, advantage, clip):
-    """Return a sample's policy loss and its derivative by the log-probability, given the change of the latter."""
-    ratio = math.exp(change)
-    kept = min(max(ratio, ONE - clip), ONE + clip)
-    free, clipped = -advantage * ratio, -advantage * kept
-    return max(free, clipped), ZERO if clipped > free else free
+@device_function
+def policy_slope(now, row, samples, scalars):
+    """Return a sample's policy loss, its slope, its KL divergence and 1 if it was clipped. now: the log-probability."""
+    change = now - samples[row, LOG_PROB]
+    advantage = (samples[row, ADVANTAGE] - scalars[MEAN]) * scalars[SCALE]
+    loss, slope, moved, is_outside = policy_loss(change, math.exp(change), advantage, scalars[CLIP])
+    return loss, slope, moved, ONE if is_outside else ZERO
 
 
-def value_loss(value, old, target, limit):
-    """Return a sample's value loss and its derivative by the value."""
-    error = value - target
-    loss, slope = HALF * error * error, error
-    if limit > ZERO:
-        moved = value - old
-        limited = min(max(moved, -limit), limit)
-        other = old + limited - target
-        if HALF * other * other > loss:
-            loss = HALF * other * other
-            slope = other if limited == moved else ZERO
-    return loss, slope
+@device_function
+def write_value_slope(i, row, values, column, samples, scalars, share, d_values):
+    """Write the slope of a sample's value loss and return the loss."""
+    loss, slope = value_loss(values[i, column], samples[row, VALUE], samples[row, RETURN], scalars[VALUE_CLIP])
+    d_values[i, column] = slope * share * scalars[VALUE_WEIGHT]
+    return loss
 
 
+@device_function
 def add_report(policy, value, entropy, kl, clipped, sums):
     """Add what a thread has to report to the sums, by block first: a device's threads would queue for one address."""
     report = cuda.shared.array(REPORTED, dtype=np.float32)
@@ -80,12 +92,6 @@ def add_report(policy, value, entropy, kl, clipped, sums):
     cuda.syncthreads()
     if cuda.threadIdx.x < REPORTED:
         cuda.atomic.add(sums, cuda.threadIdx.x, report[cuda.threadIdx.x])
-
-
-if not SIMULATED:
-    input_word, log_mass, policy_loss, value_loss, add_report = (
-        cuda.jit(function, device=True) for function in (input_word, log_mass, policy_loss, value_loss, add_report)
-    )
 
 
 def gather_rows(rows, cursor, first_word, table, tail, count, window_words, out):
@@ -112,44 +118,42 @@ def gather_rows(rows, cursor, first_word, table, tail, count, window_words, out)
         out[i, k_3] = word_3
 
 
-def sample_discrete(outputs, values, value_column, counts, noise, actions, log_prob, value):
-    """Draw the choices of one environment by the Gumbel-max trick; `noise` is exponential, [n, logits]."""
+def sample_discrete(outputs, values, value_column, counts, noise, chances, actions, log_prob, value):
+    """Draw the choices of one environment by `noise`, uniform, [n, choices]; `chances` is scratch, [n, logits]."""
     i = cuda.grid(1)
     if i < actions.shape[0]:
         total = ZERO
         first = 0
         for choice in range(counts.shape[0]):
-            best, chosen = LOWEST, 0
-            for k in range(counts[choice]):
-                score = outputs[i, first + k] - math.log(noise[i, first + k])
-                if score > best:
-                    best, chosen = score, k
+            end = first + counts[choice]
+            level = log_mass(outputs, i, first, counts[choice])
+            for k in range(first, end):
+                chances[i, k] = math.exp(outputs[i, k] - level)
+            chosen = drawn_option(chances[i, first:end], noise[i, choice])
             actions[i, choice] = chosen
-            total += outputs[i, first + chosen] - log_mass(outputs, i, first, counts[choice])
-            first += counts[choice]
+            total += outputs[i, first + chosen] - level
+            first = end
         log_prob[i] = total
         value[i] = values[i, value_column]
 
 
-def sample_gaussian(outputs, values, value_column, log_std, noise, actions, log_prob, value):
+def sample_gaussian(outputs, values, value_column, log_std, noise, chances, actions, log_prob, value):
     """Draw the actions of one environment; `noise` is normal, [n, actions]."""
     i = cuda.grid(1)
     if i < actions.shape[0]:
         total = ZERO
         for k in range(log_std.shape[0]):
-            actions[i, k] = outputs[i, k] + noise[i, k] * math.exp(log_std[k])
-            total -= HALF * noise[i, k] * noise[i, k] + log_std[k] + LOG_ROOT_2_PI
+            actions[i, k] = drawn_normal(outputs[i, k], math.exp(log_std[k]), noise[i, k])
+            total += normal_log_density(noise[i, k], log_std[k])
         log_prob[i] = total
         value[i] = values[i, value_column]
 
 
-def discrete_gradient(
-    rows, outputs, values, value_column, counts, samples, moments, weights, d_outputs, d_values, sums
-):  # fmt: skip
-    """Write the gradient of PPO's loss by the network's outputs, for one or several discrete choices.
+# The gradient kernels write the gradient of PPO's loss, the mean over the rows, by the network's outputs.
 
-    moments: mean of the advantages and 1 over their deviation. Gradients are of the mean over the rows.
-    """
+
+def discrete_gradient(rows, outputs, values, value_column, counts, samples, scalars, d_outputs, d_values, sums):
+    """Write the gradient for one or several discrete choices."""
     policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum = ZERO, ZERO, ZERO, ZERO, ZERO
     share = ONE / np.float32(rows.shape[0])
     i = cuda.grid(1)
@@ -161,42 +165,36 @@ def discrete_gradient(
             level = log_mass(outputs, i, first, counts[choice])
             now += outputs[i, first + np.int64(samples[row, ACTIONS + choice])] - level
             first += counts[choice]
-        change = now - samples[row, LOG_PROB]
-        loss, slope = policy_loss(change, (samples[row, ADVANTAGE] - moments[0]) * moments[1], weights[CLIP])
+        loss, slope, moved, clipped = policy_slope(now, row, samples, scalars)
         policy_sum += loss
-        off = math.exp(change) - ONE
-        kl_sum += off - change
-        clipped_sum += ONE if abs(off) > weights[CLIP] else ZERO
+        kl_sum += moved
+        clipped_sum += clipped
         slope *= share
+        bonus = scalars[ENTROPY] * share
         first = 0
         for choice in range(counts.shape[0]):
+            end = first + counts[choice]
             level = log_mass(outputs, i, first, counts[choice])
             entropy = ZERO
-            for k in range(counts[choice]):
-                chance = outputs[i, first + k] - level
-                entropy -= math.exp(chance) * chance
+            for k in range(first, end):
+                log_chance = outputs[i, k] - level
+                entropy += option_entropy(math.exp(log_chance), log_chance)
             entropy_sum += entropy
-            for k in range(counts[choice]):
-                chance = outputs[i, first + k] - level
-                probability = math.exp(chance)
-                taken = ONE if k == np.int64(samples[row, ACTIONS + choice]) else ZERO
-                d_outputs[i, first + k] = (
-                    slope * (taken - probability) + weights[ENTROPY] * share * probability * (chance + entropy)
-                )  # fmt: skip
-            first += counts[choice]
-        loss, slope = value_loss(
-            values[i, value_column], samples[row, VALUE], samples[row, RETURN], weights[VALUE_CLIP]
-        )
-        value_sum += loss
-        d_values[i, value_column] = slope * share * weights[VALUE_WEIGHT]
+            for k in range(first, end):
+                log_chance = outputs[i, k] - level
+                chance = math.exp(log_chance)
+                d_outputs[i, k] = bonus * entropy_slope(chance, log_chance, entropy) - slope * chance
+            d_outputs[i, first + np.int64(samples[row, ACTIONS + choice])] += slope
+            first = end
+        value_sum += write_value_slope(i, row, values, value_column, samples, scalars, share, d_values)
         i += cuda.gridsize(1)
     add_report(policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum, sums)
 
 
 def gaussian_gradient(
-    rows, outputs, values, value_column, log_std, samples, moments, weights, d_outputs, d_values, d_log_std, sums
-):  # fmt: skip
-    """Write the gradient of PPO's loss by the network's outputs and log_std (by sample), for independent normals."""
+    rows, outputs, values, value_column, log_std, samples, scalars, d_outputs, d_values, d_log_std, sums
+):
+    """Write the gradient for independent normal actions, and by sample that of log_std."""
     policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum = ZERO, ZERO, ZERO, ZERO, ZERO
     share = ONE / np.float32(rows.shape[0])
     i = cuda.grid(1)
@@ -204,25 +202,20 @@ def gaussian_gradient(
         row = rows[i]
         now = ZERO
         for k in range(log_std.shape[0]):
-            off = (samples[row, ACTIONS + k] - outputs[i, k]) * math.exp(-log_std[k])
-            now -= HALF * off * off + log_std[k] + LOG_ROOT_2_PI
-            entropy_sum += log_std[k] + HALF + LOG_ROOT_2_PI
-        change = now - samples[row, LOG_PROB]
-        loss, slope = policy_loss(change, (samples[row, ADVANTAGE] - moments[0]) * moments[1], weights[CLIP])
+            off = normal_deviation(samples[row, ACTIONS + k], outputs[i, k], math.exp(-log_std[k]))
+            now += normal_log_density(off, log_std[k])
+            entropy_sum += normal_entropy(log_std[k])
+        loss, slope, moved, clipped = policy_slope(now, row, samples, scalars)
         policy_sum += loss
-        away = math.exp(change) - ONE
-        kl_sum += away - change
-        clipped_sum += ONE if abs(away) > weights[CLIP] else ZERO
+        kl_sum += moved
+        clipped_sum += clipped
         slope *= share
         for k in range(log_std.shape[0]):
             precision = math.exp(-log_std[k])
-            off = (samples[row, ACTIONS + k] - outputs[i, k]) * precision
-            d_outputs[i, k] = slope * off * precision
-            d_log_std[i, k] = slope * (off * off - ONE) - weights[ENTROPY] * share
-        loss, slope = value_loss(
-            values[i, value_column], samples[row, VALUE], samples[row, RETURN], weights[VALUE_CLIP]
-        )
-        value_sum += loss
-        d_values[i, value_column] = slope * share * weights[VALUE_WEIGHT]
+            off = normal_deviation(samples[row, ACTIONS + k], outputs[i, k], precision)
+            by_mean, by_log_std = normal_slopes(off, precision)
+            d_outputs[i, k] = slope * by_mean
+            d_log_std[i, k] = slope * by_log_std - scalars[ENTROPY] * share
+        value_sum += write_value_slope(i, row, values, value_column, samples, scalars, share, d_values)
         i += cuda.gridsize(1)
     add_report(policy_sum, value_sum, entropy_sum, kl_sum, clipped_sum, sums)

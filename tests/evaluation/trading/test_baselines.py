@@ -1,0 +1,94 @@
+"""Baselines in every kind of action space, and what is said where a space cannot express one."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.evaluation.backtests import backtest
+from tests.learn.policies import split_market
+from velodrome.envs.trading.config import trading_config
+from velodrome.envs.trading.world import trading_world
+from velodrome.errors import ConfigError
+from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, RANDOM, Baseline, RandomPolicy
+from velodrome.evaluation.trading.baselines import baselines as trading_baselines
+
+MARKET = split_market(instruments=1)
+
+
+def baselines(**params):
+    world = trading_world(MARKET, **params)
+    found = {own.name: own for own in trading_baselines(trading_config(**params), world.action_space, 3)}
+    assert list(found) == [BUY_AND_HOLD, FLAT, RANDOM]
+    return found
+
+
+@pytest.mark.parametrize("params", [{}, {"levels": (1.0, 0.5, 0.0)}, {"action": "continuous"}, {"levels": (0.0, 0.4)}])
+def test_buy_and_hold_buys_once_and_keeps(params):
+    own = baselines(**params)[BUY_AND_HOLD]
+    track = backtest(own.policy, MARKET, "test", params).tracks[0]
+    level = max(params.get("levels", (1.0,)))
+    expected = level * track.price[1:] / MARKET.ohlc[track.first_row + 1, 0] + 1.0 - level
+    assert np.allclose(track.equity[1:, 0] / track.equity[0, 0], expected, rtol=2e-2 if level < 1 else 1e-9)
+    assert (track.units[1:, 0] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {}, {"levels": (0.0, 1.0)}, {"action": "continuous"}, {"action": "brackets"},
+        {"action": "brackets", "include_hold": False}, {"levels": (-1.0, 1.0), "allow_short": False},
+    ],
+)  # fmt: skip
+def test_always_flat_never_trades(params):
+    own = baselines(**params)[FLAT]
+    track = backtest(own.policy, MARKET, "test", {**params, "fee": 0.01}).tracks[0]
+    assert (track.units == 0.0).all()
+    assert (track.equity == track.equity[0]).all()
+
+
+def test_what_the_actions_cannot_express_is_said_and_not_faked():
+    brackets = baselines(action="brackets")[BUY_AND_HOLD]
+    assert brackets.policy is None
+    assert "stop and a target" in brackets.note
+    assert baselines(levels=(-1.0, 0.0))[BUY_AND_HOLD].policy is None
+    no_flat = baselines(levels=(-1.0, 1.0))[FLAT]
+    assert no_flat.policy is None
+    assert "no level 0" in no_flat.note
+    assert baselines(action="brackets", include_hold=False, include_close=False)[FLAT].policy is None
+
+
+def test_leverage_is_named():
+    assert "leverage of 3.0" in baselines(leverage=3.0)[BUY_AND_HOLD].note
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(4), gymnasium.spaces.Discrete(3, start=-1), gymnasium.spaces.MultiDiscrete([2, 5]),
+        gymnasium.spaces.Box(-1.0, 2.0, (1,), np.float32), gymnasium.spaces.Box(-1.0, 1.0, (2, 3), np.float32),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_random_actions_fill_their_space_and_repeat_with_their_seed(space):
+    policy = RandomPolicy(space, seed=5)
+    policy.begin(200)
+    first = np.array([policy.act(None) for _ in range(5)])
+    assert all(space.contains(action) for action in first.reshape(1000, *space.shape)[:100])
+    assert first.std(axis=(0, 1)).min() > 0.2
+    policy.begin(200)
+    assert np.array_equal(first[0], policy.act(None))
+    other = RandomPolicy(space, seed=6)
+    other.begin(200)
+    assert not np.array_equal(first[0], other.act(None))
+
+
+def test_a_space_without_bounds_has_no_random_actions():
+    with pytest.raises(ConfigError, match="bounded Box"):
+        RandomPolicy(gymnasium.spaces.Box(-np.inf, np.inf, (1,)))
+
+
+def test_a_baseline_has_a_name_that_every_chart_knows():
+    with pytest.raises(ConfigError, match=r"no baseline is called 'buy_and_holt'.*Did you mean 'buy_and_hold'\?"):
+        Baseline("buy_and_holt", None, "")

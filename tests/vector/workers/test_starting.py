@@ -1,0 +1,105 @@
+"""Workers do not load the user's script, and other threads that start processes meanwhile are not affected."""
+
+from __future__ import annotations
+
+import multiprocessing.spawn
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from velodrome.vector.workers.worker.starting import without_main_module
+
+REPOSITORY = Path(__file__).parents[3]
+
+# A thread starts ordinary processes, which need the script, while workers start. No guard against a second run is
+# needed for the workers; a marker tells whether the script was loaded by one.
+SCRIPT = """
+import multiprocessing
+import os
+import sys
+import threading
+
+import velodrome as vd
+
+if multiprocessing.parent_process() is not None and multiprocessing.current_process().name.startswith("velodrome"):
+    open(os.environ["MARKER"], "w").close()
+
+
+def answer(queue):
+    queue.put(os.getpid())
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    failed = []
+
+    def others():
+        try:
+            for _ in range(4):
+                queue = context.SimpleQueue()
+                process = context.Process(target=answer, args=(queue,))
+                process.start()
+                queue.get()
+                process.join()
+                assert process.exitcode == 0
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    while thread.is_alive():
+        vd.make_vec("CartPole-v1", 2, backend="process", workers=2, start_method="METHOD").close()
+    thread.join()
+    print("failed:", failed)
+"""
+
+
+def preparation() -> dict[str, Any]:
+    return multiprocessing.spawn.get_preparation_data("a process")
+
+
+def names_main(data: dict[str, Any]) -> bool:
+    return any(key.startswith("init_main_from_") for key in data)
+
+
+def test_only_the_thread_that_starts_a_worker_leaves_the_script_out(monkeypatch):
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__file__", "/somewhere/script.py", raising=False)
+    found: list[dict[str, Any]] = []
+    assert names_main(preparation())
+    with without_main_module():
+        other = threading.Thread(target=lambda: found.append(preparation()))
+        other.start()
+        other.join()
+        assert not names_main(preparation())
+        assert sys.modules["__main__"] is main
+    assert names_main(found[0])
+    assert names_main(preparation())
+
+
+def test_a_start_that_fails_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/somewhere/script.py", raising=False)
+    with pytest.raises(OSError, match="no more processes"), without_main_module():
+        raise OSError("no more processes")
+    assert names_main(preparation())
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_processes_of_another_thread_find_the_script_while_workers_start(tmp_path, method):
+    script, marker = tmp_path / "script.py", tmp_path / "loaded"
+    script.write_text(SCRIPT.replace("METHOD", method))
+    answer = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY), "MARKER": str(marker), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "failed: []\n", answer.stderr
+    assert not marker.exists()

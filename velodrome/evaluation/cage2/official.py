@@ -1,0 +1,133 @@
+"""CAGE-2's own evaluation: mean returns at 30, 50 and 100 steps against each Red agent, beside published scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from velodrome.envs.cage2.config import Cage2Config
+from velodrome.errors import ConfigError
+from velodrome.evaluation.cage2.policies import POLICIES, simple_policy
+from velodrome.evaluation.play import Policy, play_episodes
+from velodrome.vector.make import make_vec
+
+LENGTHS = (30, 50, 100)
+RED_AGENTS = ("b_line", "meander", "sleep")
+EPISODES = 1_000
+NUM_ENVS = 500
+NORMAL_95 = 1.959964  # standard errors of a 95 % interval
+
+# Final leader board of the challenge: mean return at 30, 50 and 100 steps over 1,000 episodes, under the original rule.
+PUBLISHED = {
+    "CardiffUni (PPO, greedy decoys)": {"b_line": (-3.47, -6.41, -13.76), "meander": (-5.64, -8.69, -16.6)},
+    "Keeping it RL (ensemble)": {"b_line": (-3.48, -5.85, -11.39), "meander": (-6.47, -10.33, -19.38)},
+    "Mindrake HIPPO": {"b_line": (-3.53, -6.2, -12.78), "meander": (-6.76, -10.13, -17.65)},
+    "Keeping it RL (plain PPO)": {"b_line": (-4.76, -8.13, -17.19), "meander": (-8.03, -12.91, -22.94)},
+    "CCS PPO benchmark": {"b_line": (-8.75, -14.92, -30.19), "meander": (-7.31, -12.04, -22.21)},
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean return of one policy against one Red agent over episodes of one length."""
+
+    policy: str
+    red_agent: str
+    length: int
+    mean: float
+    low: float  # 95 % interval of the mean
+    high: float
+    episodes: int
+
+
+@dataclass(frozen=True)
+class OfficialScores:
+    """Scores of an agent and of simple policies, and the rule under which they were made."""
+
+    agent: str
+    rule: dict[str, Any]
+    scores: tuple[Score, ...]
+
+    def of(self, policy: str, red_agent: str, length: int) -> Score:
+        """Return one score."""
+        wanted = (policy, red_agent, length)
+        return next(score for score in self.scores if (score.policy, score.red_agent, score.length) == wanted)
+
+    def total(self, policy: str) -> float:
+        """Return the challenge's score: the sum of all mean returns."""
+        return sum(score.mean for score in self.scores if score.policy == policy)
+
+    def to_json(self) -> str:
+        """Return everything as JSON, the published scores included."""
+        return json.dumps({**asdict(self), "published": PUBLISHED}, indent=1)
+
+    def table(self) -> Group:
+        """Return the table for people; print it with rich."""
+        episodes = self.scores[0].episodes
+        table = Table(title=f"CAGE-2, mean return of {episodes:,} episodes with 95 % interval", title_justify="left")
+        table.add_column("")
+        columns = [(red, length) for red in RED_AGENTS for length in LENGTHS]
+        for heading in (*(f"{red}\n{length} steps" for red, length in columns), "sum"):
+            table.add_column(heading, justify="right")
+        for policy in dict.fromkeys(score.policy for score in self.scores):
+            scores = [self.of(policy, *column) for column in columns]
+            cells = [f"{score.mean:.2f}\n± {(score.high - score.low) / 2:.2f}" for score in scores]
+            table.add_row(policy, *cells, f"{self.total(policy):.1f}")
+        table.add_section()
+        for name, known in PUBLISHED.items():
+            table.add_row(f"{name}, published", *(f"{mean:g}" for red in RED_AGENTS for mean in known.get(red, ())))
+        said = ", ".join(f"{name} = {value}" for name, value in self.rule.items())
+        return Group(table, Text(f"rule: {said}. Published scores: leader board of the challenge, original rule."))
+
+
+def play_official(
+    policy: Policy,
+    name: str,
+    params: Mapping[str, Any],
+    episodes: int | None = None,
+    seed: int = 0,
+    baselines: bool = True,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> OfficialScores:
+    """Return the scores of a policy trained with these parameters of the environment, and of simple policies.
+
+    episodes: of each entry of the table; as many as the challenge's own if not given.
+    """
+    episodes = EPISODES if episodes is None else episodes
+    if episodes < 2:
+        raise ConfigError(f"episodes = {episodes}: an interval needs at least 2")
+    every = Cage2Config.create(**params).model_dump(mode="json")
+    rule = {key: value for key, value in every.items() if key not in ("red_agent", "episode_length")}
+    contenders: list[tuple[str, Any, dict[str, Any]]] = [(name, policy, rule)]
+    if baselines:
+        # These know the 52 bits and the 145 actions only.
+        plain = {**rule, "action_set": "full", "scan_memory": False, "decoy_memory": False}
+        contenders += [(each, simple_policy(each, seed), plain) for each in POLICIES]
+    entries = [(one, red, length) for one in contenders for red in RED_AGENTS for length in LENGTHS]
+    scores: list[Score] = []
+    for (label, chosen, own_rule), red, length in entries:
+        own = {**own_rule, "red_agent": red, "episode_length": length}
+        scores.append(_score(label, chosen, own, episodes, seed))
+        if progress is not None:
+            progress("policies", len(scores), len(entries))
+    return OfficialScores(name, rule, tuple(scores))
+
+
+def _score(label: str, policy: Any, params: dict[str, Any], episodes: int, seed: int) -> Score:
+    count = min(NUM_ENVS, episodes)
+    envs = make_vec("cage2", count, backend="native", observation="cursor", seed=seed, threads=1, **params)
+    try:
+        # Seeds that no training used: theirs are spread from small ones.
+        returns = play_episodes(policy, envs, episodes, seed=seed + 3_000_017).returns
+    finally:
+        envs.close()
+    error = NORMAL_95 * float(returns.std(ddof=1)) / math.sqrt(len(returns))
+    mean = float(returns.mean())
+    return Score(label, params["red_agent"], params["episode_length"], mean, mean - error, mean + error, len(returns))

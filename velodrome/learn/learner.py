@@ -1,0 +1,183 @@
+"""What every learner has: environments, random numbers, scales of observations and rewards, a clock, a state.
+
+An algorithm's own page has what it does; its class takes from here what surrounds that. `iterate` and the four methods
+at the end are what it supplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from velodrome.learn.actions import Distribution
+from velodrome.learn.config import LearnerConfig
+from velodrome.learn.engines.graphs import Captured
+from velodrome.learn.optimiser import learning_rate
+from velodrome.rollout.moments import RewardScale, RunningMoments
+from velodrome.rollout.observation import Observation
+from velodrome.rollout.phases import PhaseClock
+from velodrome.rollout.worlds import CudaWorlds, Worlds
+from velodrome.vector.argument_checks import check_num_envs
+
+MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
+
+
+class Learner:
+    """One policy and its environments."""
+
+    policy: nn.Module
+    collect: Callable[[], None]  # plays a rollout; perhaps a CUDA graph
+
+    def __init__(
+        self, worlds: Worlds, config: LearnerConfig, total_steps: int, seed: int, alike: Sequence[range] = ()
+    ) -> None:
+        """alike: ranges of observed values that are normalised by the same moments."""
+        self.worlds, self.config, self.total_steps, self.seed = worlds, config, total_steps, seed
+        device = worlds.device
+        torch.manual_seed(seed)  # of the first weights
+        self.generator = torch.Generator(device).manual_seed(seed)  # of everything that is drawn later
+        self.moments = RunningMoments(worlds.shape.values, device, alike) if config.normalise_observations else None
+        self.scale = RewardScale(worlds.num_envs, config.gamma, device) if config.normalise_rewards else None
+        self.mean_reward = torch.zeros((), device=device)  # per step of a rollout, as the environments gave it
+        self.clock = PhaseClock(device)
+        self.seconds_of_steps: float | None = None  # of a rollout's environments in a CUDA graph, once measured
+        self.steps = 0
+
+    @property
+    def done(self) -> float:
+        """The part of the run that is over."""
+        return self.steps / self.total_steps
+
+    def seen(self, observation: Observation) -> Observation:
+        """Return an observation as the network sees it."""
+        if self.moments is None:
+            return observation
+        return observation._replace(values=self.moments.normalise(observation.values))
+
+    def phase(self) -> Any:
+        """Return what times a phase; inside a CUDA graph nothing can be timed."""
+        capturing = self.worlds.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return (lambda name: nullcontext()) if capturing else self.clock
+
+    def captures_steps(self) -> bool:
+        """Whether a rollout can be a CUDA graph: it is wanted, and the environments step on the device."""
+        on_gpu = self.worlds.device.type == "cuda" and self.config.cuda_graphs
+        return on_gpu and isinstance(self.worlds, CudaWorlds)
+
+    def metrics(self, actions: Tensor, distribution: Distribution, began: float, reward: float) -> dict[str, float]:
+        """Return what all learners report of an iteration: of its actions, [steps, environments, …], the environments'
+        episodes, and where the time went.
+
+        began: the part of the run that was over before it. reward: per step, as the environments gave it.
+        """
+        found = {"optimiser/learning_rate": learning_rate(self.config, began), "episode/mean_reward": reward}
+        found |= self.worlds.take_episodes()
+        found |= action_mix(actions, distribution)
+        seconds = self._seconds(actions)
+        samples = actions.shape[0] * actions.shape[1]
+        found["time/steps_per_second"] = samples / seconds.pop("total")
+        return found | {f"time/{name}": value for name, value in seconds.items()}
+
+    def _seconds(self, actions: Tensor) -> dict[str, float]:
+        """Return the time of each phase. A graph cannot be timed inside: its steps are timed once, by themselves."""
+        seconds = self.clock.take()
+        captured = isinstance(self.collect, Captured) and self.collect.graph is not None
+        if captured and isinstance(self.worlds, CudaWorlds):
+            if self.seconds_of_steps is None:
+                self.seconds_of_steps = self.worlds.seconds_of_steps(actions)
+                self.clock.take()
+            seconds["environment"] = min(self.seconds_of_steps, seconds["inference"])
+            seconds["inference"] -= seconds["environment"]
+        return seconds
+
+    def resize(self, num_envs: int) -> None:
+        """Go on with another number of environments, between two iterations: the first keep their episodes, new ones
+        begin. What was learnt, the moments and the count of steps stay.
+        """
+        if check_num_envs(num_envs) == self.worlds.num_envs:
+            return
+        self.check_size(num_envs)
+        self.worlds.resize(num_envs)
+        if self.scale is not None:
+            self.scale.resize(num_envs)
+        self.seconds_of_steps = None
+        self.make_room()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
+        tensors, plain = self.own_state()
+        parts = {
+            "policy": self.policy.state_dict(),
+            "worlds": self.worlds.state(),
+            "moments": {} if self.moments is None else self.moments.state(),
+            "scale": {} if self.scale is None else self.scale.state(),
+            **tensors,
+            "learner": {"generator": self.generator.get_state(), **tensors.get("learner", {})},
+        }
+        return nested(parts), {"steps": self.steps, "num_envs": self.worlds.num_envs, **plain}
+
+    def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Continue from what `state` returned, with as many environments as there were."""
+        self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
+        self.load_own_state(tensors, plain)
+        self.policy.load_state_dict(only(tensors, "policy"))
+        if self.moments is not None:
+            self.moments.load_state(only(tensors, "moments"))
+        if self.scale is not None:
+            self.scale.load_state(only(tensors, "scale"))
+        self.generator.set_state(tensors["learner.generator"].cpu())
+        self.steps = int(plain["steps"])
+        worlds = only(tensors, "worlds")
+        if worlds:
+            self.worlds.load_state(worlds)
+            return
+        # Environments that cannot be saved begin new episodes, from seeds not used before.
+        self.worlds.reset(self.seed + self.steps)
+        if self.scale is not None:
+            self.scale.returns.zero_()
+        self.forget_episodes()
+
+    # What a learner says of its own
+
+    def check_size(self, num_envs: int) -> None:
+        """Refuse a number of environments, before anything has changed."""
+
+    def make_room(self) -> None:
+        """Make what depends on the number of environments, after it has changed; CUDA graphs are captured again."""
+
+    def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
+        """Return what else belongs to the state: tensors by part and name, and what JSON can hold."""
+        return {}, {}
+
+    def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Take over what `own_state` returned; `only(tensors, part)` picks a part."""
+
+    def forget_episodes(self) -> None:
+        """Forget what belongs to the episodes that were being played: new ones have begun."""
+
+
+def nested(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Join dictionaries as `part.name`; tensors are copied to the host, so that training may go on."""
+    return {
+        f"{part}.{name}": tensor.detach().cpu().clone() for part, own in parts.items() for name, tensor in own.items()
+    }
+
+
+def only(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return what `nested` stored under one name."""
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def action_mix(actions: Tensor, distribution: Distribution) -> dict[str, float]:
+    """Return the share of every discrete action, or mean and deviation of continuous ones."""
+    if distribution.kind in ("gaussian", "dirichlet"):
+        return {"action/mean": float(actions.mean()), "action/std": float(actions.std(correction=0))}
+    if distribution.kind == "multi_categorical" or distribution.width > MOST_ACTIONS_SHOWN:
+        return {}
+    counts = torch.stack([(actions == action).sum() for action in range(distribution.width)]).tolist()
+    return {f"action/{action}": count / actions.numel() for action, count in enumerate(counts)}

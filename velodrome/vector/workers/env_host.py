@@ -1,0 +1,288 @@
+"""Hosts environments of other libraries: steps them, starts their next episodes, replaces those that fail.
+
+The serial backend has one host for all rows of the batch; each worker of the other backends has one for its own rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from velodrome.vector.infos import RowInfo
+from velodrome.vector.seeding import spread_seed
+from velodrome.vector.space_arrays import WrongValueError, writer
+from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.faults import Fault, Kind
+from velodrome.vector.workers.options import WorkerOptions
+
+NANOSECONDS = 1e-9
+
+
+class EnvDescription(NamedTuple):
+    """What a batch must know about its environments."""
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    metadata: dict[str, Any]
+    render_mode: str | None
+
+
+class Interruption(Exception):
+    """Raised inside an environment that takes too long."""
+
+
+class HostSettings(NamedTuple):
+    """What a host must know before it makes an environment."""
+
+    makers: list[EnvMaker]
+    mode: AutoresetMode
+    options: WorkerOptions
+    seed: int  # of environments that replace others
+
+
+class EnvHost:
+    """Environments by row, and what happens to them."""
+
+    def __init__(self, settings: HostSettings, worker: int | None) -> None:
+        self.makers, self.mode, self.options, self.seed = settings
+        self.worker = worker
+        self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
+        self.restarts: dict[int, int] = {}
+        self.faults: list[Fault] = []  # since they were last taken
+        self.infos: list[RowInfo] = []  # of this step, where there are any
+        self.ended: list[int] = []  # rows whose episode ended in this step
+        self.waiting: set[int] = set()  # rows that start a new episode in their next step
+        self.fresh_seeds: dict[int, int] = {}  # for the first reset of an environment that replaces another
+        self.dropped: set[int] = set()
+        self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
+
+    def attach(self, arrays: BatchArrays, observation_space: gymnasium.Space) -> None:
+        """Use these arrays from now on."""
+        self.arrays = arrays
+        # Looked up once instead of in every step.
+        self.rewards, self.terminated, self.truncated = arrays.rewards, arrays.terminated, arrays.truncated
+        self.step_seconds = arrays.step_seconds
+        self.write = writer(observation_space, arrays.observations)
+        self.write_final = writer(observation_space, arrays.final_observations, "the last observation")
+
+    def describe(self, row: int) -> EnvDescription:
+        """Return the description of the environment of a row."""
+        env = self._living(row)
+        return EnvDescription(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
+
+    # Make
+
+    def make(self, row: int, restarts: int = 0) -> None:
+        """Make the environment of a row; the caller handles exceptions of the constructor."""
+        with self._calling(row):
+            maker = self.makers[row % len(self.makers)]
+            self.envs[row] = maker(checked=row == 0 and restarts == 0)
+        self.restarts[row] = max(restarts, self.restarts.get(row, 0))
+
+    def remove(self, row: int) -> None:
+        """Close the environment of a row and forget it."""
+        self._discard(row)
+        del self.envs[row]
+        self.restarts.pop(row, None)
+        self.waiting.discard(row)
+        self.dropped.discard(row)
+        self.fresh_seeds.pop(row, None)
+
+    def _discard(self, row: int) -> None:
+        env, self.envs[row] = self.envs[row], None
+        # It may be discarded because it fails, so an error in closing it says nothing new.
+        if env is not None:
+            with contextlib.suppress(Exception), self._calling(row):
+                env.close()
+
+    @contextlib.contextmanager
+    def _calling(self, row: int) -> Iterator[None]:
+        """Say that the environment of a row is being called, so that the call can be timed and interrupted."""
+        self.current[0] = row + 1
+        try:
+            yield
+        finally:
+            self.current[0] = 0
+
+    # Step
+
+    def step(self, row: int, action: Any) -> None:
+        """Step one environment, and start its next episode as the autoreset mode says."""
+        started = time.perf_counter_ns()
+        self.current[0] = row + 1
+        try:
+            env = self.envs[row]
+            if row in self.waiting or env is None:
+                self._pass_over(row, env)
+            else:
+                result = env.step(action)
+                try:
+                    observation, reward, terminated, truncated, info = result
+                except (TypeError, ValueError) as error:
+                    raise WrongValueError(
+                        f"step returned {result!r:.200}; expected (observation, reward, terminated, truncated, info)"
+                    ) from error
+                if terminated or truncated:
+                    self._end(row, env, observation, info)
+                else:
+                    self.write(row, observation)
+                    if info:
+                        self.infos.append(RowInfo(row, info))
+                self.rewards[row], self.terminated[row], self.truncated[row] = reward, terminated, truncated
+        except (Exception, SystemExit) as error:
+            self._failed(row, error, "step")
+        finally:
+            self.current[0] = 0
+        self.step_seconds[row] = (time.perf_counter_ns() - started) * NANOSECONDS
+
+    def _end(self, row: int, env: gymnasium.Env, observation: Any, info: dict[str, Any]) -> None:
+        """Keep the end of an episode, and begin the next one if that happens in the same step."""
+        self.ended.append(row)
+        if self.mode is AutoresetMode.SAME_STEP:
+            self.write_final(row, observation)
+            first, first_info = self._reset(row, env, None)
+            self.write(row, first)
+            self.infos.append(RowInfo(row, first_info, info))
+            return
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self.waiting.add(row)
+        self.write(row, observation)
+        if info:
+            self.infos.append(RowInfo(row, info))
+
+    def _pass_over(self, row: int, env: gymnasium.Env | None) -> None:
+        """Begin an episode in place of a step; a dropped row stays as it is, earns nothing and never ends."""
+        if env is not None:
+            observation, info = self._reset(row, env, None)
+            self.write(row, observation)
+            self.waiting.discard(row)
+            if info:
+                self.infos.append(RowInfo(row, info))
+        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
+
+    def _reset(self, row: int, env: gymnasium.Env, seed: int | None, **options: Any) -> tuple[Any, dict[str, Any]]:
+        fresh = self.fresh_seeds.pop(row, None)
+        result = env.reset(seed=fresh if seed is None else seed, **options)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise WrongValueError(f"reset returned {result!r:.200}; expected (observation, info)")
+        return result
+
+    # Reset
+
+    def reset(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Start an episode, in a new environment if the old one is broken."""
+        if row in self.dropped:
+            return
+        self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
+        self.waiting.discard(row)
+        try:
+            if self.envs[row] is None:
+                self.make(row, self.restarts[row])
+            with self._calling(row):
+                observation, info = self._reset(row, self._living(row), seed, options=options)
+            self.write(row, observation)
+            if info:
+                self.infos.append(RowInfo(row, info))
+        except (Exception, SystemExit) as error:
+            self._failed(row, error, "reset", options)
+
+    # Faults
+
+    def _failed(self, row: int, error: BaseException, moment: str, options: dict[str, Any] | None = None) -> None:
+        self.current[0] = 0
+        while True:
+            self.faults.append(fault_of(row, self.worker, error, moment))
+            self._discard(row)
+            policy = self.options.on_fault
+            if policy == "raise":
+                return
+            if policy == "drop":
+                self.dropped.add(row)
+            elif self.restarts[row] >= self.options.max_restarts:
+                return
+            try:
+                self._replace(row, moment, options)
+                return
+            except (Exception, SystemExit) as next_error:
+                error = next_error
+
+    def _replace(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
+        """Put a new environment into a row, or nothing if it is dropped, and end the broken episode."""
+        if row in self.dropped:
+            self.cut_off(row, moment == "step")
+            return
+        self.make(row, self.restarts[row] + 1)
+        self._begin_again(row, moment, options)
+
+    def replaced(self, row: int) -> None:
+        """Begin an episode of an environment that replaces one lost with its worker."""
+        try:
+            self._begin_again(row, "step", None)
+        except (Exception, SystemExit) as error:
+            self._failed(row, error, "step")
+
+    def _begin_again(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
+        cut = moment == "step"
+        self.fresh_seeds[row] = spread_seed(self.seed, row, self.restarts[row])
+        first: tuple[Any, dict[str, Any]] | None = None
+        if moment == "reset" or self.mode is AutoresetMode.SAME_STEP:
+            with self._calling(row):
+                first = self._reset(row, self._living(row), None, options=options)
+        self.cut_off(row, cut)
+        if first is not None:
+            self.write(row, first[0])
+            self.infos.append(RowInfo(row, first[1], {} if cut else None))
+
+    def cut_off(self, row: int, cut: bool = True) -> None:
+        """End the episode of a row that broke, unless it was only being reset (not `cut`)."""
+        cut_off(self.arrays, row, cut)
+        if cut and row not in self.ended:
+            self.ended.append(row)
+        if cut and self.mode is AutoresetMode.NEXT_STEP and row not in self.dropped:
+            self.waiting.add(row)
+
+    # For people
+
+    def call(self, row: int, name: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
+        """Return the result of a method, or the value of an attribute, of an environment."""
+        with self._calling(row):
+            env = self._living(row)
+            if name == "render":
+                return env.render()
+            value = env.get_wrapper_attr(name)
+            return value(*arguments, **keywords) if callable(value) else value
+
+    def set_attribute(self, row: int, name: str, value: Any) -> None:
+        """Set an attribute of an environment."""
+        with self._calling(row):
+            self._living(row).set_wrapper_attr(name, value)
+
+    def _living(self, row: int) -> gymnasium.Env:
+        env = self.envs[row]
+        if env is None:
+            raise WrongValueError(f"environment {row} is broken; reset() replaces it")
+        return env
+
+    def close(self) -> None:
+        """Close all environments, also after one that fails to close."""
+        for row in list(self.envs):
+            self._discard(row)
+
+
+def fault_of(row: int, worker: int | None, error: BaseException, moment: str) -> Fault:
+    """Return the record of an exception in an environment."""
+    kind: Kind = "raised"
+    if isinstance(error, WrongValueError):
+        kind = "wrong value"
+    elif isinstance(error, Interruption):
+        kind = "hung"
+    message = str(error) if isinstance(error, WrongValueError | Interruption) else f"{type(error).__name__}: {error}"
+    text = "" if isinstance(error, WrongValueError) else "".join(traceback.format_exception(error))
+    return Fault(row, worker, kind, message, text, moment)

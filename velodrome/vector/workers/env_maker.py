@@ -1,0 +1,104 @@
+"""How one environment of another library is made: from an id, a class or a callable, also in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+
+from velodrome.errors import BackendError, ConfigError
+
+
+class EnvMaker:
+    """Makes an environment when called. It is pickled by value, so that workers need not be able to import it."""
+
+    def __init__(self, env: Any, params: dict[str, Any] | None = None) -> None:
+        params = dict(params or {})
+        self.name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+        if isinstance(env, str):
+            # The specification itself is sent to workers, which do not have what this process has registered.
+            self.source: Any = _specification(env)
+        elif callable(env):
+            self.source = env
+        else:
+            raise ConfigError(
+                f"env = {env!r}: needs the id of a Gymnasium environment, a class or a function that makes one"
+            )
+        self.params = params
+
+    def __call__(self, checked: bool = True) -> gymnasium.Env:
+        """Make an environment; `checked` lets Gymnasium check its first steps, if it was made by id."""
+        if self.specification is not None:
+            env = gymnasium.make(self.source, disable_env_checker=None if checked else True, **self.params)
+        else:
+            env = self.source(**self.params)
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(
+                f"{self.name} made {type(env).__module__}.{type(env).__qualname__}, which is not a gymnasium.Env. "
+                f"Environments of the old gym package: wrap them with shimmy."
+            )
+        return env
+
+    @property
+    def specification(self) -> Any:
+        """What Gymnasium knows about the environment; None if it was not made by id."""
+        return self.source if isinstance(self.source, gymnasium.envs.registration.EnvSpec) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        import cloudpickle
+
+        try:
+            return {"name": self.name, "pickled": cloudpickle.dumps((self.source, self.params))}
+        except Exception as error:
+            raise UnpicklableError(f"{self.name} cannot be sent to another process: {error}") from error
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import cloudpickle
+
+        self.name = state["name"]
+        self.source, self.params = cloudpickle.loads(state["pickled"])
+
+
+class UnpicklableError(BackendError):
+    """An environment that cannot be made in another process."""
+
+
+def _specification(name: str) -> Any:
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"env = {name!r}: {error}") from error
+
+
+def environment_makers(env: Any, params: dict[str, Any]) -> list[EnvMaker]:
+    """Return what makes the environments: one for all, or one for each where a sequence of them is given."""
+    if isinstance(env, Sequence) and not isinstance(env, str):
+        if not env:
+            raise ConfigError("env is an empty list: give an id, a class or a callable, or one for each environment")
+        return [EnvMaker(each, params) for each in env]
+    return [env if isinstance(env, EnvMaker) else EnvMaker(env, params)]
+
+
+def is_foreign(env: Any) -> bool:
+    """Return whether this is an environment of another library: an id that is not a rule's, a class or a callable."""
+    # Workers import this module and have no use for the catalogue.
+    from velodrome.envs.catalog import CATALOG
+    from velodrome.envs.contract import World
+
+    if isinstance(env, World):
+        return False
+    if isinstance(env, str):
+        return env not in CATALOG and _gymnasium_knows(env)
+    return callable(env) or isinstance(env, EnvMaker | list | tuple)
+
+
+def _gymnasium_knows(name: str) -> bool:
+    if ":" in name:  # "module:Id" imports the module that registers the id
+        return True
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        # Gymnasium explains a missing version or package better than we could.
+        return isinstance(error, gymnasium.error.VersionNotFound | gymnasium.error.DeprecatedEnv)
+    return True

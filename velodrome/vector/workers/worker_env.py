@@ -1,0 +1,274 @@
+"""Environments in worker processes: starting the workers, spreading rows over them, asking them, closing them.
+
+How they are stepped is in `process.py` (all at once) and `asynchronous.py` (each for itself).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from velodrome.errors import BackendError
+from velodrome.vector.cores import available_cores
+from velodrome.vector.infos import Schema
+from velodrome.vector.space_arrays import flat_leaves
+from velodrome.vector.workers.batch_arrays import copy_arrays
+from velodrome.vector.workers.env_host import HostSettings
+from velodrome.vector.workers.env_maker import EnvMaker
+from velodrome.vector.workers.faults import EnvironmentFaultError, Fault
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
+from velodrome.vector.workers.worker.parent_side import LEAVE_SECONDS, WorkerHandle, WorkerLostError
+from velodrome.vector.workers.worker.protocol import SharedLayout, SharedView, control_block
+from velodrome.vector.workers.worker.shared_memory import SharedBlock, size_of
+from velodrome.vector.workers.worker.wakeups import spin_seconds
+
+Lost = tuple[WorkerHandle, WorkerLostError]
+
+
+class WorkerVectorEnv(ForeignVectorEnv):
+    """n environments in worker processes: one process per core or as `options.workers` says, at most n."""
+
+    shared: SharedView
+
+    def __init__(self, makers: list[EnvMaker], num_envs: int, *, spin: float | None = None, **shared: Any) -> None:
+        """Start the workers. spin: seconds to poll before sleeping; None decides by the number of cores."""
+        super().__init__(makers, num_envs, **shared)
+        self.most_workers = self.options.workers or available_cores()
+        self._spin = spin
+        self.workers: list[WorkerHandle] = []
+        self.schemas: dict[int, list[Schema]] = {}
+        self._block: SharedBlock | None = None
+        self.control = control_block()
+        self._finalizer = weakref.finalize(self, _close_workers, self.workers, self.control, os.getpid())
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    # Start
+
+    @property
+    def num_workers(self) -> int:
+        """How many worker processes there are."""
+        return len(self.workers)
+
+    def _begin(self) -> None:
+        for _ in range(min(self.most_workers, self.num_envs)):
+            self._start_worker()
+        first = self.workers[0]
+        try:
+            for worker in self.workers:
+                worker.answer()
+            self._describe(_asked(first, "describe", 0), spec=self.makers[0].specification)
+        except (WorkerLostError, BackendError) as error:
+            raise EnvironmentFaultError([start_fault(first, error)], "No environment could be made.") from error
+        self._move_to_new_block(self.num_envs)
+        self._make_rows(self._spread_rows(0, self.num_envs))
+
+    def _start_worker(self, index: int | None = None) -> WorkerHandle:
+        """Start a further worker, or one in place of another."""
+        index = len(self.workers) if index is None else index
+        settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed)
+        processes = min(self.most_workers, self.num_envs) + 1
+        spin = spin_seconds(processes) if self._spin is None else self._spin
+        handle = WorkerHandle(index, settings, self.control, spin)
+        self.schemas[index] = []
+        self.workers[index : index + 1] = [handle]
+        return handle
+
+    def _spread_rows(self, first: int, end: int) -> dict[int, list[tuple[int, int]]]:
+        """Give each row to the worker with the fewest; return (row, restarts) for each by the worker's index."""
+        new: dict[int, list[tuple[int, int]]] = {}
+        for row in range(first, end):
+            worker = min(self.workers, key=lambda worker: (len(worker.rows), worker.index))
+            worker.rows.append(row)
+            new.setdefault(worker.index, []).append((row, 0))
+        return new
+
+    def _move_to_new_block(self, num_envs: int) -> None:
+        """Allocate shared arrays, copy what the old ones held, and let all workers use them."""
+        spaces = self.single_observation_space, self.single_action_space
+        layout = SharedLayout(*spaces, num_envs, max(1, len(self.workers)))
+        block = SharedBlock(size_of(layout.fields))
+        view = layout.view(block)
+        if self._block is not None:
+            old, kept = self.shared, min(num_envs, len(self.arrays.rewards))
+            copy_arrays(old.batch, view.batch, kept)
+            view.info_kind[:kept], view.info_values[:kept] = old.info_kind[:kept], old.info_values[:kept]
+        self.layout, self.shared, self.arrays = layout, view, view.batch
+        self._actions = flat_leaves(self.single_action_space, view.actions)
+        self._close_block()
+        self._block = block  # its descriptor is sent to workers that start later
+        for worker in self.workers:
+            self._set_up(worker, lambda worker: worker.attach(layout, block))
+
+    def _close_block(self) -> None:
+        if self._block is not None:
+            self._block.close()
+
+    def _set_up(self, worker: WorkerHandle, action: Callable[[WorkerHandle], Any]) -> Any:
+        """Do something with a worker that is not expected to fail."""
+        try:
+            return action(worker)
+        except WorkerLostError as lost:
+            raise EnvironmentFaultError([start_fault(worker, lost)], "The worker could not be set up.") from lost
+
+    def _make_rows(self, rows: dict[int, list[tuple[int, int]]]) -> None:
+        """Let workers make environments, (row, restarts) each, all at the same time; raise if one cannot be made."""
+        questions = {index: ("make", own, self.layout) for index, own in rows.items() if own}
+        answers, lost = self._ask_workers(questions)
+        faults = [fault for _, failed in answers for fault in failed]
+        faults += [start_fault(worker, error) for worker, error in lost]
+        if faults:
+            self.faults += faults
+            self._broken |= {fault.environment for fault in faults}
+            raise EnvironmentFaultError(faults, "It could not be made.")
+
+    def _replace_worker(self, worker: WorkerHandle, rows: dict[int, int]) -> WorkerHandle:
+        """Start a worker in place of a lost one, with new environments for these rows: row -> restarts."""
+        worker.close(0.0)
+        self.worker_restarts += 1
+        self.shared.info_kind[worker.rows] = 0  # their schemas were lost with the worker
+        replacement = self._start_worker(worker.index)
+        self._set_up(replacement, WorkerHandle.answer)
+        replacement.rows = list(worker.rows)
+        layout, block = self.layout, self._block
+        assert block is not None
+        self._set_up(replacement, lambda new: new.attach(layout, block))
+        if rows:
+            self._make_rows({worker.index: list(rows.items())})
+        gone = [row for row in worker.rows if row not in rows]
+        if gone:
+            self._set_up(replacement, lambda new: _asked(new, "drop", gone))
+        return replacement
+
+    # Ask
+
+    def _finish_step(self) -> Any:
+        """Wait for the end of a step that was begun, if there is one."""
+        raise NotImplementedError
+
+    def _ask_workers(self, questions: dict[int, tuple]) -> tuple[list[tuple[WorkerHandle, Any]], list[Lost]]:
+        """Ask workers, by index, all at the same time; return their answers, and the workers that were lost."""
+        asked: list[WorkerHandle] = []
+        answers: list[tuple[WorkerHandle, Any]] = []
+        lost: list[Lost] = []
+        refused: list[BackendError] = []
+        for worker in (worker for worker in self.workers if worker.index in questions):
+            try:
+                worker.ask(*questions[worker.index])
+                asked.append(worker)
+            except WorkerLostError as error:
+                lost.append((worker, error))
+        for worker in asked:
+            try:
+                answers.append((worker, worker.answer()))
+            except WorkerLostError as error:
+                lost.append((worker, error))
+            except BackendError as error:  # the others' answers are on their way and must be taken
+                refused.append(error)
+        if refused:
+            raise refused[0]
+        return answers, lost
+
+    def _ask_rows(self, rows: list[int], question: Callable[[list[int]], tuple]) -> dict[int, Any]:
+        """Ask each worker about those of the rows that it has; return the answers by row."""
+        self._finish_step()
+        own = self._rows_by_worker(rows)
+        answers, lost = self._ask_workers({index: question(mine) for index, mine in own.items()})
+        for worker, error in lost:
+            raise EnvironmentFaultError([start_fault(worker, error)], "The worker could not be set up.") from error
+        found: dict[int, Any] = {}
+        for worker, answer in answers:
+            mine = own[worker.index]
+            found |= dict(zip(mine, answer or [None] * len(mine), strict=True))
+        return found
+
+    def _rows_by_worker(self, rows: Iterable[int]) -> dict[int, list[int]]:
+        wanted = set(rows)
+        own = {worker.index: [row for row in worker.rows if row in wanted] for worker in self.workers}
+        return {index: mine for index, mine in own.items() if mine}
+
+    def _call_rows(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        found = self._ask_rows(rows, lambda own: ("call", own, name, arguments, keywords))
+        return [found[row] for row in rows]
+
+    def _set_rows(self, rows: list[int], name: str, values: list[Any]) -> None:
+        value_of = dict(zip(rows, values, strict=True))
+        self._ask_rows(rows, lambda own: ("set_attribute", own, name, [value_of[row] for row in own]))
+
+    # Size
+
+    def _resize_rows(self, num_envs: int) -> None:
+        self._finish_step()
+        self._close_rows(num_envs)
+        started = [self._start_worker() for _ in range(len(self.workers), min(self.most_workers, num_envs))]
+        for worker in started:
+            self._set_up(worker, WorkerHandle.answer)
+        new = self._spread_rows(self.num_envs, num_envs)
+        self._move_to_new_block(num_envs)
+        try:
+            self._make_rows(new)
+        except EnvironmentFaultError:
+            # Go back to the rows of before.
+            self._broken = {row for row in self._broken if row < self.num_envs}
+            self._close_rows(self.num_envs)
+            self._move_to_new_block(self.num_envs)
+            raise
+
+    def _close_rows(self, num_envs: int) -> None:
+        """Close the environments of all rows from a number on, and workers that have none left."""
+        for worker in self.workers:
+            gone = [row for row in worker.rows if row >= num_envs]
+            worker.rows = [row for row in worker.rows if row < num_envs]
+            if gone and not worker.lost:
+                self._set_up(worker, lambda worker, gone=gone: _asked(worker, "remove", gone))  # type: ignore[misc]
+        while len(self.workers) > 1 and not self.workers[-1].rows:
+            worker = self.workers.pop()
+            worker.leave()
+            worker.close()
+
+    def memory_of_workers(self) -> int:
+        """Return the bytes of memory that all workers use."""
+        return sum(worker.memory() for worker in self.workers)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the workers; environments that do not close within a few seconds are killed."""
+        if hasattr(self, "_finalizer"):
+            self._finalizer()
+            self._close_block()
+
+
+def _asked(worker: WorkerHandle, name: str, *arguments: Any) -> Any:
+    """Ask a worker something and return its answer."""
+    worker.ask(name, *arguments)
+    return worker.answer()
+
+
+def start_fault(worker: WorkerHandle, error: Exception) -> Fault:
+    """Return the record of a worker that failed before it had environments to lose."""
+    row = worker.rows[0] if worker.rows else 0
+    if isinstance(error, WorkerLostError):
+        return Fault(row if error.row is None else error.row, worker.index, error.kind, error.message, "", "make")
+    head, _, rest = str(error).partition("\n")
+    return Fault(row, worker.index, "raised", head, rest, "make")
+
+
+def _close_workers(workers: list[WorkerHandle], control: SharedBlock, owner: int) -> None:
+    """End all workers at the same time."""
+    if os.getpid() != owner:  # this process was forked from the one that has the workers
+        return
+    for worker in workers:
+        with contextlib.suppress(Exception):
+            worker.leave()
+    deadline = time.monotonic() + LEAVE_SECONDS
+    for worker in workers:
+        with contextlib.suppress(Exception):
+            worker.close(max(0.0, deadline - time.monotonic()))
+    workers.clear()
+    control.close()
