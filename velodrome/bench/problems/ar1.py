@@ -1,16 +1,19 @@
-"""What every contender of the training benchmark learns, and how well it does out of sample."""
+"""What every contender of `bench train` learns, and how well it does out of sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars import synthetic_bars
-from velodrome.bench.problem import FEATURES, StepProblem
-from velodrome.bench.train_options import TrainBenchmarkOptions
+from velodrome.bench.problems.trading import trading_case
+from velodrome.bench.step import FEATURES, Case
+from velodrome.bench.trainer import Settings
 from velodrome.tables import build_market
 from velodrome.tables.market import Market
 from velodrome.vector.make import make_vec
@@ -26,40 +29,28 @@ Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # observations [n, flo
 
 
 @dataclass(frozen=True)
-class Settings:
-    """PPO's settings, the same for every contender."""
-
-    batch: int  # steps
-    epochs: int
-    minibatches: int
-    hidden: tuple[int, ...]
-    learning_rate: float = 3e-4
-    adam_epsilon: float = 1e-5
-    clip: float = 0.2
-    # Without costs an action changes nothing but the next reward, so there is little to look ahead to.
-    gamma: float = 0.9
-    gae_lambda: float = 0.95
-    value_weight: float = 0.5  # of the mean squared error
-    max_gradient_norm: float = 0.5
-
-    @property
-    def minibatch(self) -> int:
-        """Samples in a gradient step."""
-        return self.batch // self.minibatches
-
-
-@dataclass(frozen=True)
 class TrainProblem:
     """A market with a known optimum, cut in bars to train on and bars to test on."""
 
     market: Market
-    training: StepProblem
+    case: Case  # the bars to train on
     settings: Settings
+    seed: int
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What `make_vec` is told to make the environments that are trained in."""
+        return self.case.values
+
+    @property
+    def plain(self) -> Callable[[], gymnasium.Env]:
+        """What makes one of them as a plain environment; only what it needs travels to a worker process."""
+        return self.case.plain
 
     @property
     def floats(self) -> int:
         """Floats in an observation."""
-        return self.market.window_floats + 8
+        return self.case.floats
 
     @property
     def optimum(self) -> float:
@@ -68,15 +59,12 @@ class TrainProblem:
         return self.market.optimum
 
 
-def train_problem(options: TrainBenchmarkOptions) -> TrainProblem:
-    """Return the problem of a benchmark: the market ar1 without costs, for which the optimum is known."""
-    bars = synthetic_bars("ar1", options.bars, options.seed, volatility=VOLATILITY)
-    market = build_market(bars, FEATURES, WINDOW, splits=SPLITS, check_leaks=False, name="ar1")
-    training = StepProblem(
-        market.split("train"), {"fee": 0.0, "episode_length": options.episode_length}, options.seed
-    )  # fmt: skip
-    settings = Settings(options.batch, options.epochs, options.minibatches, options.hidden)
-    return TrainProblem(market, training, settings)
+def train_problem(bars: int, episode_length: int, settings: Settings, seed: int) -> TrainProblem:
+    """Return the market ar1 without costs, for which the optimum is known."""
+    prices = synthetic_bars("ar1", bars, seed, volatility=VOLATILITY)
+    market = build_market(prices, FEATURES[:8], WINDOW, splits=SPLITS, check_leaks=False, name="ar1")
+    case = trading_case(market.split("train"), {"fee": 0.0, "episode_length": episode_length})
+    return TrainProblem(market, case, settings, seed)
 
 
 class OutOfSample:
@@ -90,8 +78,8 @@ class OutOfSample:
         self.starts = first + self.steps * np.arange(EVALUATION_ENVS)
         self.closes = test.ohlc[:, 3]
         # Episodes run to the end of the data, so that none ends before its stretch does.
-        parameters = {**problem.training.parameters, "episode_length": None}
-        self.envs = make_vec("trading", EVALUATION_ENVS, market=test, backend="native", threads=1, **parameters)
+        values = {**problem.training, "market": test, "episode_length": None}
+        self.envs = make_vec("trading", EVALUATION_ENVS, backend="native", threads=1, **values)
 
     def share(self, act: Act) -> float:
         """Return the mean log return a bar that a policy reaches, over the known optimum."""
@@ -105,8 +93,8 @@ class OutOfSample:
     def best_share(self) -> float:
         """Return what the best rule, to follow the sign of the last return, reaches on these very bars.
 
-        Not quite 1: the bars are a sample, and an account that keeps a short for several bars does not set it anew at
-        each, as the optimum has it.
+        Not quite 1: the bars are a sample, and an account that keeps a short for several bars does not reset it to its
+        full size at each, as the optimum does.
         """
         bars = iter(range(self.steps))
 

@@ -1,8 +1,8 @@
 """The portfolio rule as a user would write it without Velodrome: a plain Gymnasium environment in NumPy.
 
 The preset `crypto` with raw account values and no minimum quantities: orders in money at the next open, a fee on each
-side, a share of a position sold after too many bars without a trade, and a reward over equal-weight buy and hold. No
-episode statistics are kept, which the native environment does.
+side, a share of a position sold after too many bars without a trade, and a reward over equal-weight buy and hold.
+Unlike the native environment, this one keeps no episode statistics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the vector benchmark steps: any Gymnasium environment, or one of a few made for the purpose.
+"""What a host steps: any Gymnasium environment, one made for the purpose, or one that the parent has stored.
 
 A fresh interpreter makes it from its name alone, so that every contender gets the same.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import pickle
 import re
 import sys
 import time
@@ -19,12 +20,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bench.options import StepBenchmarkOptions
-from velodrome.bench.peers import PlainTradingEnv
-from velodrome.bench.problem import PeerTables, load_peer_tables, save_peer_tables, step_problem
 from velodrome.errors import ConfigError
 
-PLAIN_TRADING = "trading-plain"
 TIMED = re.compile(r"(burn|sleep):(\d+(?:\.\d+)?)(us|µs|ms|s)")
 UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}  # seconds
 STRAGGLER_FACTOR = 10.0
@@ -65,15 +62,19 @@ class TimedEnv(gymnasium.Env):
         return observation, float(observation[0]) * (1.0 + float(action)), False, self.left <= 0, {}
 
 
-# Read once per process. A plain dictionary: a cached function would not travel to workers by value.
-_tables: dict[str, PeerTables] = {}
+def store_environment(name: str, make: Callable[[], gymnasium.Env], folder: Path) -> None:
+    """Write what makes an environment, with its data, for hosts that are asked for this name."""
+    (folder / f"{name}.pickle").write_bytes(pickle.dumps(make))
 
 
-def plain_trading(path: str) -> PlainTradingEnv:
-    """Return the step benchmark's plain trading environment, its market read from a file."""
-    if path not in _tables:
-        _tables[path] = load_peer_tables(Path(path))
-    return PlainTradingEnv(_tables[path])
+@functools.cache
+def _stored(path: str) -> Callable[[], gymnasium.Env]:
+    return pickle.loads(Path(path).read_bytes())
+
+
+def stored_environment(path: str) -> gymnasium.Env:
+    """Return an environment that was stored; the environments of a process share its data."""
+    return _stored(path)()
 
 
 def timed_parts(name: str) -> tuple[bool, float] | None:
@@ -90,10 +91,10 @@ def timed_parts(name: str) -> tuple[bool, float] | None:
 def environment_source(name: str, folder: Path) -> Any:
     """Return what makes the environment: an id of Gymnasium, a class or a function; raises ConfigError if none does.
 
-    `folder` is where `prepare_environment` has put the market of the trading environment.
+    `folder` is where the parent has stored environments.
     """
-    if name == PLAIN_TRADING:
-        return functools.partial(plain_trading, str(folder / "tables.npz"))
+    if (folder / f"{name}.pickle").exists():
+        return functools.partial(stored_environment, str(folder / f"{name}.pickle"))
     timed = timed_parts(name)
     if timed is not None:
         waits, seconds = timed
@@ -109,13 +110,13 @@ def environment_source(name: str, folder: Path) -> Any:
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(
             f"env {name!r} is no Gymnasium id ({error}). Legal: an id, module:Class or module:function, "
-            f"{PLAIN_TRADING}, burn:20us, sleep:2ms"
+            f"trading-plain, burn:20us, sleep:2ms"
         ) from error
     return name
 
 
 def _from_module(name: str) -> Callable[..., Any] | None:
-    """Return the callable `module:name`, None if the module has none of the name (it may register an id of it)."""
+    """Return the callable `module:name`, None if the module has none of that name (it may register an id of it)."""
     module_name, _, attribute = name.partition(":")
     folder = os.getcwd()
     if folder not in sys.path:
@@ -128,16 +129,8 @@ def _from_module(name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def prepare_environment(name: str, folder: Path, seed: int) -> None:
-    """Check the name, and write what the environment needs into a folder that all contenders read."""
-    if name == PLAIN_TRADING:
-        problem = step_problem(StepBenchmarkOptions(seed=seed))
-        save_peer_tables(problem.peer_tables, folder / "tables.npz")
-    environment_source(name, folder)
-
-
 def straggler_sources(name: str, num_envs: int) -> list[Any]:
-    """Return what makes timed environments, of which the first is many times slower than the rest."""
+    """Return what makes timed environments, the first of them many times slower than the rest."""
     timed = timed_parts(name)
     if timed is None:
         raise ConfigError(f"env {name!r}: a straggler is made of burn:… or sleep:… environments only")

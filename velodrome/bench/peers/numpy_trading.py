@@ -1,6 +1,6 @@
 """The trading rule as a user would batch it with NumPy: all accounts as arrays, every branch a mask.
 
-The same parameters and the same remarks as for the plain environment in `peers.py`.
+The parameters and the remarks are those of `plain_trading`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from velodrome.bench.peers import ACCOUNT_VALUES, LEVELS
-from velodrome.bench.problem import PeerTables
+from velodrome.bench.options import Peer
+from velodrome.bench.peers.plain_trading import ACCOUNT_VALUES, LEVELS, TradingTables
+from velodrome.bench.timing import Batch, Source
 
 ChooseStarts = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # rows that begin an episode -> their first bars
 
 
 class BatchedTradingEnv:
-    """n accounts in arrays; episodes that end are begun anew in the same step."""
+    """n accounts in arrays; an episode that ends is followed by the next in the same step."""
 
     def __init__(
-        self, tables: PeerTables, num_envs: int, seed: int = 0, choose_starts: ChooseStarts | None = None
+        self, tables: TradingTables, num_envs: int, seed: int = 0, choose_starts: ChooseStarts | None = None
     ) -> None:
         self.tables = tables
         self.num_envs = num_envs
@@ -32,10 +33,8 @@ class BatchedTradingEnv:
         self.window_floats = window * width
         features = np.ascontiguousarray(tables.features)
         # [bars − window + 1, window · width]: every window as a row, without a copy of the data.
-        self._windows = as_strided(
-            features, (bars - window + 1, self.window_floats), (width * features.itemsize, features.itemsize),
-            writeable=False,
-        )  # fmt: skip
+        shape, item = (bars - window + 1, self.window_floats), features.itemsize
+        self._windows = as_strided(features, shape, (width * item, item), writeable=False)
         self.observations = np.empty((num_envs, self.window_floats + ACCOUNT_VALUES), np.float32)
         self.final_observations = np.empty_like(self.observations)
         self.cursor, self.start, self.last, self.held = (np.zeros(num_envs, np.int64) for _ in range(4))
@@ -140,3 +139,12 @@ class BatchedTradingEnv:
         account[:, 7] = (self.last[rows] - cursor) / np.maximum(1, self.last[rows] - self.start[rows])
         if not isinstance(rows, slice):
             out[rows, self.window_floats :] = account
+
+
+def open_numpy(source: Source) -> Batch:
+    """Return a batch of accounts."""
+    envs = BatchedTradingEnv(source.tables, len(source.makers), source.seed)
+    return Batch(lambda seed: envs.reset(), envs.step, envs=envs)
+
+
+NUMPY = Peer("NumPy-batched", open_numpy, largest=1_000_000)

@@ -1,30 +1,43 @@
 """The trading rule as a user would write it without Velodrome: a plain Gymnasium environment.
 
 Default parameters with a fee: levels −1, 0 and 1, leverage 1, orders filled at the next open. With these levels and
-`hold_on_same_action` a position always has the direction of the level asked for last, so that positions are opened,
-closed and switched but never resized; and without funding the cash never goes below zero. No episode statistics are
-kept, which the native environment does.
+`hold_on_same_action` a position always has the direction of the last level asked for, so it is opened, closed and
+switched but never resized; and without funding the cash never goes below zero. Unlike the native environment, this one
+keeps no episode statistics.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bench.problem import PeerTables
-
 LEVELS = (-1.0, 0.0, 1.0)
 ACCOUNT_VALUES = 8
+
+
+class TradingTables(NamedTuple):
+    """The market and the parameters as these environments take them."""
+
+    ohlc: NDArray[np.float64]  # [T, 4]
+    features: NDArray[np.float32]  # [T, F]
+    window: int  # bars
+    begin: int  # first row of a decision
+    end: int  # one past the last row
+    episode_length: int  # decisions
+    fee: float
+    initial_cash: float
+    maintenance_margin: float
+    bankrupt_at: float
 
 
 class PlainTradingEnv(gymnasium.Env):
     """One account in scalar Python floats; data in NumPy arrays; a new observation array every step."""
 
-    def __init__(self, tables: PeerTables) -> None:
+    def __init__(self, tables: TradingTables) -> None:
         self.tables = tables
         self.window_floats = tables.window * tables.features.shape[1]
         floats = self.window_floats + ACCOUNT_VALUES
