@@ -50,7 +50,7 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
         panel.set_visible(False)
     stamp = report.machine
     machine = f"{stamp.cpu}, {stamp.cores} cores ({stamp.time[:10]})"
-    figure.suptitle(f"Velodrome {stamp.velodrome}: {title} on {machine}", fontsize=11)
+    figure.suptitle(f"Velodrome {stamp.velodrome}: {title}\n{machine}", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
@@ -102,7 +102,8 @@ def draw_lines(comparison: Comparison, panel: Any) -> None:
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     rate_axis(panel.yaxis)
-    # The names stand to the right of the lines: room for them, as a share of the panel.
+    # The names stand to the right of the lines, those that were moved a little above: room for them.
+    panel.set_ylim(top=3.0 * max(row.steps_per_second for row in comparison.rows_to_show))
     span = max(sizes[-1] / sizes[0], 4.0)
     panel.set_xlim(sizes[0] / span**0.06, sizes[-1] * span**0.85)
     panel.set_title(comparison.name, fontsize=10)
@@ -138,12 +139,17 @@ def draw_bars(comparison: Comparison, panel: Any) -> None:
     panel.barh(range(len(rows)), speeds, color=colour, xerr=[below, above], error_kw={"ecolor": "#303030", "lw": 1.0})
     panel.set_yticks(range(len(rows)), [_bar_name(row) for row in rows], fontsize=8.5)
     for place, row in enumerate(rows):
-        beside(panel, compact(row.steps_per_second), (row.fastest, place))
+        times = f" ({row.ratios['sb3']:.3g} × SB3)" if "sb3" in row.ratios else ""
+        beside(panel, compact(row.steps_per_second) + times, (row.fastest, place))
+    bound = comparison.facts.get("bound")
+    if bound:
+        panel.axvline(bound, color=QUIET, linestyle="--", linewidth=1.2)
+        beside(panel, f"sgemm's bound {compact(bound)}", (bound, -0.5), color=QUIET)
     wide = speeds[-1] > WIDE * speeds[0]
     if wide:
         panel.set_xscale("log")
-    lowest, most = (rows[0].slowest / 2, 6.0) if wide else (0.0, 1.2)
-    panel.set_xlim(lowest, most * max(row.fastest for row in rows))
+    lowest, most = (rows[0].slowest / 2, 12.0) if wide else (0.0, 1.35)
+    panel.set_xlim(lowest, most * max(bound or 0.0, *(row.fastest for row in rows)))
     rate_axis(panel.xaxis)
     panel.set_xlabel(f"environment steps per second{', log scale' * wide}")
     panel.set_title(comparison.name, fontsize=10)

@@ -156,7 +156,7 @@ class BesideSgemm(NamedTuple):
 class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
     """Collecting and learning together."""
 
-    title = "training, same network, batch and epochs,"
+    title = "training, same network, batch and epochs"
     report_type = TrainReport
 
     def __init__(self, options: TrainOptions) -> None:
@@ -283,6 +283,7 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
             own = next(iter(comparison.rows(label=OURS)), None)
             if own is not None and report.bound is not None:
                 report.bound.conclude(own)
+                comparison.facts["bound"] = report.bound.steps_per_second
             report.targets = []
             # Another setting is not what was promised.
             standard = all(report.options[name] == value for name, value in STANDARD.items())

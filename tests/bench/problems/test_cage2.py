@@ -7,9 +7,11 @@ import json
 import pytest
 from rich.console import Console
 
-from velodrome.bench import cage2_step
-from velodrome.bench.cage2_step import Cage2Options, run_cage2_benchmark
+from velodrome.bench import parity
 from velodrome.bench.parity import ParityError
+from velodrome.bench.problems.cage2 import Cage2Benchmark, Cage2Options
+from velodrome.bench.run import run_benchmark
+from velodrome.envs.catalog import CATALOG
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +21,21 @@ def measured(tmp_path_factory):
         sizes=(1, 1000), seconds=0.05, repeats=2, json_path=folder / "cage2.json", plot_path=folder / "cage2.png"
     )
     out = Console(record=True, width=120)
-    return run_cage2_benchmark(options, out), out.export_text(), options
+    return run_benchmark(Cage2Benchmark(CATALOG.get("cage2"), options), out), out.export_text(), options
 
 
 def test_every_size_is_measured_after_parity(measured):
     report, text, _ = measured
-    assert "agree to the bit over 56,320 steps" in report.parity
+    (comparison,) = report.comparisons
+    assert comparison.parity.steps == 56_320
+    assert "agrees with the plain rule to the bit in 4 settings over 56,320 steps" in text
     assert {(row.num_envs, row.label) for row in report.measurements} >= {
-        (1, "velodrome, b_line"), (1000, "velodrome, meander"), (1000, "velodrome, b_line, specialised"),
-    }  # fmt: skip
-    assert all(row.slowest <= row.steps_per_second <= row.fastest for row in report.measurements)
-    assert "CAGE-2: steps per second" in text
+        (1, "velodrome, b_line"),
+        (1000, "velodrome, meander"),
+        (1000, "velodrome, b_line, specialised"),
+    }
+    assert all(0.0 < row.slowest <= row.steps_per_second <= row.fastest for row in report.measurements)
+    assert "cage2: steps per second" in text
     assert "promised 5e+06" in text
 
 
@@ -37,10 +43,11 @@ def test_peers_that_are_not_installed_are_told_and_judged_by_what_is_on_record(m
     report, text, _ = measured
     if {peer.peer for peer in report.missing} != {"cyborg", "mini_cage"}:
         pytest.skip("a peer is installed here")
-    assert "cyborg: CybORG is not installed" in text
+    assert "cyborg: not installed: https://github.com/cage-challenge" in text
     assert [target.name for target in report.targets][1:] == [
-        "times CybORG (on record, 429/s on 2 cores)", "times mini-CAGE (on record, 54,000/s on 2 cores)",
-    ]  # fmt: skip
+        "times CybORG (on record, 429/s on 2 cores)",
+        "times mini-CAGE (on record, 54,000/s on 2 cores)",
+    ]
 
 
 def test_files_are_written(measured):
@@ -50,12 +57,14 @@ def test_files_are_written(measured):
 
 
 def test_a_rule_that_differs_ends_the_benchmark_before_it_times_anything(monkeypatch):
-    make = cage2_step.make_vec
+    make = parity.make_vec
 
     def wrong(*arguments, **options):
         seed = options["seed"] + (options["backend"] == "native")
         return make(*arguments, **{**options, "seed": seed})
 
-    monkeypatch.setattr(cage2_step, "make_vec", wrong)
+    monkeypatch.setattr(parity, "make_vec", wrong)
+    benchmark = Cage2Benchmark(CATALOG.get("cage2"), Cage2Options())
     with pytest.raises(ParityError, match="differ in step"):
-        cage2_step.check_parity(0)
+        run_benchmark(benchmark, Console(quiet=True))
+    assert benchmark.report.measurements == []
