@@ -15,7 +15,7 @@ import velodrome as vd
 from velodrome.bench import options as options_module
 from velodrome.bench.machine import machine_stamp
 from velodrome.bench.problems.footprint import ALONE, BLOCKS, WHOLE, run_python, window_rates
-from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions, TradingReport
+from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions
 from velodrome.bench.report import Comparison, Measurement, Report
 from velodrome.bench.run import run_benchmark
 from velodrome.bench.step import StepBenchmark, step_benchmark
@@ -34,7 +34,7 @@ def tiny(**values: Any) -> TradingOptions:
     return TradingOptions(**{**chosen, **values})
 
 
-def measured(options: TradingOptions, console: Console | None = None) -> TradingReport:
+def measured(options: TradingOptions, console: Console | None = None) -> Report:
     return run_benchmark(TradingBenchmark(CATALOG.get("trading"), options), console or silent_console())
 
 
@@ -43,7 +43,7 @@ def silent_console() -> Console:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[TradingReport, str, Path]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str, Path]:
     pytest.importorskip("stable_baselines3")
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("bench")
@@ -53,7 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[TradingReport, s
     return report, console.file.getvalue(), folder / "new"
 
 
-def test_every_contender_is_measured_or_reported_missing(finished: tuple[TradingReport, str, Path]) -> None:
+def test_every_contender_is_measured_or_reported_missing(finished: tuple[Report, str, Path]) -> None:
     report, text, _ = finished
     found = {row.peer for row in report.measurements}
     missing = {peer.peer for peer in report.missing}
@@ -66,7 +66,7 @@ def test_every_contender_is_measured_or_reported_missing(finished: tuple[Trading
         assert PEERS[peer].label in text
 
 
-def test_native_has_both_observations_and_all_sizes(finished: tuple[TradingReport, str, Path]) -> None:
+def test_native_has_both_observations_and_all_sizes(finished: tuple[Report, str, Path]) -> None:
     report, _, _ = finished
     native = {(row.num_envs, row.kind) for row in report.measurements if row.peer == "velodrome"}
     assert native == {(size, kind) for size in (4, 16) for kind in ("flat", "cursor")}
@@ -75,7 +75,7 @@ def test_native_has_both_observations_and_all_sizes(finished: tuple[TradingRepor
     assert {row.floats for row in report.measurements if row.kind == "cursor"} == {8}
 
 
-def test_ratios_are_to_the_faster_native_row(finished: tuple[TradingReport, str, Path]) -> None:
+def test_ratios_are_to_the_faster_native_row(finished: tuple[Report, str, Path]) -> None:
     comparison = finished[0].comparisons[0]
     for row in comparison.measurements:
         if row.peer == "memcpy":
@@ -86,7 +86,7 @@ def test_ratios_are_to_the_faster_native_row(finished: tuple[TradingReport, str,
             assert row.ratios["native"] == pytest.approx(native / row.steps_per_second)
 
 
-def test_process_peers_say_how_many_processes_they_had(finished: tuple[TradingReport, str, Path]) -> None:
+def test_process_peers_say_how_many_processes_they_had(finished: tuple[Report, str, Path]) -> None:
     report, text, _ = finished
     for peer in ("async", "subproc"):
         rows = [row for row in report.measurements if row.peer == peer]
@@ -95,22 +95,22 @@ def test_process_peers_say_how_many_processes_they_had(finished: tuple[TradingRe
     assert "2 processes" in text
 
 
-def test_json_holds_everything(finished: tuple[TradingReport, str, Path]) -> None:
+def test_json_holds_everything(finished: tuple[Report, str, Path]) -> None:
     report, _, folder = finished
     written = json.loads((folder / "step.json").read_text())
-    assert TradingReport.model_validate(written) == report
+    assert Report.model_validate(written) == report
     assert written["schema_version"] == 2
     for name in ("cpu", "cores", "memory_gib", "python", "libraries", "threading_layer", "load_average", "command"):
         assert written["machine"][name]
     parity = written["comparisons"][0]["parity"]["counts"]
     assert parity["liquidations"] > 0
     assert parity["bankruptcies"] > 0
-    assert written["memory"]["bytes_allocated"] > 0
-    assert {"stepping", "memcpy_windows", "memcpy_block", "share"} <= written["window_rates"][0].keys()
+    assert written["facts"]["memory"]["bytes_allocated"] > 0
+    assert {"stepping", "memcpy_windows", "memcpy_block", "share"} <= written["facts"]["window_rates"][0].keys()
     assert written["options"]["sizes"] == [4, 16]
 
 
-def test_plot_is_a_png(finished: tuple[TradingReport, str, Path]) -> None:
+def test_plot_is_a_png(finished: tuple[Report, str, Path]) -> None:
     assert (finished[2] / "step.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -151,7 +151,7 @@ def test_a_failing_peer_is_reported_and_the_rest_goes_on(monkeypatch: pytest.Mon
     report = measured(tiny(against=("async",), sizes=(4,)))
     assert [peer.peer for peer in report.missing] == ["async"]
     assert report.missing[0].reason == "gymnasium AsyncVectorEnv with 2 environments failed: out of memory"
-    assert report.memory is not None
+    assert "memory" in report.facts
 
 
 def test_quick_leaves_given_options_alone() -> None:
@@ -235,9 +235,9 @@ def test_a_disturbed_memcpy_does_not_flatter_the_windows() -> None:
     for threads in (1, 2):
         rows += [row("velodrome", threads, 6e6), row(ALONE, threads, 20e6)]
     one, two = window_rates(Comparison(name="", title="", measurements=rows))
-    assert one.share == pytest.approx(0.5)
-    assert two.share == pytest.approx(0.5)
-    assert one.windows_alone == pytest.approx(20e6 * 256 * 4 / 1e9)
+    assert one["share"] == pytest.approx(0.5)
+    assert two["share"] == pytest.approx(0.5)
+    assert one["windows_alone"] == pytest.approx(20e6 * 256 * 4 / 1e9)
 
 
 def test_the_promised_ratios_are_judged_but_not_of_a_quick_run() -> None:

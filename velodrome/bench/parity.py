@@ -104,37 +104,34 @@ def compare_with_plain(
                 theirs[row] = plains[row].reset(options={"cursor": native.column("start")[row]})[0]
         check.observation("the observation", step, observations, [theirs, batch[0]])
         for name, scale in columns.items():
-            own = np.array([getattr(env, name) for env in plains])
-            check.money(name, step, native.column(name), [own, many and getattr(many, name)], scale)
+            own, wanted = np.array([getattr(env, name) for env in plains]), native.column(name)
+            allowed = MONEY * np.maximum(np.abs(wanted), scale)
+            check.same(name, step, wanted, [own, many and getattr(many, name)], allowed)
     native.close()
     return ends, plains
 
 
 class _Checker:
-    """Raises with the step, the environment and both values where contenders differ; a value of None is not there."""
+    """Raises with the step, the environment and both values where contenders differ; a peer of None is not there."""
 
     def __init__(self, market: Any, close: tuple[float, float]) -> None:
-        self.market, self.window_floats = market.name, int(market.window_floats)
-        self.tolerance = close
-
-    def same(self, what: str, step: int, native: NDArray, peers: Sequence[Any]) -> None:
-        self._check(what, step, native, peers, np.equal)
+        self.market, self.window_floats, self.tolerance = market.name, int(market.window_floats), close
 
     def close(self, what: str, step: int, native: NDArray, peers: Sequence[Any]) -> None:
-        self._check(what, step, native, peers, lambda one, other: np.isclose(one, other, *self.tolerance))
+        relative, absolute = self.tolerance
+        self.same(what, step, native, peers, absolute + relative * np.abs(native))
 
     def observation(self, what: str, step: int, native: NDArray, peers: Sequence[Any]) -> None:
         count = self.window_floats  # windows are copied, account values are computed
         self.same(what, step, native[:, :count], [rows if rows is None else rows[:, :count] for rows in peers])
         self.close(what, step, native, peers)
 
-    def money(self, what: str, step: int, native: NDArray, peers: Sequence[Any], scale: float) -> None:
-        allowed = MONEY * np.maximum(np.abs(native), scale)
-        self._check(what, step, native, peers, lambda one, other: np.abs(one - other) <= allowed)
-
-    def _check(self, what: str, step: int, native: NDArray, peers: Sequence[Any], agree: Callable[..., Any]) -> None:
+    def same(self, what: str, step: int, native: NDArray, peers: Sequence[Any], allowed: Any = 0.0) -> None:
         for name, values in zip(("plain", "numpy"), peers, strict=False):
-            if values is None or (good := agree(values, native)).all():
+            if values is None:
+                continue
+            good = np.abs(np.asarray(values, np.float64) - native) <= allowed
+            if good.all():
                 continue
             where: tuple[Any, ...] = tuple(int(axis[0]) for axis in np.nonzero(~good))
             raise ParityError(

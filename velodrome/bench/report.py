@@ -143,6 +143,7 @@ class Report(BaseModel):
     machine: MachineStamp
     options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
     comparisons: list[Comparison] = Field(default_factory=list)
+    facts: dict[str, Any] = Field(default_factory=dict, description="what else was measured, by name")
     missing: list[MissingPeer] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     interrupted: bool = Field(False, description="stopped by a person; holds what was measured until then")

@@ -15,7 +15,6 @@ import numba
 import numpy as np
 import psutil
 from numba import njit, prange
-from pydantic import BaseModel, Field
 
 from velodrome.bench.report import BESIDE, OURS, Comparison, Measurement
 from velodrome.bench.timing import Contender, PeerFailedError, Stepper
@@ -30,18 +29,6 @@ PERIOD = 64  # calls after which the windows are back where they began
 
 
 # Windows
-
-
-class WindowRate(BaseModel):
-    """How fast windows are written, in GB (1e9 bytes) of windows per second."""
-
-    num_envs: int
-    threads: int
-    stepping: float = Field(description="by whole steps, rule included")
-    windows_alone: float = Field(description="by the native environment's own loop over windows, nothing else done")
-    memcpy_windows: float = Field(description="memcpy of the same windows from random bars")
-    memcpy_block: float = Field(description="memcpy of as many bytes in one block, on as many threads or fewer")
-    share: float = Field(description="windows_alone over memcpy_block, the machine's memcpy rate")
 
 
 @njit(cache=True, nogil=True)
@@ -112,46 +99,40 @@ def _memcpy_of_one_block(env: str, values: dict[str, Any], size: int, threads: i
     return lambda k: copy_rows_parallel(source, firsts[:-1], 0, part, target, part)
 
 
-def window_rates(comparison: Comparison) -> list[WindowRate]:
-    """Set the native environment beside memcpy, for every size and number of threads for which both were measured."""
+def window_rates(comparison: Comparison) -> list[dict[str, float]]:
+    """Set the native environment beside memcpy, for every size and number of threads for which both were measured.
+
+    In GB (1e9 bytes) of windows per second: `stepping`, by whole steps, rule included; `windows_alone`, by the native
+    environment's own loop over windows; `memcpy_windows`, memcpy of the same windows from random bars; `memcpy_block`,
+    of as many bytes in one block, on as many threads or fewer. `share` is windows_alone over memcpy_block.
+    """
     rows = {(row.label, row.num_envs, row.threads): row for row in comparison.measurements if row.rounds}
     found = []
-    for (label, size, threads), alone in rows.items():
+    for (label, size, threads), alone in sorted(rows.items(), key=lambda item: item[0][1:]):
         native, blocks, whole = (rows.get((name, size, threads)) for name in (OURS, BLOCKS, WHOLE))
         if label != ALONE or native is None or blocks is None or whole is None:
             continue
-        gigabytes = (alone.floats or 0) * 4 / 1e9  # in the windows of one environment
         # More threads do not make the machine's memcpy slower: where they seem to, other load took the cores, and a
         # share of that would flatter.
-        copied = max(
-            row.steps_per_second
-            for (name, n, count), row in rows.items()
-            if name == WHOLE and n == size and count <= threads
-        )
-        rates = {"stepping": native, "windows_alone": alone, "memcpy_windows": blocks}
+        fewer = [row for row in comparison.rows(label=WHOLE, num_envs=size) if row.threads <= threads]
+        fastest = max(fewer, key=lambda row: row.steps_per_second)
+        rates = {"stepping": native, "windows_alone": alone, "memcpy_windows": blocks, "memcpy_block": fastest}
+        gigabytes = (alone.floats or 0) * 4 / 1e9  # in the windows of one environment
         written = {name: gigabytes * row.steps_per_second for name, row in rates.items()}
-        share = alone.steps_per_second / copied
-        found.append(
-            WindowRate(num_envs=size, threads=threads, memcpy_block=gigabytes * copied, share=share, **written)
-        )
-    return sorted(found, key=lambda rate: (rate.num_envs, rate.threads))
+        share = alone.steps_per_second / fastest.steps_per_second
+        found.append({"num_envs": size, "threads": threads, **written, "share": share})
+    return found
 
 
 # Memory
 
 
-class MemoryUse(BaseModel):
-    """What an environment takes, windows not counted."""
+def memory_use(env: str, values: dict[str, Any], num_envs: int = MEASURED_ENVS) -> dict[str, float]:
+    """Make environments without windows and see what they take, in bytes per environment.
 
-    num_envs: int = Field(description="environments that were made")
-    bytes_allocated: float = Field(description="state and bookkeeping per environment, as allocated")
-    bytes_resident: float = Field(
-        description="growth of the process' resident memory per environment; statistics come with ended episodes"
-    )
-
-
-def memory_use(env: str, values: dict[str, Any], num_envs: int = MEASURED_ENVS) -> MemoryUse:
-    """Make environments without windows and see what they take."""
+    `bytes_allocated` is state and bookkeeping, `bytes_resident` the growth of the process' resident memory; the memory
+    of statistics is touched only when episodes end.
+    """
     process = psutil.Process()
     given = {**values, "observation": "cursor", "seed": 0, "threads": 1}
     make_vec(env, 64, **given).reset()  # the first batch pays for code that every later one shares
@@ -160,9 +141,9 @@ def memory_use(env: str, values: dict[str, Any], num_envs: int = MEASURED_ENVS) 
     envs = make_vec(env, num_envs, **given)
     envs.reset()
     envs.step(np.zeros(num_envs, np.int64))
-    grown = process.memory_info().rss - before
+    resident = (process.memory_info().rss - before) / num_envs
     allocated = float(envs.buffers.bytes_per_environment)
-    return MemoryUse(num_envs=num_envs, bytes_allocated=allocated, bytes_resident=grown / num_envs)
+    return {"num_envs": num_envs, "bytes_allocated": allocated, "bytes_resident": resident}
 
 
 # Start
@@ -183,19 +164,12 @@ print(json.dumps(marks))
 """
 
 
-class FirstStep(BaseModel):
-    """From starting Python to the first step of a batch, in a fresh process; medians."""
+def time_to_first_step(runs: int = 3) -> dict[str, float]:
+    """Start processes that step once, after one that fills the cache; return medians in seconds.
 
-    num_envs: int = Field(description="environments in the batch")
-    cpu_seconds: float = Field(description="CPU time in all, from the start of the interpreter")
-    market_cpu_seconds: float = Field(description="of this: importing Velodrome and building a market of 20,000 bars")
-    environment_cpu_seconds: float = Field(description="of this: make_vec, reset and the first step")
-    wall_seconds: float = Field(description="time on the clock")
-    runs: int = Field(description="processes that were started after one that filled the cache")
-
-
-def time_to_first_step(runs: int = 3) -> FirstStep:
-    """Start processes that step once; the first one is not counted."""
+    `cpu_seconds` is all CPU time from the start of the interpreter; of this `market_cpu_seconds` go into importing
+    Velodrome and building a market, `environment_cpu_seconds` into make_vec, reset and the first step.
+    """
     marks, walls = [], []
     for _ in range(runs + 1):
         started = time.perf_counter()
@@ -203,14 +177,9 @@ def time_to_first_step(runs: int = 3) -> FirstStep:
         walls.append(time.perf_counter() - started)
         marks.append(json.loads(output.strip().splitlines()[-1]))
     begun, built, stepped = (float(mark) for mark in np.median(np.array(marks[1:]), axis=0))
-    return FirstStep(
-        num_envs=FIRST_ENVS,
-        cpu_seconds=stepped,
-        market_cpu_seconds=built - begun,
-        environment_cpu_seconds=stepped - built,
-        wall_seconds=float(np.median(walls[1:])),
-        runs=runs,
-    )
+    parts = {"market_cpu_seconds": built - begun, "environment_cpu_seconds": stepped - built}
+    wall = float(np.median(walls[1:]))
+    return {"num_envs": FIRST_ENVS, "cpu_seconds": stepped, **parts, "wall_seconds": wall, "runs": runs}
 
 
 def run_python(code: str, timeout: float) -> str:

@@ -21,17 +21,9 @@ from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
 from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv, TradingTables
 from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
 from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
-from velodrome.bench.problems.footprint import (
-    FirstStep,
-    MemoryUse,
-    WindowRate,
-    memory_use,
-    time_to_first_step,
-    window_contenders,
-    window_rates,
-)
+from velodrome.bench.problems.footprint import memory_use, time_to_first_step, window_contenders, window_rates
 from velodrome.bench.render import narrow_table
-from velodrome.bench.report import OURS, Comparison, Parity, Report
+from velodrome.bench.report import OURS, Comparison, Parity
 from velodrome.bench.run import Turns
 from velodrome.bench.step import Case, MarketOptions, StepBenchmark, whole_numbers
 from velodrome.bench.timing import Contender, PeerFailedError, Timed, action_ring
@@ -70,20 +62,10 @@ class TradingOptions(MarketOptions):
         return whole_numbers(counts, 1, 1_000_000)
 
 
-class TradingReport(Report):
-    """Everything that a run found out."""
-
-    memory: MemoryUse | None = None
-    first_step: FirstStep | None = None
-    window_rates: list[WindowRate] = Field(default_factory=list)
-
-
 class TradingBenchmark(StepBenchmark):
     """The default parameters with a fee."""
 
     Options = TradingOptions
-    report_type = TradingReport
-    report: TradingReport
     PROMISED: ClassVar = {"dummy": 100.0, "subproc": 1000.0, "torchtrade": 15.0}
 
     def cases(self) -> list[Case]:
@@ -137,46 +119,45 @@ class TradingBenchmark(StepBenchmark):
     def finish(self, pairs: Sequence[tuple[Comparison, Case]], tell: Turns) -> None:
         """Measure memory and, in a full run, the time to a first step."""
         tell("memory", 0)
-        self.report.memory = memory_use(self.entry.name, pairs[0][1].values)
+        self.report.facts["memory"] = memory_use(self.entry.name, pairs[0][1].values)
         if not self.options.quick:
             tell("first step", 0)
             try:
-                self.report.first_step = time_to_first_step()
+                self.report.facts["first_step"] = time_to_first_step()
             except PeerFailedError as error:
                 self.report.notes.append(f"Time to first step: {error}")
 
     def conclude(self) -> None:
         """Fill in the rates at which windows are written, too."""
         super().conclude()
-        self.report.window_rates = window_rates(self.report.comparisons[0])
-        shares = [rate.share for rate in self.report.window_rates if rate.num_envs == self.TARGET_SIZE]
+        rates = self.report.facts["window_rates"] = window_rates(self.report.comparisons[0])
+        shares = [rate["share"] for rate in rates if rate["num_envs"] == self.TARGET_SIZE]
         name = f"windows written over the machine's memcpy rate at n = {self.TARGET_SIZE:,}"
         self.report.judge(name, max(shares, default=None), WINDOWS_SHARE)
 
     def more(self) -> Sequence[RenderableType]:
         """Return the windows' table, memory and start-up."""
-        report, lines = self.report, []
-        if report.memory:
+        facts, lines = self.report.facts, []
+        if "memory" in facts:
+            allocated, resident = facts["memory"]["bytes_allocated"], facts["memory"]["bytes_resident"]
             lines.append(
-                f"Memory per environment without windows: {report.memory.bytes_allocated:.0f} bytes allocated, "
-                f"{report.memory.bytes_resident:.0f} resident ({report.memory.num_envs:,} environments)"
+                f"Memory per environment without windows: {allocated:.0f} bytes allocated, {resident:.0f} resident "
+                f"({facts['memory']['num_envs']:,} environments)"
             )
-        if report.first_step:
-            first = report.first_step
+        if "first_step" in facts:
+            parts = ("cpu_seconds", "environment_cpu_seconds", "wall_seconds")
+            cpu, environments, wall = (facts["first_step"][name] for name in parts)
             lines.append(
-                f"First step of a fresh process, warm cache: {first.cpu_seconds:.2f} s CPU "
-                f"({first.environment_cpu_seconds:.2f} s of it the environments), {first.wall_seconds:.2f} s on the "
-                f"clock"
+                f"First step of a fresh process, warm cache: {cpu:.2f} s CPU ({environments:.2f} s of it the "
+                f"environments), {wall:.2f} s on the clock"
             )
         title = "Windows written, GB/s (memcpy: the same windows, the same run)"
         names = ("envs", "threads", "whole steps", "windows alone", "memcpy of windows", "memcpy", "share")
         table = narrow_table(title, names)
-        for rate in report.window_rates:
-            written = (rate.stepping, rate.windows_alone, rate.memcpy_windows, rate.memcpy_block)
-            cells = (f"{one:.1f}" for one in written)
-            table.add_row(f"{rate.num_envs:,}", str(rate.threads), *cells, f"{rate.share:.0%}")
-        tables = [table] if report.window_rates else []
-        return [*tables, *([Text("\n".join(lines))] if lines else []), *super().more()]
+        for rate in facts["window_rates"]:
+            num_envs, threads, *written, share = rate.values()
+            table.add_row(f"{num_envs:,}", str(threads), *(f"{one:.1f}" for one in written), f"{share:.0%}")
+        return [*([table] if table.rows else []), *([Text("\n".join(lines))] if lines else []), *super().more()]
 
 
 def trading_case(market: Market, parameters: dict[str, Any], name: str = SAME_RULE) -> Case:
