@@ -462,7 +462,7 @@ def judged_report(process: float, serial: float, **options: Any) -> Report:
     for number, judged in ((4, True), (8, False)):
         setting = Straggling("burn:2ms", number, 4, 1, "", judged)
         slow.facts[setting.name] = setting._asdict()
-        start = f"{setting.name}, velodrome"
+        start = f"{setting.name},"
         slow.measurements += [
             fast_row("velodrome", "process", 10.0, 4, f"{start} process"),
             fast_row("velodrome", "async", 25.0, 4, f"{start} async"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.bench.render import best_by_label, compact
+from velodrome.bench.render import COMPARED, best_by_label, compact
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 from velodrome.errors import MissingDependencyError
 
@@ -56,7 +56,7 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
 
 
 def _drawing(comparison: Comparison) -> Draw:
-    several = len({row.size for row in comparison.rows_to_show}) > 1
+    several = any(len(sizes) > 1 for sizes in best_by_label(comparison).values())
     return lambda panel: (draw_lines if several else draw_bars)(comparison, panel)
 
 
@@ -71,16 +71,9 @@ def colours(labels: Sequence[str]) -> dict[str, str]:
     }
 
 
-def rate_axis(axis: Any) -> None:
-    """Write rates as people read them."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: compact(value).replace(".00", "").replace(".0", "")))
-
-
 def draw_lines(comparison: Comparison, panel: Any) -> None:
     """Draw steps per second over the number of environments, the best of one and all threads."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullLocator
 
     best = best_by_label(comparison)
     colour = colours(list(best))
@@ -101,7 +94,7 @@ def draw_lines(comparison: Comparison, panel: Any) -> None:
     panel.xaxis.set_major_locator(FixedLocator(sizes))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    rate_axis(panel.yaxis)
+    panel.yaxis.set_major_formatter(EngFormatter())
     # The names stand to the right of the lines, those that were moved a little above: room for them.
     panel.set_ylim(top=3.0 * max(row.steps_per_second for row in comparison.rows_to_show))
     span = max(sizes[-1] / sizes[0], 4.0)
@@ -132,6 +125,8 @@ def by_speed(comparison: Comparison) -> list[Measurement]:
 
 def draw_bars(comparison: Comparison, panel: Any) -> None:
     """Draw steps per second as bars, the fastest on top; the thin lines end at the slowest and the fastest round."""
+    from matplotlib.ticker import EngFormatter
+
     rows = by_speed(comparison)
     speeds = [row.steps_per_second for row in rows]
     below, above = [row.steps_per_second - row.slowest for row in rows], [r.fastest - r.steps_per_second for r in rows]
@@ -139,8 +134,8 @@ def draw_bars(comparison: Comparison, panel: Any) -> None:
     panel.barh(range(len(rows)), speeds, color=colour, xerr=[below, above], error_kw={"ecolor": "#303030", "lw": 1.0})
     panel.set_yticks(range(len(rows)), [_bar_name(row) for row in rows], fontsize=8.5)
     for place, row in enumerate(rows):
-        times = f" ({row.ratios['sb3']:.3g} × SB3)" if "sb3" in row.ratios else ""
-        beside(panel, compact(row.steps_per_second) + times, (row.fastest, place))
+        times = [f" ({row.ratios[name]:.3g} {COMPARED[name]})" for name in ("sb3", "process") if name in row.ratios]
+        beside(panel, compact(row.steps_per_second) + "".join(times), (row.fastest, place))
     bound = comparison.facts.get("bound")
     if bound:
         panel.axvline(bound, color=QUIET, linestyle="--", linewidth=1.2)
@@ -150,7 +145,7 @@ def draw_bars(comparison: Comparison, panel: Any) -> None:
         panel.set_xscale("log")
     lowest, most = (rows[0].slowest / 2, 12.0) if wide else (0.0, 1.35)
     panel.set_xlim(lowest, most * max(bound or 0.0, *(row.fastest for row in rows)))
-    rate_axis(panel.xaxis)
+    panel.xaxis.set_major_formatter(EngFormatter())
     panel.set_xlabel(f"environment steps per second{', log scale' * wide}")
     panel.set_title(comparison.name, fontsize=10)
     panel.grid(axis="x", alpha=0.3)

@@ -15,8 +15,11 @@ from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 
 BAR_WIDTH = 30  # characters
 # What rows are compared with -> heading of the column. All ratios are in the JSON; these fit.
-COMPARED = {"native": "native", "sb3": "× SB3", "dummy": "×Dummy", "subproc": "×Subp", "async": "×Async",
-            "process": "×process"}  # fmt: skip
+COMPARED = {"native": "native", "sb3": "× SB3", "process": "× process"} | {
+    "dummy": "×Dummy",
+    "subproc": "×Subp",
+    "async": "×Async",
+}
 
 
 def compact(number: float) -> str:
@@ -39,7 +42,7 @@ def compact_time(seconds: float) -> str:
 
 def narrow_table(title: str, names: tuple[str, ...]) -> Table:
     """Return a table that fits a terminal of 80 characters; everything but the contender is a number."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     for name in names:
         table.add_column(name, justify="left" if name == "contender" else "right", no_wrap=True)
     return table

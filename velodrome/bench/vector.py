@@ -161,7 +161,8 @@ class VectorBenchmark(Benchmark[VectorOptions, Report]):
         for host in hosts:
             assert host.spec is not None
             row = host.spec.row()
-            row.label = start + row.label
+            if start:
+                row.label = start + row.label.removeprefix(f"{OURS} ")
             contenders.append(Contender(row, lambda stack, host=host: host))  # type: ignore[misc]
 
         def look(ready: Sequence[Any]) -> None:
@@ -221,7 +222,7 @@ class VectorBenchmark(Benchmark[VectorOptions, Report]):
         """Fill in how much faster async is than process, setting by setting."""
         for facts in comparison.facts.values():
             setting = Straggling(**facts)
-            start = f"{setting.name}, velodrome "
+            start = f"{setting.name}, "
             rows = [row for row in comparison.rows(processes=setting.workers) if row.label.startswith(start)]
             by_kind = {row.kind: row for row in rows}
             if {"process", "async"} <= by_kind.keys():

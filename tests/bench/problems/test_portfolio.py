@@ -36,7 +36,7 @@ def test_every_contender_is_measured_after_parity(measured):
     report, text, _ = measured
     (comparison,) = report.comparisons
     assert comparison.name == "K = 3"
-    assert comparison.parity.steps == 3_200
+    assert comparison.parity.steps == 4_800
     assert comparison.parity.counts["episodes"] > 0
     assert {(row.num_envs, row.label) for row in report.measurements} == {
         (2, "velodrome"),

@@ -17,7 +17,7 @@ from velodrome.bench.step import FEATURES, BasketOptions, Case, StepBenchmark
 from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.tables.basket import Basket
 
-PARITY_ENVS, PARITY_STEPS = 8, 400
+PARITY_ENVS, PARITY_STEPS = 8, 600  # more than an episode, so that some end
 CLOSE = (1e-5, 1e-6)  # tolerance of rewards and observations, relative and absolute
 TARGET_INSTRUMENTS = 7
 TARGETS = {"": 2e6, ", no windows": 6e6}  # steps per second
