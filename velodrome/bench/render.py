@@ -130,7 +130,7 @@ def best_by_label(comparison: Comparison) -> dict[str, dict[int, float]]:
     best: dict[str, dict[int, float]] = {}
     for row in comparison.rows_to_show:
         sizes = best.setdefault(row.label, {})
-        sizes[row.num_envs] = max(sizes.get(row.num_envs, 0.0), row.steps_per_second)
+        sizes[row.size] = max(sizes.get(row.size, 0.0), row.steps_per_second)
     return best
 
 
