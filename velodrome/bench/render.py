@@ -15,7 +15,10 @@ from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 
 BAR_WIDTH = 30  # characters
 # What rows are compared with -> heading of the column. All ratios are in the JSON; these fit.
-COMPARED = {"native": "native", "sb3": "× SB3", "process": "× process"} | {
+COMPARED = {
+    "native": "native",
+    "sb3": "× SB3",
+    "process": "× process",
     "dummy": "×Dummy",
     "subproc": "×Subp",
     "async": "×Async",

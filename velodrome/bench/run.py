@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import psutil
 from rich.console import Console, Group, RenderableType
@@ -47,10 +47,11 @@ class Benchmark(ABC, Generic[Options, Found]):
     title: ClassVar[str]  # of the plot
     report_type: ClassVar[type[Report]] = Report
 
-    def __init__(self, kind: str, options: Options, **facts: object) -> None:
+    def __init__(self, kind: str, options: Options) -> None:
         self.options = options.resolved()
         asked = self.options.model_dump(mode="json")
-        self.report: Found = self.report_type(kind=kind, machine=machine_stamp(), options=asked, **facts)  # type: ignore
+        report: Any = self.report_type(kind=kind, machine=machine_stamp(), options=asked)
+        self.report: Found = report
         reasons = {name: peer.missing() for name, peer in self.options.peers.items()}
         for name, reason in reasons.items():
             if reason:

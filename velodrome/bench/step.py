@@ -167,8 +167,7 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
     def measure(self, tell: Turns) -> None:
         """Prove parity, then let the contenders of each size take turns; those with processes follow one by one."""
         report, options = self.report, self.options
-        cases = {report.begin(case.name, self.heading(case)).name: case for case in self.cases()}
-        pairs = list(zip(report.comparisons, cases.values(), strict=True))
+        pairs = [(report.begin(case.name, self.heading(case)), case) for case in self.cases()]
         with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as folder:
             groups = [(one, self.contenders(case, size)) for one, case in pairs for size in options.sizes]
             groups += self.more_groups()
@@ -255,10 +254,10 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
 
     def with_processes(self, case: Case, folder: Path) -> list[Contender]:
         """Return the peers that have a process for each environment, each in an interpreter of its own."""
-        store_environment(case.name, case.plain, folder)
         found = []
-        for name, peer in self.peers.items():
-            for count in self.process_counts(peer) if peer.processes else ():
+        for name, peer in ((name, peer) for name, peer in self.peers.items() if peer.processes):
+            store_environment(case.name, case.plain, folder)
+            for count in self.process_counts(peer):
                 spec = peer_spec(name, env=case.name, num_envs=count, seed=self.options.seed)
 
                 def start(stack: ExitStack, spec: BatchSpec = spec) -> Timed:
