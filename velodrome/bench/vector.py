@@ -28,8 +28,8 @@ from velodrome.bench.timing import Contender, excused, take_turns
 from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError
 from velodrome.vector.cores import available_cores
-from velodrome.vector.fleet.autotune import worker_counts
-from velodrome.vector.fleet.step_times import seconds_text
+from velodrome.vector.messages import seconds_text
+from velodrome.vector.workers.autotune import worker_counts
 
 PLAIN_TRADING = "trading-plain"
 SUITE = (PLAIN_TRADING, "burn:20us", "burn:200us", "burn:2ms", "sleep:2ms")

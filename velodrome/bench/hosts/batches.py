@@ -20,7 +20,7 @@ from velodrome.bench.report import OURS, Measurement
 from velodrome.bench.timing import RING, Batch, Source, Stepper, action_ring
 from velodrome.errors import ConfigError
 from velodrome.vector.space_arrays import nested_arrays, take_rows
-from velodrome.vector.workers.makers import EnvMaker, environment_makers
+from velodrome.vector.workers.env_maker import EnvMaker, environment_makers
 
 VECTORISERS: dict[str, Peer] = {"dummy": DUMMY, "subproc": SUBPROC, "sync": SYNC, "async": ASYNC}
 HIDDEN = 64  # width of both hidden layers of the policy
@@ -82,13 +82,14 @@ def _unchecked(maker: EnvMaker) -> Callable[[], gymnasium.Env]:
 
 def _open_own(spec: BatchSpec, makers: list[EnvMaker]) -> Batch:
     from velodrome.vector.workers.asynchronous import AsyncVectorEnv
+    from velodrome.vector.workers.options import WorkerOptions
     from velodrome.vector.workers.process import ProcessVectorEnv
     from velodrome.vector.workers.serial import SerialVectorEnv
 
     if spec.kind == "serial":
         return gymnasium_batch(SerialVectorEnv(makers, spec.num_envs))
     kind = AsyncVectorEnv if spec.kind == "async" else ProcessVectorEnv
-    return gymnasium_batch(kind(makers, spec.num_envs, workers=spec.workers))
+    return gymnasium_batch(kind(makers, spec.num_envs, options=WorkerOptions(workers=spec.workers)))
 
 
 def trajectory(batch: Batch, spec: BatchSpec, steps: int) -> dict[str, NDArray]:

@@ -130,7 +130,7 @@ class Server:
 
     def on_recommend(self, env: str, num_envs: int, seconds: float, folder: Path) -> dict[str, Any]:
         """Return the recommendation for an environment."""
-        from velodrome.vector.fleet.autotune import recommend
+        from velodrome.vector.workers.autotune import recommend
 
         found = recommend(environment_source(env, folder), num_envs, seconds=seconds)
         return {**dataclasses.asdict(found), "sentence": found.sentence()}
