@@ -230,8 +230,8 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
             envs = make_vec(self.entry.name, size, backend="native", seed=self.options.seed, **values)
             stack.callback(envs.close)
             envs.reset()
-            ring = actions()
-            return Stepper(lambda k: envs.step(ring[k % len(ring)]))
+            ring, count = actions(), self.ring
+            return Stepper(lambda k: envs.step(ring[k % count]))
 
         return start
 
@@ -305,12 +305,12 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
         comparison.measurements = [row for row in comparison.measurements if row.peer != name]
         for size in [size for size in self.options.sizes if size <= peer.largest] or [min(self.options.sizes)]:
             fewer = [row for count, row in measured.items() if count < size]
-            if fewer:
-                best = max(fewer, key=lambda row: row.steps_per_second)
-                changed = {"num_envs": size, "label": f"{peer.label}, fewer", "ratios": {}}
-                comparison.measurements.append(best.model_copy(update=changed))
             if size in measured:
                 comparison.measurements.append(measured[size])
+            if fewer or size not in measured:
+                best = max(fewer or measured.values(), key=lambda row: row.steps_per_second)
+                changed = {"num_envs": size, "label": f"{peer.label}, {'fewer' if fewer else 'more'}", "ratios": {}}
+                comparison.measurements.append(best.model_copy(update=changed))
 
     def more(self) -> Sequence[RenderableType]:
         """Return bars for the first comparison."""

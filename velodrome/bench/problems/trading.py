@@ -102,7 +102,9 @@ class TradingBenchmark(StepBenchmark):
         comparison = self.report.begin(TORCHTRADE_DEFAULT, title)
         found = []
         for size in sizes:
-            actions = functools.cache(lambda size=size: action_ring(Discrete(len(LEVELS)), size, options.seed))
+            actions = functools.cache(
+                lambda size=size: action_ring(Discrete(len(LEVELS)), size, options.seed, self.ring)
+            )
             group = []
             for threads in self.thread_counts(size):
                 shared = {"threads": threads, "floats": FLOATS, "kind": "flat"}
