@@ -190,6 +190,8 @@ def test_a_peer_that_cannot_be_opened_is_reported_and_ours_is_an_error(
     from contextlib import ExitStack
 
     class Refusing(Host):
+        opening = True
+
         def __init__(self, folder: Path, spec: Any) -> None:
             self.spec = spec
 

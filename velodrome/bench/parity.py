@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from velodrome.bench.hosts.host import Host
@@ -15,7 +17,7 @@ from velodrome.errors import VelodromeError
 from velodrome.vector.make import make_vec
 
 MONEY = 1e-9  # tolerance of a state's column, of the larger of the value and its scale
-CLOSE = (1e-6, 1e-6)  # of rewards and observations, relative and absolute
+COMPARED_ENVS = 8  # beside peers
 
 
 class ParityError(VelodromeError):
@@ -50,94 +52,90 @@ def compare_backends(
 # A rule and the same as others write it
 
 
+class Tolerance(NamedTuple):
+    """By how much a peer may differ, where it may."""
+
+    columns: Mapping[str, float]  # columns of the state to compare -> scale below which a value is rounding
+    relative: float = 1e-6  # of rewards and observations
+    absolute: float = 1e-6
+    lowest_reward: float = -np.inf  # what is below is the logarithm of rounding
+
+
 def compare_with_plain(
     env: str,
-    values: Mapping[str, Any],
-    tables: Any,
+    case: Any,
     peers: Mapping[str, Callable[..., Any]],
-    columns: Mapping[str, float],
+    tolerance: Tolerance,
     *,
     seed: int,
     steps: int,
-    size: int = 8,
     draw: Callable[[np.random.Generator, NDArray], NDArray] = lambda generator, actions: actions,
-    close: tuple[float, float] = CLOSE,
-    lowest_reward: float = -np.inf,
-) -> tuple[NDArray[np.int64], list[Any]]:
+) -> tuple[NDArray[np.int64], SyncVectorEnv]:
     """Run the native environment and its peers on the same starts and actions; raise if they differ.
 
-    peers: `plain`, an environment for one account, and `numpy`, one for many, if there is one. columns: those of the
-    state to compare, with the scale of their tolerance. draw: changes the sampled actions. Returns how many episodes
-    ended and how many of them by bankruptcy, and the plain environments.
+    peers: `plain`, an environment for one account, and `numpy`, one for many, if there is one. draw: changes the
+    sampled actions. Returns how many episodes ended and how many of them by bankruptcy, and the plain environments.
     """
-    native = make_vec(env, size, backend="native", seed=seed, threads=1, **values)
+    tables, size = case.tables, COMPARED_ENVS
+    native = make_vec(env, size, backend="native", seed=seed, threads=1, **case.values)
     generator = np.random.default_rng(seed)
-    starts = generator.integers(tables.begin, tables.end - tables.episode_length, size)
-    observations, _ = native.reset(options={"cursor": starts})
-    plains = [peers["plain"](tables) for _ in range(size)]
+    first, _ = native.reset(options={"cursor": tables.random_starts(generator, size)})
     # The native environment draws the next starts; the peers follow it.
-    many = None
+    makers = [partial(peers["plain"], tables, lambda row=row: int(native.column("start")[row])) for row in range(size)]
+    plain = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    batches: dict[str, Any] = {"plain": plain}
     if "numpy" in peers:
-        many = peers["numpy"](tables, size, choose_starts=lambda rows: native.column("start")[rows])
-    check = _Checker(values["market"], close)
-    theirs = np.stack([env.reset(options={"cursor": start})[0] for env, start in zip(plains, starts, strict=True)])
-    check.observation("the first observation", 0, observations, [theirs, many and many.reset()])
+        batches["numpy"] = peers["numpy"](tables, size, choose_starts=lambda rows: native.column("start")[rows])
+    check = _Checker(case.values["market"], tolerance)
+    for check.peer, batch in batches.items():
+        check.observation("the first observation", first, batch.reset()[0])
     ends = np.zeros(2, np.int64)
-    for step, drawn in enumerate(action_ring(native.single_action_space, size, seed, steps), start=1):
+    for check.step, drawn in enumerate(action_ring(native.single_action_space, size, seed, steps), start=1):
         actions = draw(generator, drawn)
         observations, rewards, terminated, truncated, infos = native.step(actions)
         ended = terminated | truncated
-        found = [env.step(action) for env, action in zip(plains, actions, strict=True)]
-        theirs, their_rewards, their_terminated, their_truncated = (
-            np.array([row[k] for row in found]) for k in range(4)
-        )
-        batch = many.step(actions) if many else (None,) * 4
-        check.same("terminated", step, terminated, [their_terminated, batch[2]])
-        check.same("truncated", step, truncated, [their_truncated, batch[3]])
-        pair = [np.maximum(part, lowest_reward) for part in (their_rewards, batch[1]) if part is not None]
-        check.close("the reward", step, np.maximum(rewards, lowest_reward), pair)
-        if ended.any():
-            ends += (int(ended.sum()), int(terminated.sum()))
-            final = [theirs[ended], many and many.final_observations[ended]]
-            check.observation("the final observation", step, infos["final_obs"][ended], final)
-            for row in np.flatnonzero(ended):
-                theirs[row] = plains[row].reset(options={"cursor": native.column("start")[row]})[0]
-        check.observation("the observation", step, observations, [theirs, batch[0]])
-        for name, scale in columns.items():
-            own, wanted = np.array([getattr(env, name) for env in plains]), native.column(name)
-            allowed = MONEY * np.maximum(np.abs(wanted), scale)
-            check.same(name, step, wanted, [own, many and getattr(many, name)], allowed)
+        ends += (int(ended.sum()), int(terminated.sum()))
+        for check.peer, batch in batches.items():
+            theirs, their_rewards, their_terminated, their_truncated, more = batch.step(actions)
+            check.same("terminated", terminated, their_terminated)
+            check.same("truncated", truncated, their_truncated)
+            lowest = tolerance.lowest_reward
+            check.close("the reward", np.maximum(rewards, lowest), np.maximum(their_rewards, lowest))
+            if ended.any():
+                final = np.stack(more["final_obs"][ended])
+                check.observation("the final observation", infos["final_obs"][ended], final)
+            check.observation("the observation", observations, theirs)
+            for name, scale in tolerance.columns.items():
+                wanted = native.column(name)
+                check.same(name, wanted, np.array(batch.get_attr(name)), MONEY * np.maximum(np.abs(wanted), scale))
     native.close()
-    return ends, plains
+    return ends, plain
 
 
 class _Checker:
-    """Raises with the step, the environment and both values where contenders differ; a peer of None is not there."""
+    """Raises with the step, the environment and both values where a peer differs."""
 
-    def __init__(self, market: Any, close: tuple[float, float]) -> None:
-        self.market, self.window_floats, self.tolerance = market.name, int(market.window_floats), close
+    peer, step = "", 0
 
-    def close(self, what: str, step: int, native: NDArray, peers: Sequence[Any]) -> None:
-        relative, absolute = self.tolerance
-        self.same(what, step, native, peers, absolute + relative * np.abs(native))
+    def __init__(self, market: Any, tolerance: Tolerance) -> None:
+        self.market, self.tolerance = market, tolerance
 
-    def observation(self, what: str, step: int, native: NDArray, peers: Sequence[Any]) -> None:
-        count = self.window_floats  # windows are copied, account values are computed
-        self.same(what, step, native[:, :count], [rows if rows is None else rows[:, :count] for rows in peers])
-        self.close(what, step, native, peers)
+    def close(self, what: str, native: NDArray, theirs: NDArray) -> None:
+        self.same(what, native, theirs, self.tolerance.absolute + self.tolerance.relative * np.abs(native))
 
-    def same(self, what: str, step: int, native: NDArray, peers: Sequence[Any], allowed: Any = 0.0) -> None:
-        for name, values in zip(("plain", "numpy"), peers, strict=False):
-            if values is None:
-                continue
-            good = np.abs(np.asarray(values, np.float64) - native) <= allowed
-            if good.all():
-                continue
-            where: tuple[Any, ...] = tuple(int(axis[0]) for axis in np.nonzero(~good))
+    def observation(self, what: str, native: NDArray, theirs: NDArray) -> None:
+        count = int(self.market.window_floats)  # windows are copied, account values are computed
+        self.same(what, native[:, :count], theirs[:, :count])
+        self.close(what, native, theirs)
+
+    def same(self, what: str, native: NDArray, theirs: NDArray, allowed: Any = 0.0) -> None:
+        differ = np.argwhere(~(np.abs(np.asarray(theirs, np.float64) - native) <= allowed))
+        if len(differ):
+            where = tuple(differ[0])
             raise ParityError(
-                f"the {name} peer is not the native environment: {what} differs at step {step} on the market "
-                f"{self.market!r}, environment {where[0]}: native {native[where]!r}, {name} {values[where]!r}. "
-                f"Nothing was timed."
+                f"the {self.peer} peer is not the native environment: {what} differs at step {self.step} on the market "
+                f"{self.market.name!r}, environment {where[0]}: native {native[where]!r}, {self.peer} "
+                f"{theirs[where]!r}. Nothing was timed."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ OTHERS = ("#0072b2", "#009e73", "#56b4e9", "#cc79a7", "#7f7f7f", "#e0b0cc", "#b0
 PHASE_COLOURS = dict(zip(PHASES, ("#009e73", "#56b4e9", "#e69f00", "#b0b0b0"), strict=True))
 QUIET = "#555555"
 COLUMNS = 3  # panels beside each other, at most
-LABEL_GAP = 1.45  # ratio of heights at which two labels do not touch
 WIDE = 30.0  # ratio of speeds from which bars are drawn on a logarithmic scale
 
 Draw = Callable[[Any], None]  # on a panel
@@ -43,9 +43,14 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
     figure = Figure(figsize=(1.5 + 5.8 * columns, height), layout="constrained", dpi=150)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for draw, panel in zip(draws, panels, strict=False):
+        panel.grid(alpha=0.3)
         draw(panel)
         panel.spines[["top", "right"]].set_visible(False)
         panel.set_axisbelow(True)
+        panel.title.set_fontsize(10)
+        if panel.get_legend_handles_labels()[1]:
+            below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+            panel.legend(**below, ncols=2, fontsize=8, frameon=False, handlelength=1.2)
     for panel in panels[len(draws) :]:
         panel.set_visible(False)
     stamp = report.machine
@@ -60,57 +65,25 @@ def _drawing(comparison: Comparison) -> Draw:
     return lambda panel: (draw_lines if several else draw_bars)(comparison, panel)
 
 
-def colours(labels: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each label."""
-    own = [label for label in labels if label.startswith(OURS)]
-    others = [label for label in labels if label not in own]
-    return {
-        label: palette[place % len(palette)]
-        for group, palette in ((own, OWN), (others, OTHERS))
-        for place, label in enumerate(group)
-    }
-
-
 def draw_lines(comparison: Comparison, panel: Any) -> None:
     """Draw steps per second over the number of environments, the best of one and all threads."""
-    from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import EngFormatter
 
-    best = best_by_label(comparison)
-    colour = colours(list(best))
-    ends: dict[int, dict[str, float]] = {}  # last size of a line -> label -> its speed there
-    for label, speeds in best.items():
-        points = sorted(speeds.items())
+    own, others = itertools.cycle(OWN), itertools.cycle(OTHERS)
+    for label, speeds in best_by_label(comparison).items():
+        ours = label.startswith(OURS)
+        style = {"color": next(own if ours else others), "marker": "o", "linewidth": 2.6 if ours else 1.5}
         # Peers with processes are measured at a few numbers of them: a dashed line.
         dashed = any(row.processes for row in comparison.rows(label=label))
-        width = 2.6 if label.startswith(OURS) else 1.5
-        style = {"color": colour[label], "marker": "o", "linestyle": "--" if dashed else "-", "linewidth": width}
-        panel.plot(*zip(*points, strict=True), **style)
-        ends.setdefault(points[-1][0], {})[label] = points[-1][1]
-    for size, heights in ends.items():
-        for label, height in spread_labels(heights).items():
-            beside(panel, f"{label} {compact(heights[label])}", (size, height), color=colour[label])
-    sizes = sorted({row.size for row in comparison.rows_to_show})
+        points = sorted(speeds.items())
+        name = f"{label} {compact(points[-1][1])}"
+        panel.plot(*zip(*points, strict=True), label=name, linestyle="--" if dashed else "-", **style)
     panel.set(xscale="log", yscale="log", xlabel="environments", ylabel="environment steps per second")
-    panel.xaxis.set_major_locator(FixedLocator(sizes))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    sizes = sorted({row.size for row in comparison.rows_to_show})
+    panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    panel.set_xticks([], minor=True)
     panel.yaxis.set_major_formatter(EngFormatter())
-    # The names stand to the right of the lines, those that were moved a little above: room for them.
-    panel.set_ylim(top=3.0 * max(row.steps_per_second for row in comparison.rows_to_show))
-    span = max(sizes[-1] / sizes[0], 4.0)
-    panel.set_xlim(sizes[0] / span**0.06, sizes[-1] * span**0.85)
-    panel.set_title(comparison.name, fontsize=10)
-    panel.grid(which="major", alpha=0.3)
-
-
-def spread_labels(heights: dict[str, float]) -> dict[str, float]:
-    """Return heights on a logarithmic axis for labels that would overlap at their own."""
-    spread: dict[str, float] = {}
-    lowest = 0.0
-    for label, height in sorted(heights.items(), key=lambda item: item[1]):
-        lowest = max(height, lowest * LABEL_GAP)
-        spread[label] = lowest
-    return spread
+    panel.set_title(comparison.name)
 
 
 def beside(panel: Any, text: str, point: tuple[float, float], **style: Any) -> None:
@@ -147,8 +120,8 @@ def draw_bars(comparison: Comparison, panel: Any) -> None:
     panel.set_xlim(lowest, most * max(bound or 0.0, *(row.fastest for row in rows)))
     panel.xaxis.set_major_formatter(EngFormatter())
     panel.set_xlabel(f"environment steps per second{', log scale' * wide}")
-    panel.set_title(comparison.name, fontsize=10)
-    panel.grid(axis="x", alpha=0.3)
+    panel.set_title(comparison.name)
+    panel.grid(visible=False, axis="y")
 
 
 def _bar_name(row: Measurement) -> str:

@@ -76,7 +76,8 @@ def run_race(race: Race, racers: Sequence[Contender], seed: int, judge: OutOfSam
     with ExitStack() as stack:
         going: list[tuple[RaceRun, Trainer, int]] = []
         for row, start in racers:
-            trainer: Any = start(stack)
+            trainer: Any = start()
+            stack.callback(trainer.close)
             run = RaceRun(peer=row.peer, label=row.label, num_envs=row.num_envs, seed=seed)
             race.runs.append(run)
             going.append((run, trainer, row.steps_per_call))
@@ -143,8 +144,6 @@ def race_table(race: Race) -> Table:
 
 def draw_race(race: Race, panel: Any) -> None:
     """Draw the learning curves of all seeds over the time spent training."""
-    from matplotlib.ticker import FuncFormatter
-
     named: set[str] = set()
     for run in race.runs:
         points = [point for point in run.points if point.seconds > 0.0]  # a logarithmic axis has no 0
@@ -157,11 +156,7 @@ def draw_race(race: Race, panel: Any) -> None:
     panel.axhline(100.0, color=QUIET, linewidth=0.8)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right"}
     panel.annotate("known optimum", (1.0, 100.0), (-2, 3), **place, fontsize=8, color=QUIET)
-    panel.set_xscale("log")
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.set(xscale="log", xlabel="seconds of training, log scale (evaluations not counted)")
+    panel.set(ylabel="% of the known optimum, out of sample", title="Learning, one line per seed")
+    panel.xaxis.set_major_formatter("{x:g}")
     panel.set_ylim(top=112.0)
-    panel.set_xlabel("seconds of training, log scale (evaluations not counted)")
-    panel.set_ylabel("% of the known optimum, out of sample")
-    panel.set_title("Learning, one line per seed", fontsize=10)
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=8, frameon=False, handlelength=1.2)
-    panel.grid(alpha=0.3)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import psutil
@@ -83,8 +82,16 @@ def run_benchmark(benchmark: Benchmark[Options, Found], console: Console | None 
     """
     console = console or Console(stderr=True)
     report, options = benchmark.report, benchmark.options
-    with _measuring(report, console) as tell:
-        benchmark.measure(tell)
+    started = time.perf_counter()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        try:
+            benchmark.measure(Turns(progress, progress.add_task("starting", total=None)))
+        except KeyboardInterrupt:
+            report.interrupted = True
+    report.machine.threading_layer = threading_layer()
+    report.load_average_after = psutil.getloadavg()
+    report.seconds = time.perf_counter() - started
     benchmark.conclude()
     tables = [part for comparison in report.comparisons for part in comparison_parts(comparison)]
     console.print(Group(machine_lines(report), *tables, *benchmark.more(), last_lines(report)))
@@ -98,18 +105,3 @@ def run_benchmark(benchmark: Benchmark[Options, Found], console: Console | None 
         except MissingDependencyError as error:
             console.print(f"Plot: {error}")
     return report
-
-
-@contextmanager
-def _measuring(report: Report, console: Console) -> Iterator[Turns]:
-    """Show a progress bar; Ctrl-C ends the measuring."""
-    started = time.perf_counter()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        try:
-            yield Turns(progress, progress.add_task("starting", total=None))
-        except KeyboardInterrupt:
-            report.interrupted = True
-    report.machine.threading_layer = threading_layer()
-    report.load_average_after = psutil.getloadavg()
-    report.seconds = time.perf_counter() - started

@@ -7,11 +7,10 @@ more: other peers, a proof that they compute the same, what is promised.
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from pydantic import Field, field_validator
 from rich.console import RenderableType
 
 from velodrome.bars import synthetic_bars
-from velodrome.bench.hosts.batches import BatchSpec, peer_spec
+from velodrome.bench.hosts.batches import peer_spec
 from velodrome.bench.hosts.environments import store_environment
 from velodrome.bench.hosts.host import Host
 from velodrome.bench.options import BenchmarkOptions, Peer
@@ -31,7 +30,7 @@ from velodrome.bench.peers.sb3 import DUMMY
 from velodrome.bench.render import terminal_plot
 from velodrome.bench.report import OURS, Comparison, Measurement, Parity, Report, ratio
 from velodrome.bench.run import Benchmark, Turns
-from velodrome.bench.timing import RING, Contender, Source, Stepper, Timed, action_ring, take_turns
+from velodrome.bench.timing import RING, Contender, Source, Stepper, action_ring, take_turns
 from velodrome.envs.catalog import EnvEntry
 from velodrome.registry import load
 from velodrome.tables import build_basket, build_market
@@ -42,7 +41,6 @@ FEATURES = (
     *("sma_distance_50", "log_return_5", "log_return_20", "rsi_30"),
 )
 SMALLEST_TO_SHARE = 64  # environments from which a batch is measured on all threads too
-PARITY_ENVS, PARITY_STEPS = 16, 250
 
 
 def whole_numbers(counts: tuple[int, ...], least: int, most: int) -> tuple[int, ...]:
@@ -95,7 +93,7 @@ class Case:
     plain: Callable[[], gymnasium.Env]  # one environment without Velodrome's loop
     tables: Any = None  # data and parameters for a peer that has no single environments
 
-    @functools.cached_property
+    @cached_property
     def env(self) -> gymnasium.Env:
         """One plain environment, for its spaces."""
         return self.plain()
@@ -122,6 +120,10 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
     # By peer: how many times as fast Velodrome is to be, with the number of environments that this is about.
     PROMISED: ClassVar[Mapping[str, float]] = {}
     TARGET_SIZE: ClassVar[int] = 1_024
+    TARGET_CASE: ClassVar[str | None] = None  # None: any
+    PARITY_ENVS: ClassVar[int] = 16
+    PARITY_STEPS: ClassVar[int] = 250
+    PARITY_CASES: ClassVar[Sequence[Mapping[str, Any]]] = ({},)  # parameters with which rules are compared
     ring: ClassVar[int] = RING
 
     def __init__(self, entry: EnvEntry, options: StepOptions) -> None:
@@ -140,29 +142,25 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
         """Return what is stepped: the environment with its default parameters, on synthetic prices if it needs any."""
         if self.entry.data == "basket":
             counts = self.options.instruments  # type: ignore[attr-defined]
-            return [self.case(f"{count} instruments", {"market": self.basket(count)}) for count in counts]
+            return [self.case(f"{count} instruments", {"market": self.market(count)}) for count in counts]
         return [self.case(self.entry.name, {"market": self.market()} if self.entry.data else {})]
 
     def case(self, name: str, values: dict[str, Any]) -> Case:
         """Return a case whose plain environment is the rule itself, uncompiled."""
-        return Case(name, values, functools.partial(make, self.entry.name, backend="python", **values))
+        return Case(name, values, partial(make, self.entry.name, backend="python", **values))
 
-    def market(self) -> Any:
-        """Return synthetic prices of one instrument."""
+    def market(self, instruments: int | None = None) -> Any:
+        """Return synthetic prices of one instrument, or a basket of several."""
         options: Any = self.options
-        bars = synthetic_bars("gbm", options.bars, options.seed)
-        return build_market(bars, FEATURES[: options.features], options.window, check_leaks=False, name="bench")
-
-    def basket(self, instruments: int) -> Any:
-        """Return synthetic prices of several instruments."""
-        options: Any = self.options
-        bars = synthetic_bars("gbm", options.bars, options.seed, symbols=instruments)
-        return build_basket(bars, FEATURES[: options.features], options.window, check_leaks=False, name="bench")
+        bars = synthetic_bars("gbm", options.bars, options.seed, symbols=instruments or 1)
+        build: Any = build_basket if instruments else build_market
+        return build(bars, FEATURES[: options.features], options.window, check_leaks=False, name="bench")
 
     def check_parity(self, case: Case) -> Parity:
         """Prove that contenders compute the same, or raise ParityError."""
-        seed = self.options.seed
-        return compare_backends(self.entry.name, case.values, seed, size=PARITY_ENVS, steps=PARITY_STEPS)
+        size, steps = self.PARITY_ENVS, self.PARITY_STEPS
+        given = (self.entry.name, case.values, self.options.seed, self.PARITY_CASES)
+        return compare_backends(*given, size=size, steps=steps)
 
     def measure(self, tell: Turns) -> None:
         """Prove parity, then let the contenders of each size take turns; those with processes follow one by one."""
@@ -182,7 +180,8 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
 
     def heading(self, case: Case) -> str:
         """Return the title of a case's table."""
-        return f"{case.name}: steps per second, {case.floats} floats observed"
+        name = self.entry.name if case.name == self.entry.name else f"{self.entry.name}, {case.name}"
+        return f"{name}: steps per second, {case.floats} floats observed"
 
     def more_groups(self) -> list[tuple[Comparison, list[Contender]]]:
         """Return further comparisons, and who takes turns in them."""
@@ -195,7 +194,7 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
 
     def contenders(self, case: Case, size: int) -> list[Contender]:
         """Return who steps batches of a size in this process."""
-        actions = functools.cache(lambda: action_ring(case.env.action_space, size, self.options.seed, self.ring))
+        actions = cache(lambda: action_ring(case.env.action_space, size, self.options.seed, self.ring))
         variants = {**self.VARIANTS, **(self.WINDOWLESS if case.window_floats else {})}
         found = []
         for threads in self.thread_counts(size):
@@ -204,11 +203,11 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
                 floats = case.floats - (case.window_floats if kind == "cursor" else 0)
                 row = self.row(OURS, f"velodrome{end}", size, threads=threads, kind=kind, floats=floats)
                 values = {**case.values, **given, "threads": threads}
-                found.append(Contender(row, self.native_opener(size, values, actions)))
+                found.append(Contender(row, partial(self.open_native, size, values, actions)))
         for name, peer in self.peers.items():
             if not (peer.processes or peer.own_problem) and size <= peer.largest:
                 row = self.row(name, peer.label, size, floats=case.floats)
-                found.append(Contender(row, self.peer_opener(peer, case, size, actions)))
+                found.append(Contender(row, partial(self.open_peer, peer, case, size, actions)))
         return found
 
     def row(self, peer: str, label: str, size: int, **values: Any) -> Measurement:
@@ -221,51 +220,29 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
         every = min(self.options.threads or available, available)
         return tuple(sorted({1, every})) if size >= SMALLEST_TO_SHARE else (1,)
 
-    def native_opener(
-        self, size: int, values: Mapping[str, Any], actions: Callable[[], list[Any]]
-    ) -> Callable[[ExitStack], Timed]:
-        """Return how to open a native batch."""
+    def open_native(self, size: int, values: Mapping[str, Any], actions: Callable[[], list[Any]]) -> Stepper:
+        """Return what steps a native batch."""
+        envs = make_vec(self.entry.name, size, backend="native", seed=self.options.seed, **values)
+        envs.reset()
+        ring, count = actions(), self.ring
+        return Stepper(lambda k: envs.step(ring[k % count]), close=envs.close)
 
-        def start(stack: ExitStack) -> Timed:
-            envs = make_vec(self.entry.name, size, backend="native", seed=self.options.seed, **values)
-            stack.callback(envs.close)
-            envs.reset()
-            ring, count = actions(), self.ring
-            return Stepper(lambda k: envs.step(ring[k % count]))
-
-        return start
-
-    def peer_opener(
-        self, peer: Peer, case: Case, size: int, actions: Callable[[], list[Any]]
-    ) -> Callable[[ExitStack], Timed]:
-        """Return how to open a peer's batch."""
-
-        def start(stack: ExitStack) -> Timed:
-            batch = peer.open(Source([case.plain] * size, self.options.seed, case.tables))
-            stack.callback(batch.close)
-            return batch.stepper(actions(), self.options.seed)
-
-        return start
-
-    def process_counts(self, peer: Peer) -> list[int]:
-        """Return how many worker processes to try: those asked for and, in a full run, one for each environment."""
-        sizes = [size for size in self.options.sizes if 1 < size <= peer.largest and not self.options.quick]
-        return sorted({*getattr(self.options, "processes", ()), *sizes})
+    def open_peer(self, peer: Peer, case: Case, size: int, actions: Callable[[], list[Any]]) -> Stepper:
+        """Return what steps a peer's batch."""
+        batch = peer.open(Source([case.plain] * size, self.options.seed, case.tables))
+        return batch.stepper(actions(), self.options.seed)
 
     def with_processes(self, case: Case, folder: Path) -> list[Contender]:
         """Return the peers that have a process for each environment, each in an interpreter of its own."""
         found = []
         for name, peer in ((name, peer) for name, peer in self.peers.items() if peer.processes):
             store_environment(case.name, case.plain, folder)
-            for count in self.process_counts(peer):
+            # Those asked for and, in a full run, one for each environment.
+            sizes = [size for size in self.options.sizes if 1 < size <= peer.largest and not self.options.quick]
+            for count in sorted({*getattr(self.options, "processes", ()), *sizes}):
                 spec = peer_spec(name, env=case.name, num_envs=count, seed=self.options.seed)
-
-                def start(stack: ExitStack, spec: BatchSpec = spec) -> Timed:
-                    host = stack.enter_context(Host(folder, spec))
-                    host.answer()
-                    return host
-
-                found.append(Contender(spec.row().model_copy(update={"floats": case.floats}), start))
+                row = spec.row().model_copy(update={"floats": case.floats})
+                found.append(Contender(row, lambda spec=spec: Host(folder, spec)))  # type: ignore[misc]
         return found
 
     # What follows
@@ -280,16 +257,12 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
                 own = ratio(self.own_rate(comparison, row.num_envs), row.steps_per_second)
                 if own is not None:
                     row.ratios["native"] = own
-            for peer_name, wanted in self.PROMISED.items() if self.is_promised(comparison) else ():
+            for peer_name, wanted in self.PROMISED.items() if self.TARGET_CASE in (None, comparison.name) else ():
                 rows = comparison.rows(peer=peer_name, num_envs=self.TARGET_SIZE)
                 reached = [row.ratios["native"] for row in rows if row.processes in (0, self.TARGET_SIZE)]
                 if reached:
                     name = f"native over {rows[0].label} at n = {self.TARGET_SIZE:,}"
                     self.report.judge(name, min(reached), wanted)
-
-    def is_promised(self, comparison: Comparison) -> bool:
-        """Return whether the promised ratios are about this comparison."""
-        return True
 
     def own_rate(self, comparison: Comparison, size: int) -> float | None:
         """Return Velodrome's steps per second with whole observations, however it was fastest."""

@@ -25,7 +25,7 @@ class PeerFailedError(VelodromeError):
 
 
 class Timed(Protocol):
-    """A contender that is ready."""
+    """A contender that is open."""
 
     def warm_up(self, seconds: float) -> float:
         """Run for that long at least; return the seconds of a call."""
@@ -33,12 +33,15 @@ class Timed(Protocol):
     def time(self, calls: int) -> dict[str, float]:
         """Return the `seconds` that these calls take, and what else was measured."""
 
+    def close(self) -> object:
+        """Give everything back."""
+
 
 class Contender(NamedTuple):
     """Somebody who is to be measured."""
 
     row: Measurement
-    open: Callable[[ExitStack], Timed]  # what it opens is closed with the stack
+    open: Callable[[], Timed]
 
 
 class Stepper(NamedTuple):
@@ -46,6 +49,7 @@ class Stepper(NamedTuple):
 
     step: Callable[[int], object]  # steps it once, with the k-th actions of the ring
     prepare: Callable[[], object] = lambda: None  # called before each timed slice, not timed
+    close: Callable[[], object] = lambda: None
 
     def warm_up(self, seconds: float) -> float:
         """Step for that long at least; return the seconds of a call."""
@@ -81,7 +85,7 @@ class Batch(NamedTuple):
         """Reset the batch and return what steps it through a ring of actions."""
         self.reset(seed)
         step, count = self.step, len(actions)
-        return Stepper(lambda k: step(actions[k % count]))
+        return Stepper(lambda k: step(actions[k % count]), close=self.close)
 
 
 class Source(NamedTuple):
@@ -128,7 +132,8 @@ def take_turns(
         for row, start in contenders:
             tell(f"opening {row.label}", 0)
             with excused(row, report):
-                timed = start(stack)
+                timed = start()
+                stack.callback(timed.close)
                 per_call = timed.warm_up(WARM_UP_SHARE * options.seconds)
                 ready.append((row, timed, max(1, round(options.seconds / options.repeats / per_call))))
         check([timed for _, timed, _ in ready])

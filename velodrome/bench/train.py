@@ -8,10 +8,12 @@ race to a fraction of the known optimum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import asdict
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import partial
+from typing import Any, ClassVar, Self
 
+import numpy as np
 from pydantic import BaseModel, Field, field_validator, model_validator
 from rich.console import RenderableType
 from rich.text import Text
@@ -137,20 +139,17 @@ class TrainReport(Report):
     race: Race | None = None
 
 
-class BesideSgemm(NamedTuple):
-    """A trainer whose turns have sgemm on either side of them: a bound that held before and after counts."""
+def beside_sgemm(trainer: Any) -> Timed:
+    """Have sgemm on either side of a trainer's turns: a bound that held before and after counts."""
+    train = trainer.time
 
-    trainer: Timed
-
-    def warm_up(self, seconds: float) -> float:
-        """Train for the first time."""
-        return self.trainer.warm_up(seconds)
-
-    def time(self, calls: int) -> dict[str, float]:
-        """Return what the trainer took, and sgemm's operations per second."""
+    def time(calls: int) -> dict[str, float]:
         before = sgemm_rate()
-        found = self.trainer.time(calls)
+        found = train(calls)
         return {**found, "flops": max(before, sgemm_rate())}
+
+    trainer.time = time
+    return trainer
 
 
 class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
@@ -166,9 +165,10 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
         self.threads = available_cores()
         settings = Settings(options.batch, options.epochs, options.minibatches, options.hidden)
         self.problem = train_problem(options.bars, options.episode_length, settings, options.seed)
-        self.report.settings = {**asdict(settings), "hidden": list(options.hidden), "floats": self.problem.floats}
+        floats = self.problem.case.floats
+        self.report.settings = {**asdict(settings), "hidden": list(options.hidden), "floats": floats}
         if options.algorithm == COMPARED:
-            networks = [perceptron(self.problem.floats, options.hidden, outputs) for outputs in (ACTIONS, 1)]
+            networks = [perceptron(floats, options.hidden, outputs) for outputs in (ACTIONS, 1)]
             self.report.bound = Bound(threads=self.threads, operations=operations_per_step(networks, options.epochs))
         elif set(options.against) - {"all", "none"}:
             self.report.notes.append(f"Peers train {COMPARED} only; none is measured beside {options.algorithm}.")
@@ -177,36 +177,34 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
 
     def contenders(self, seed: int) -> list[Contender]:
         """Return Velodrome in every layout that is asked for, by plain autograd in the first of them, and the peers."""
-        options, problem = self.options, self.problem
-        found = [self._own(OURS, size, "auto", seed) for size in dict.fromkeys(options.sizes)]
+        problem, sizes = self.problem, self.options.sizes
+        settings = [(OURS, size, "auto") for size in dict.fromkeys(sizes)]
         if "engine" in self.algorithm.config_model().model_fields:
-            found.append(self._own(AUTOGRAD, options.sizes[0], "autograd", seed))
+            settings.append((AUTOGRAD, sizes[0], "autograd"))
+        found = []
+        for label, size, engine in settings:
+            start = partial(VelodromeTrainer, problem, self.algorithm, size, engine, seed)
+            found.append(self.contender(OURS, label, size, start))
         for name, peer in self.peers.items():
             number = ENVIRONMENTS[name]
-            row = self._row(name, peer.label, number, THREADS.get(name), number if peer.processes else 0)
-
-            def start(name: str = name, peer: Peer = peer, number: int = number) -> Trainer:
-                trainer = peer.open(problem, number, seed)
-                trainer.threads = THREADS.get(name)
-                return trainer
-
-            found.append(Contender(row, _closed_later(start)))
+            start = partial(peer.open, problem, number, seed)
+            found.append(self.contender(name, peer.label, number, start, number if peer.processes else 0))
         return found
 
-    def _own(self, label: str, size: int, engine: str, seed: int) -> Contender:
-        row = self._row(OURS, label, size, None, 0)
+    def contender(
+        self, peer: str, label: str, size: int, start: Callable[[], Trainer], processes: int = 0
+    ) -> Contender:
+        """Return somebody who trains in a layout."""
+        batch, threads = self.options.batch, THREADS.get(peer)
+        layout = {"num_envs": size, "rollout_length": batch // size, "steps_per_call": batch}
+        row = Measurement(peer=peer, label=label, threads=threads or self.threads, processes=processes, **layout)
 
-        def start() -> Trainer:
-            trainer = VelodromeTrainer(self.problem, self.algorithm, size, engine, seed)
-            row.kind = trainer.engine
+        def started() -> Trainer:
+            trainer = start()
+            trainer.threads, row.kind = threads, trainer.engine
             return trainer
 
-        return Contender(row, _closed_later(start))
-
-    def _row(self, peer: str, label: str, size: int, threads: int | None, processes: int) -> Measurement:
-        batch, counts = self.options.batch, {"threads": threads or self.threads, "processes": processes}
-        layout = {"num_envs": size, "rollout_length": batch // size, "steps_per_call": batch}
-        return Measurement(peer=peer, label=label, **layout, **counts)
+        return Contender(row, started)
 
     # What is measured
 
@@ -231,36 +229,28 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
         """Let contenders take turns, with sgemm beside Velodrome's first layout if it bounds the algorithm."""
         if self.report.bound is not None:
             row, start = contenders[0]
-            contenders = [Contender(row, lambda stack: BesideSgemm(start(stack))), *contenders[1:]]
+            contenders = [Contender(row, lambda: beside_sgemm(start())), *contenders[1:]]
         take_turns(contenders, self.options, self.report, comparison.measurements, tell, self.same_parameters)
 
     def same_parameters(self, ready: Sequence[Any]) -> None:
         """Write down how many parameters every network has; raise if they differ."""
-        trainers = [getattr(timed, "trainer", timed) for timed in ready]
-        counts = [trainer.parameters for trainer in trainers]
+        counts = [trainer.parameters for trainer in ready]
         if len(set(counts)) > 1:
-            listed = ", ".join(f"{type(trainer).__name__} {trainer.parameters:,}" for trainer in trainers)
+            listed = ", ".join(f"{type(trainer).__name__} {trainer.parameters:,}" for trainer in ready)
             raise ParityError(f"the contenders do not train the same network: {listed} parameters. Nothing was timed.")
         self.report.parameters = counts[0]
 
     def measure_race(self, comparison: Comparison, tell: Turns) -> None:
         """Race Velodrome in its first layout against the faster yardstick."""
         options, rival = self.options, self.yardstick(comparison)
-        judge = OutOfSample(self.problem)
-        race = self.report.race = Race(
-            fraction=options.fraction,
-            limit_seconds=options.race_seconds,
-            evaluate_every=options.evaluate_every,
-            optimum=self.problem.optimum,
-            best_rule_share=judge.best_share(),
-        )
-        try:
+        with closing(OutOfSample(self.problem)) as judge:
+            limits: dict[str, Any] = {"limit_seconds": options.race_seconds, "evaluate_every": options.evaluate_every}
+            best = {"optimum": judge.optimum, "best_rule_share": judge.best_share()}
+            race = self.report.race = Race(fraction=options.fraction, **limits, **best)
             for seed in range(options.seed, options.seed + options.race_seeds):
                 first, *others = self.contenders(seed)
                 racers = [first, *(one for one in others if rival is not None and one.row.peer == rival.peer)]
                 run_race(race, racers, seed, judge, tell)
-        finally:
-            judge.close()
 
     # What follows
 
@@ -339,26 +329,11 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
         return draws
 
 
-def _closed_later(start: Callable[[], Trainer]) -> Callable[[ExitStack], Timed]:
-    def opened(stack: ExitStack) -> Timed:
-        trainer = start()
-        stack.callback(trainer.close)
-        return trainer
-
-    return opened
-
-
 def draw_phases(comparison: Comparison, panel: Any) -> None:
     """Draw the share of each phase, in the order of the speeds."""
     rows = by_speed(comparison)
-    left = [0.0] * len(rows)
-    for phase in PHASES:
-        totals = [sum(row.mean(name) or 0.0 for name in PHASES) for row in rows]
-        widths = [100.0 * (row.mean(phase) or 0.0) / total for row, total in zip(rows, totals, strict=True)]
-        panel.barh(range(len(rows)), widths, left=left, color=PHASE_COLOURS[phase], label=phase)
-        left = [before + width for before, width in zip(left, widths, strict=True)]
-    panel.set_yticks([])
-    panel.set_xlim(0, 100)
-    panel.set_xlabel("% of the time")
-    panel.set_title("Where the time goes", fontsize=10)
-    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, fontsize=8, frameon=False, handlelength=1.2)
+    seconds = np.array([[row.mean(phase) or 0.0 for row in rows] for phase in PHASES])
+    shares = 100.0 * seconds / seconds.sum(axis=0)
+    for phase, widths, ends in zip(PHASES, shares, shares.cumsum(axis=0), strict=True):
+        panel.barh(range(len(rows)), widths, left=ends - widths, color=PHASE_COLOURS[phase], label=phase)
+    panel.set(yticks=[], xlim=(0, 100), xlabel="% of the time", title="Where the time goes")

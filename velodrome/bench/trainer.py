@@ -61,6 +61,7 @@ class Trainer(ABC):
 
     parameters: int  # trainable numbers of all networks
     threads: int | None = None  # of torch, if not as many as everyone's
+    engine = ""  # what it learns by, if it has a choice
 
     @abstractmethod
     def run(self) -> dict[str, float]:
@@ -105,7 +106,7 @@ class VelodromeTrainer(Trainer):
         from velodrome.rollout.worlds import make_worlds
 
         settings = problem.settings
-        values: dict[str, Any] = {**problem.training, "observation": "cursor", "check_actions": False}
+        values: dict[str, Any] = {**problem.case.values, "observation": "cursor", "check_actions": False}
         self.envs = make_vec("trading", num_envs, backend="native", seed=seed, threads=1, **values)
         wanted: dict[str, Any] = {
             **vars(settings),
@@ -119,13 +120,9 @@ class VelodromeTrainer(Trainer):
         network = NetworkConfig(hidden=settings.hidden, activation="tanh", shared=False)
         worlds = make_worlds(self.envs)
         self.learner = algorithm.make_learner(worlds, network, config, total_steps=10**12, seed=seed)
+        self.engine = getattr(getattr(self.learner, "engine", None), "name", "")
         self.policy = TrainedPolicy.of(self.learner.policy, worlds, getattr(self.learner, "moments", None))
         self.parameters = sum(parameter.numel() for parameter in self.learner.policy.parameters())
-
-    @property
-    def engine(self) -> str:
-        """What the algorithm learns by, if it has a choice."""
-        return getattr(getattr(self.learner, "engine", None), "name", "")
 
     def run(self) -> dict[str, float]:
         """Collect one batch and learn from it."""

@@ -7,7 +7,7 @@ contenders take turns, each in an interpreter of its own.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -39,6 +39,14 @@ STRAGGLERS = f"One environment {STRAGGLER_FACTOR:.0f} × slower than the rest"
 # Steps of milliseconds leave nothing for a vectoriser to gain: two that are equal differ by noise of about this much.
 NOISE = 0.03
 WANTED_OF_CHEAP = {"subproc": 3.0, "async": 2.0}  # process over these, on environments of microseconds
+# What a recommendation was measured by, for people.
+ADVICE: dict[str, Callable[[float], str]] = {
+    "reset_seconds": lambda seconds: f"reset {seconds_text(seconds)}",
+    "episode_length": lambda steps: f"episodes of {steps:,.0f} steps",
+    "bytes_per_worker": lambda size: f"a worker {size / 2**20:,.0f} MiB",
+    "bytes_per_environment": lambda size: f"each further environment {size / 2**20:,.1f} MiB",
+    "cores": lambda cores: f"{cores} cores",
+}
 WANTED_OF_ASYNC = 3.0  # over process, where one environment holds up the others
 
 
@@ -151,24 +159,18 @@ class VectorBenchmark(Benchmark[VectorOptions, Report]):
         hosts = []
         for host, spec in zip(started, specs, strict=True):
             with excused(spec.row(), self.report):
-                host.answer()
+                host.opened()
                 hosts.append(host)
         return hosts
 
-    def take_turns(self, hosts: Sequence[Host], comparison: Comparison, tell: Turns, start: str = "") -> None:
+    def take_turns(self, hosts: Sequence[Host], comparison: Comparison, tell: Turns) -> None:
         """Time each host once per round."""
-        contenders = []
-        for host in hosts:
-            assert host.spec is not None
-            row = host.spec.row()
-            if start:
-                row.label = start + row.label.removeprefix(f"{OURS} ")
-            contenders.append(Contender(row, lambda stack, host=host: host))  # type: ignore[misc]
+        rows = {host: host.spec.row() for host in hosts if host.spec is not None}
+        contenders = [Contender(row, lambda host=host: host) for host, row in rows.items()]  # type: ignore[misc]
 
         def look(ready: Sequence[Any]) -> None:
-            for (row, _), host in zip(contenders, hosts, strict=True):
-                if host in ready:
-                    row.memory = host.ask("memory")
+            for host in ready:
+                rows[host].memory = host.ask("memory")
                 note = f"GPU use is not known: {host.gpu_missing}"
                 if host.gpu_missing and note not in self.report.notes:
                     self.report.notes.append(note)
@@ -177,15 +179,12 @@ class VectorBenchmark(Benchmark[VectorOptions, Report]):
 
     def measure_straggler(self, setting: Straggling, comparison: Comparison, folder: Path, tell: Turns) -> None:
         """Time async beside process, the same environments and workers."""
-        shared: dict[str, Any] = {"env": setting.env, "num_envs": setting.num_envs, "straggler": True}
-        shared["seed"] = self.options.seed
-        specs = [
-            own_spec("process", setting.workers, **shared),
-            own_spec("async", setting.workers, setting.received, **shared),
-        ]
+        env, num_envs, workers, received, *_ = setting
+        shared: dict[str, Any] = {"env": env, "num_envs": num_envs, "straggler": True, "seed": self.options.seed}
+        specs = [own_spec("process", workers, **shared), own_spec("async", workers, received, **shared)]
         comparison.facts[f"{setting.name}, {setting.workers} workers"] = setting._asdict()
         with ExitStack() as stack:
-            self.take_turns(self.open_hosts(specs, folder, stack), comparison, tell, f"{setting.name}, ")
+            self.take_turns(self.open_hosts(specs, folder, stack), comparison, tell)
 
     # What follows
 
@@ -310,15 +309,8 @@ def conclude_environment(comparison: Comparison, sweep: bool) -> None:
                 row.ratios[other.peer] = found
     advice = comparison.facts["recommendation"]
     own = next(iter(comparison.rows(kind=advice["backend"], processes=advice["workers"])), None)
-    facts = [f"reset {seconds_text(advice['reset_seconds'])}"] if advice["reset_seconds"] is not None else []
-    if advice["episode_length"] is not None:
-        facts.append(f"episodes of {advice['episode_length']:,.0f} steps")
-    if advice["bytes_per_worker"] is not None:
-        facts.append(f"a worker {advice['bytes_per_worker'] / 2**20:,.0f} MiB")
-    if advice["bytes_per_environment"] is not None:
-        facts.append(f"each further environment {advice['bytes_per_environment'] / 2**20:,.1f} MiB")
-    comparison.lines.append(f"* recommended: {advice['sentence']}")
-    comparison.lines.append(f"  {', '.join([*facts, str(advice['cores']) + ' cores'])}")
+    facts = [told(advice[name]) for name, told in ADVICE.items() if advice[name] is not None]
+    comparison.lines += [f"* recommended: {advice['sentence']}", f"  {', '.join(facts)}"]
     if own is not None:
         own.recommended = True
         rows = [row for row in comparison.measurements if row.kind in ("serial", "process")]

@@ -53,5 +53,5 @@ def test_training_never_sees_the_bars_of_the_test(problem: TrainProblem, judge: 
 
 
 def test_the_observation_is_that_of_the_promise(problem: TrainProblem) -> None:
-    assert problem.floats == 264
-    assert problem.optimum > 0.0
+    assert problem.case.floats == 264
+    assert problem.market.optimum > 0.0

@@ -48,7 +48,7 @@ def test_every_contender_is_measured_after_parity(measured):
     }
     assert all(0.0 < row.slowest <= row.steps_per_second <= row.fastest for row in report.measurements)
     assert {row.floats for row in report.measurements} == {5 * 33 + 4, 4}
-    assert "Portfolio, K = 3: steps per second" in text
+    assert "portfolio, K = 3: steps per second" in text
 
 
 def test_seven_instruments_are_observed_in_393_floats():

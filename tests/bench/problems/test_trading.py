@@ -57,8 +57,8 @@ class CloseWithoutFee(PlainTradingEnv):
 
 
 class WindowOneBarLate(PlainTradingEnv):
-    def _observation(self, price: float) -> Any:
-        observation = super()._observation(price)
+    def observation(self) -> Any:
+        observation = super().observation()
         window = self.tables.features[self.cursor - self.tables.window : self.cursor].ravel()
         observation[: self.window_floats] = window
         return observation

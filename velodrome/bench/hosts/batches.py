@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatdim
 from numpy.typing import NDArray
 
 from velodrome.bench.hosts.environments import environment_source, straggler_sources
@@ -45,7 +45,8 @@ class BatchSpec:
         """The contender's name, for people."""
         if self.peer != OURS:
             return VECTORISERS[self.peer].label
-        return f"velodrome {self.kind}" + (f", {self.received} of {self.num_envs}" if self.received else "")
+        start = f"{self.num_envs} × {self.env}, " if self.straggler else f"{OURS} "
+        return start + self.kind + (f", {self.received} of {self.num_envs}" if self.received else "")
 
     def row(self) -> Measurement:
         """Return a measurement that has no rounds yet."""
@@ -72,12 +73,8 @@ def open_batch(spec: BatchSpec, folder: Path) -> Batch:
     if spec.peer == OURS:
         return _open_own(spec, makers)
     # Without Gymnasium's checks of single environments, which Velodrome makes of the first only.
-    unchecked = [_unchecked(makers[row % len(makers)]) for row in range(number)]
+    unchecked: list[Any] = [partial(makers[row % len(makers)], checked=False) for row in range(number)]
     return VECTORISERS[spec.peer].open(Source(unchecked, spec.seed))
-
-
-def _unchecked(maker: EnvMaker) -> Callable[[], gymnasium.Env]:
-    return lambda: maker(checked=False)
 
 
 def _open_own(spec: BatchSpec, makers: list[EnvMaker]) -> Batch:
@@ -175,24 +172,16 @@ class Policy:
     def __init__(self, space: gymnasium.Space, observations: Any, device: str, seed: int) -> None:
         import torch
 
+        if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
+            legal = "Box, Discrete, MultiDiscrete, MultiBinary"
+            raise ConfigError(f"--policy: no actions of {space}; legal spaces: {legal}")
         self.torch, self.device, self.space = torch, device, space
         torch.set_num_threads(1)  # a network this small is not faster on more, and they would take the workers' cores
         torch.manual_seed(seed)
         width = sum(int(np.prod(np.shape(part)[1:])) for part in nested_arrays(observations))
-        first, second, last = (
-            torch.nn.Linear(*shape) for shape in ((width, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, self._outputs()))
-        )
+        first, second = torch.nn.Linear(width, HIDDEN), torch.nn.Linear(HIDDEN, HIDDEN)
+        last = torch.nn.Linear(HIDDEN, flatdim(space))
         self.network = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), last).to(device)
-
-    def _outputs(self) -> int:
-        space = self.space
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return int(space.n)
-        if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            return int(space.nvec.sum())
-        if isinstance(space, gymnasium.spaces.Box | gymnasium.spaces.MultiBinary):
-            return int(np.prod(space.shape))
-        raise ConfigError(f"--policy: no actions of {space}; legal spaces: Box, Discrete, MultiDiscrete, MultiBinary")
 
     def __call__(self, observations: Any) -> NDArray:
         """Return actions for some environments."""
@@ -201,14 +190,12 @@ class Policy:
         flat = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         with torch.inference_mode():
             found = self.network(torch.from_numpy(np.ascontiguousarray(flat)).to(self.device)).cpu().numpy()
-        if isinstance(space, gymnasium.spaces.Discrete):
-            return found.argmax(axis=1) + space.start
-        if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            cuts = itertools.pairwise([0, *np.cumsum(space.nvec.ravel())])
-            chosen = np.stack([found[:, begin:end].argmax(axis=1) for begin, end in cuts], axis=1)
-            return chosen.reshape(len(found), *space.shape) + space.start
+        if isinstance(space, Discrete | MultiDiscrete):
+            choices = space.n if isinstance(space, Discrete) else space.nvec
+            parts = np.split(found, np.cumsum(choices)[:-1], axis=1)
+            chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+            return chosen.reshape(len(found), *(space.shape or ())) + space.start
         found = found.reshape(len(found), *(space.shape or ()))
-        if isinstance(space, gymnasium.spaces.MultiBinary):
+        if isinstance(space, MultiBinary):
             return (found > 0.0).astype(space.dtype)
-        assert isinstance(space, gymnasium.spaces.Box)
         return np.clip(found, space.low, space.high).astype(space.dtype)

@@ -28,6 +28,7 @@ CLOSE_SECONDS = 15.0
 class Host(contextlib.AbstractContextManager):
     """The parent's side. Once opened it is timed like any contender."""
 
+    opening = False  # it was told to open a contender, and has not answered yet
     per_call = 0.0  # seconds
     gpu_missing: str | None = None  # why the GPU's use is not known, if it was asked for
 
@@ -44,12 +45,20 @@ class Host(contextlib.AbstractContextManager):
         theirs.close()
         if spec is not None:
             self.tell("open", spec=spec, folder=folder)
+            self.opening = True
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def opened(self) -> None:
+        """Wait until it has its contender; raise PeerFailedError if that fails."""
+        if self.opening:
+            self.opening = False
+            self.answer()
+
     def warm_up(self, seconds: float) -> float:
-        """Step for that long at least; return the seconds of a call."""
+        """Wait until it is open, step for that long at least; return the seconds of a call."""
+        self.opened()
         self.per_call, self.gpu_missing = self.ask("warm_up", seconds, seconds=seconds)
         return self.per_call
 

@@ -6,13 +6,15 @@ The parameters and the remarks are those of `plain_trading`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from velodrome.bench.options import Peer
-from velodrome.bench.peers.plain_trading import ACCOUNT_VALUES, LEVELS, TradingTables
+from velodrome.bench.peers.plain_market import MarketTables
+from velodrome.bench.peers.plain_trading import ACCOUNT_VALUES, LEVELS
 from velodrome.bench.timing import Batch, Source
 
 ChooseStarts = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # rows that begin an episode -> their first bars
@@ -22,12 +24,11 @@ class BatchedTradingEnv:
     """n accounts in arrays; an episode that ends is followed by the next in the same step."""
 
     def __init__(
-        self, tables: TradingTables, num_envs: int, seed: int = 0, choose_starts: ChooseStarts | None = None
+        self, tables: MarketTables, num_envs: int, seed: int = 0, choose_starts: ChooseStarts | None = None
     ) -> None:
-        self.tables = tables
-        self.num_envs = num_envs
-        self._random = np.random.default_rng(seed)
-        self._choose_starts = choose_starts or self._random_starts
+        self.tables, self.parameters, self.num_envs = tables, tables.parameters, num_envs
+        generator = np.random.default_rng(seed)
+        self._choose_starts = choose_starts or (lambda rows: tables.random_starts(generator, len(rows)))
         self._levels = np.array(LEVELS)
         window, (bars, width) = tables.window, tables.features.shape
         self.window_floats = window * width
@@ -41,16 +42,12 @@ class BatchedTradingEnv:
         self.cash, self.units, self.entry, self.equity, self.peak = (np.zeros(num_envs) for _ in range(5))
         self.previous_level = np.full(num_envs, np.nan)
 
-    def _random_starts(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        tables = self.tables
-        return self._random.integers(tables.begin, tables.end - tables.episode_length, len(rows))
-
-    def reset(self) -> NDArray[np.float32]:
+    def reset(self) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start an episode of every environment."""
         rows = np.arange(self.num_envs)
         self._begin(rows)
         self._observe(rows, self.observations)
-        return self.observations
+        return self.observations, {}
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
         tables = self.tables
@@ -60,16 +57,16 @@ class BatchedTradingEnv:
         self.last[rows] = np.minimum(tables.end - 1, starts + tables.episode_length)
         self.held[rows] = 0
         for column in (self.cash, self.equity, self.peak):
-            column[rows] = tables.initial_cash
+            column[rows] = self.parameters.initial_cash
         for column in (self.units, self.entry):
             column[rows] = 0.0
         self.previous_level[rows] = np.nan
 
-    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-        """Step every environment; return observations, rewards, terminated, truncated."""
-        tables = self.tables
+    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray, NDArray, dict[str, Any]]:
+        """Step every environment as Gymnasium's vectors do, the next episode in the same step."""
+        given = self.parameters
         bars = self.cursor + 1
-        opened, high, _, close = tables.ohlc[bars].T
+        opened, high, _, close = self.tables.prices[bars].T
         before, units_before = self.equity, self.units
         dropped = (self.units < 0.0) & (opened >= self._liquidation_prices())
         self._liquidate(dropped, opened)
@@ -82,7 +79,7 @@ class BatchedTradingEnv:
         self.held = np.where(self.units == 0.0, 0, np.where(continued, self.held + 1, 1))
         solvent = self.equity > 0.0
         rewards = np.where(solvent, np.log(np.where(solvent, self.equity, 1.0) / before), -10.0).astype(np.float32)
-        terminated = self.equity < tables.bankrupt_at * tables.initial_cash
+        terminated = self.equity < given.bankrupt_at * given.initial_cash
         truncated = bars >= self.last
         ended = terminated | truncated
         if ended.any():
@@ -90,10 +87,14 @@ class BatchedTradingEnv:
             self._observe(rows, self.final_observations)
             self._begin(rows)
         self._observe(slice(None), self.observations)
-        return self.observations, rewards, terminated, truncated
+        return self.observations, rewards, terminated, truncated, {"final_obs": self.final_observations}
+
+    def get_attr(self, name: str) -> NDArray:
+        """Return a column of the accounts."""
+        return getattr(self, name)
 
     def _order(self, levels: NDArray, prices: NDArray, allowed: NDArray[np.bool_]) -> None:
-        fee = self.tables.fee
+        fee = self.parameters.fee
         asked = allowed & ~((self.units != 0.0) & (levels == self.previous_level))
         self.previous_level = np.where(asked, levels, self.previous_level)
         self._close(asked & (self.units != 0.0), prices)
@@ -106,28 +107,28 @@ class BatchedTradingEnv:
 
     def _close(self, chosen: NDArray[np.bool_], prices: NDArray) -> None:
         size = np.abs(self.units)
-        gain = (prices - self.entry) * self.units - size * prices * self.tables.fee
+        gain = (prices - self.entry) * self.units - size * prices * self.parameters.fee
         self.cash = np.where(chosen, np.maximum(0.0, self.cash + gain + size * self.entry), self.cash)
         self.units = np.where(chosen, 0.0, self.units)
         self.entry = np.where(chosen, 0.0, self.entry)
 
     def _liquidation_prices(self) -> NDArray[np.float64]:
-        return self.entry * (2.0 - self.tables.maintenance_margin)
+        return self.entry * (2.0 - self.parameters.maintenance_margin)
 
     def _liquidate(self, chosen: NDArray[np.bool_], opened: NDArray) -> None:
         if chosen.any():
-            bankruptcy = self.entry * 2.0 / (1.0 + self.tables.fee)
+            bankruptcy = self.entry * 2.0 / (1.0 + self.parameters.fee)
             self._close(chosen, np.minimum(np.maximum(opened, self._liquidation_prices()), bankruptcy))
 
     def _observe(self, rows: NDArray[np.int64] | slice, out: NDArray[np.float32]) -> None:
         """Write the observation of some environments at the close of their cursors' bars."""
         cursor, units, entry, equity = self.cursor[rows], self.units[rows], self.entry[rows], self.equity[rows]
-        price = self.tables.ohlc[cursor, 3]
+        price = self.tables.prices[cursor, 3]
         out[rows, : self.window_floats] = self._windows[cursor - self.tables.window + 1]
         side = np.sign(units)
         held = units != 0.0
         solvent = equity > 0.0
-        liquidation = entry * (2.0 - self.tables.maintenance_margin)
+        liquidation = entry * (2.0 - self.parameters.maintenance_margin)
         account = out[rows, self.window_floats :] if isinstance(rows, slice) else np.empty((len(rows), ACCOUNT_VALUES))
         account[:, 0] = np.where(solvent, np.abs(units) * price / np.where(solvent, equity, 1.0), 0.0)
         account[:, 1] = side
@@ -144,7 +145,7 @@ class BatchedTradingEnv:
 def open_numpy(source: Source) -> Batch:
     """Return a batch of accounts."""
     envs = BatchedTradingEnv(source.tables, len(source.makers), source.seed)
-    return Batch(lambda seed: envs.reset(), envs.step, envs=envs)
+    return Batch(lambda seed: envs.reset()[0], envs.step)
 
 
 NUMPY = Peer("NumPy-batched", open_numpy, largest=1_000_000)

@@ -67,7 +67,7 @@ def train_with_dummy(problem: TrainProblem, num_envs: int, seed: int) -> Trainer
     """Return SB3's PPO with environments in a loop."""
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    return StableBaselinesTrainer(problem, DummyVecEnv([problem.plain] * num_envs), seed)
+    return StableBaselinesTrainer(problem, DummyVecEnv([problem.case.plain] * num_envs), seed)
 
 
 def train_with_subproc(problem: TrainProblem, num_envs: int, seed: int) -> Trainer:
@@ -77,7 +77,7 @@ def train_with_subproc(problem: TrainProblem, num_envs: int, seed: int) -> Train
     # Workers are forked from a server process: what it has imported they need not import one by one.
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["velodrome.bench.peers.plain_trading"])
-    return StableBaselinesTrainer(problem, SubprocVecEnv([problem.plain] * num_envs), seed)
+    return StableBaselinesTrainer(problem, SubprocVecEnv([problem.case.plain] * num_envs), seed)
 
 
 class StableBaselinesTrainer(Trainer):

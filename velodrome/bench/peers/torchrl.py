@@ -29,11 +29,8 @@ def unheard_warnings() -> Iterator[None]:
 class TorchRLTrainer(Trainer):
     """The leanest loop that TorchRL's examples allow."""
 
+    @unheard_warnings()
     def __init__(self, problem: TrainProblem, num_envs: int, seed: int) -> None:
-        with unheard_warnings():
-            self._build(problem, num_envs, seed)
-
-    def _build(self, problem: TrainProblem, num_envs: int, seed: int) -> None:
         import torch
         from tensordict.nn import TensorDictModule
         from torchrl import collectors
@@ -46,12 +43,12 @@ class TorchRLTrainer(Trainer):
 
         settings = self.settings = problem.settings
         torch.manual_seed(seed)
-        make = problem.plain
+        make = problem.case.plain
         envs = SerialEnv(num_envs, lambda: GymWrapper(make(), categorical_action_encoding=True))
         envs.set_seed(seed)
 
         def network(outputs: int) -> Any:
-            return MLP(problem.floats, outputs, num_cells=list(settings.hidden), activation_class=torch.nn.Tanh)
+            return MLP(problem.case.floats, outputs, num_cells=list(settings.hidden), activation_class=torch.nn.Tanh)
 
         self.policy = network(int(envs.action_spec.space.n))
         actor = ProbabilisticActor(
@@ -82,15 +79,15 @@ class TorchRLTrainer(Trainer):
         self.clock = PhaseClock()
         envs.step_and_maybe_reset = timed(envs.step_and_maybe_reset, self.clock, "environment")
 
+    @unheard_warnings()
     def run(self) -> dict[str, float]:
         """Collect one batch and learn from it."""
-        with unheard_warnings():
-            self.clock.take()
-            with self.clock("inference"):
-                data = next(self.batches)
-            with self.clock("learning"):
-                self._learn(data)
-            seconds = self.clock.take()
+        self.clock.take()
+        with self.clock("inference"):
+            data = next(self.batches)
+        with self.clock("learning"):
+            self._learn(data)
+        seconds = self.clock.take()
         return {phase: seconds[phase] for phase in PHASES[:-1]}
 
     def _learn(self, data: Any) -> None:

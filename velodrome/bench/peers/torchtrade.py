@@ -8,7 +8,7 @@ episode where one has ended, as Velodrome does.
 from __future__ import annotations
 
 import warnings
-from contextlib import ExitStack
+from collections.abc import Callable
 
 import numpy as np
 
@@ -21,7 +21,7 @@ WINDOW = 10  # bars; TorchTrade's default
 FLOATS = WINDOW * len(COLUMNS) + 6
 
 
-def open_torchtrade(series: Series, num_envs: int, threads: int, actions: list, stack: ExitStack) -> Stepper:
+def open_torchtrade(series: Series, num_envs: int, threads: int, actions: Callable[[], list]) -> Stepper:
     """Return what steps a batch, torch on a number of threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies', about each other
@@ -32,8 +32,8 @@ def open_torchtrade(series: Series, num_envs: int, threads: int, actions: list, 
         columns = {name: getattr(series, name) for name in COLUMNS}
         frame = pandas.DataFrame({"timestamp": pandas.to_datetime(series.time), **columns})
         envs = VectorizedSequentialTradingEnv(frame, VectorizedSequentialTradingEnvConfig(num_envs=num_envs))
-    stack.callback(torch.set_num_threads, torch.get_num_threads())
-    ring = [torch.from_numpy(np.array(batch)) for batch in actions]
+    before = torch.get_num_threads()
+    ring = [torch.from_numpy(np.array(batch)) for batch in actions()]
     current = envs.reset()
 
     def step(k: int) -> None:
@@ -41,7 +41,7 @@ def open_torchtrade(series: Series, num_envs: int, threads: int, actions: list, 
         current["action"] = ring[k % len(ring)]
         _, current = envs.step_and_maybe_reset(current)
 
-    return Stepper(step, lambda: torch.set_num_threads(threads))
+    return Stepper(step, lambda: torch.set_num_threads(threads), lambda: torch.set_num_threads(before))
 
 
 NEEDS = (("torchtrade",), "pip install 'velodrome[torchtrade]'")

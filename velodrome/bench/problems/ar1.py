@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,35 +26,12 @@ EVALUATION_ENVS = 256  # stretches into which the test split is cut, played side
 Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # observations [n, floats] -> actions [n]
 
 
-@dataclass(frozen=True)
-class TrainProblem:
+class TrainProblem(NamedTuple):
     """A market with a known optimum, cut in bars to train on and bars to test on."""
 
     market: Market
     case: Case  # the bars to train on
     settings: Settings
-    seed: int
-
-    @property
-    def training(self) -> dict[str, Any]:
-        """What `make_vec` is told to make the environments that are trained in."""
-        return self.case.values
-
-    @property
-    def plain(self) -> Callable[[], gymnasium.Env]:
-        """What makes one of them as a plain environment; only what it needs travels to a worker process."""
-        return self.case.plain
-
-    @property
-    def floats(self) -> int:
-        """Floats in an observation."""
-        return self.case.floats
-
-    @property
-    def optimum(self) -> float:
-        """Best expected log return a bar."""
-        assert self.market.optimum is not None
-        return self.market.optimum
 
 
 def train_problem(bars: int, episode_length: int, settings: Settings, seed: int) -> TrainProblem:
@@ -64,7 +39,7 @@ def train_problem(bars: int, episode_length: int, settings: Settings, seed: int)
     prices = synthetic_bars("ar1", bars, seed, volatility=VOLATILITY)
     market = build_market(prices, FEATURES[:8], WINDOW, splits=SPLITS, check_leaks=False, name="ar1")
     case = trading_case(market.split("train"), {"fee": 0.0, "episode_length": episode_length})
-    return TrainProblem(market, case, settings, seed)
+    return TrainProblem(market, case, settings)
 
 
 class OutOfSample:
@@ -73,12 +48,13 @@ class OutOfSample:
     def __init__(self, problem: TrainProblem) -> None:
         test = problem.market.split("test")
         first, last = int(test.begin[0]), int(test.end[0]) - 1
-        self.optimum = problem.optimum
+        assert problem.market.optimum is not None
+        self.optimum = problem.market.optimum  # best expected log return a bar
         self.steps = (last - first) // EVALUATION_ENVS  # decisions in a stretch
         self.starts = first + self.steps * np.arange(EVALUATION_ENVS)
         self.closes = test.ohlc[:, 3]
         # Episodes run to the end of the data, so that none ends before its stretch does.
-        values = {**problem.training, "market": test, "episode_length": None}
+        values = {**problem.case.values, "market": test, "episode_length": None}
         self.envs = make_vec("trading", EVALUATION_ENVS, backend="native", threads=1, **values)
 
     def share(self, act: Act) -> float:

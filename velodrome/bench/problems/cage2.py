@@ -6,10 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from velodrome.bench.parity import compare_backends
 from velodrome.bench.peers.cyborg import CYBORG, MINI_CAGE
-from velodrome.bench.report import OURS, Comparison, Parity, ratio
-from velodrome.bench.step import Case, StepBenchmark, StepOptions
+from velodrome.bench.report import ratio
+from velodrome.bench.step import StepBenchmark, StepOptions
 
 RED_AGENTS = ("b_line", "meander", "sleep", "mixture")
 # By peer: how many times as fast Velodrome is to be, and the best rate of the original on 2 shared cores, in steps per
@@ -38,16 +37,8 @@ class Cage2Benchmark(StepBenchmark):
     }
     TARGET_SIZE = 1_000
     PARITY_ENVS, PARITY_STEPS = 64, 220
-
-    def check_parity(self, case: Case) -> Parity:
-        """Compare the rules against each red agent, with green agents against the last."""
-        cases = [{"red_agent": red, "green": red == "mixture"} for red in RED_AGENTS]
-        size, steps = self.PARITY_ENVS, self.PARITY_STEPS
-        return compare_backends(self.entry.name, case.values, self.options.seed, cases, size=size, steps=steps)
-
-    def own_rate(self, comparison: Comparison, size: int) -> float | None:
-        """Return Velodrome's steps per second, whoever attacks."""
-        return comparison.best(peer=OURS, num_envs=size)
+    # Green agents beside the last red one.
+    PARITY_CASES: ClassVar = [{"red_agent": red, "green": red == "mixture"} for red in RED_AGENTS]
 
     def conclude(self) -> None:
         """Judge by what was promised; against rates on record where a peer is not installed."""

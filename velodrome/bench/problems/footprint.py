@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import json
+import itertools
 import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numba
@@ -24,42 +24,32 @@ from velodrome.vector.make import make_vec
 from velodrome.vector.native import NativeVectorEnv
 
 MEASURED_ENVS = 65_536  # fewer might fit into memory that the process had before
-ALONE, BLOCKS, WHOLE = "velodrome, windows alone", "memcpy of windows", "memcpy of one block"
+ALONE, MEMCPY = "velodrome, windows alone", "memcpy of one block"
 PERIOD = 64  # calls after which the windows are back where they began
 
 
 # Windows
 
 
-@njit(cache=True, nogil=True)
-def copy_rows(values, firsts, shift, count, target, stride):
-    """Copy a block of floats from `firsts[i] + shift` to row i of the target, for each i."""
-    for i in range(firsts.size):
-        copy_floats(values, firsts[i] + shift, count, target, i * stride)
-
-
 @njit(cache=True, nogil=True, parallel=True)
-def copy_rows_parallel(values, firsts, shift, count, target, stride):
-    """Do the same on all threads."""
+def copy_parts(source, firsts, count, target):
+    """Copy as many floats from each of `firsts` on, each part on a thread of its own."""
     for i in prange(firsts.size):
-        copy_floats(values, firsts[i] + shift, count, target, i * stride)
+        copy_floats(source, firsts[i], count, target, firsts[i])
 
 
 def window_contenders(env: str, values: dict[str, Any], size: int, threads: tuple[int, ...]) -> list[Contender]:
     """Return what writes the windows of a step and nothing else: the native environment's own loop, and memcpy."""
     floats = int(values["market"].window_floats)
+    restore = partial(numba.set_num_threads, numba.get_num_threads())
     found = []
-    for count in threads:
-        for label, ready in ((ALONE, _own_loop), (BLOCKS, _memcpy_of_windows), (WHOLE, _memcpy_of_one_block)):
-            row = Measurement(
-                peer=BESIDE, label=label, num_envs=size, steps_per_call=size, threads=count, floats=floats
-            )
+    for count, (label, ready) in itertools.product(threads, ((ALONE, _own_loop), (MEMCPY, _memcpy))):
+        sizes = {"num_envs": size, "steps_per_call": size, "threads": count, "floats": floats}
 
-            def start(stack: ExitStack, ready: Any = ready, count: int = count) -> Stepper:
-                stack.callback(numba.set_num_threads, numba.get_num_threads())
-                return Stepper(ready(env, values, size, count), lambda: numba.set_num_threads(count))
+        def start(ready: Any = ready, count: int = count) -> Stepper:
+            return Stepper(ready(env, values, size, count), partial(numba.set_num_threads, count), restore)
 
-            found.append(Contender(row, start))
+        found.append(Contender(Measurement(peer=BESIDE, label=label, **sizes), start))
     return found
 
 
@@ -76,51 +66,38 @@ def _own_loop(env: str, values: dict[str, Any], size: int, threads: int) -> Any:
     return write
 
 
-def _memcpy_of_windows(env: str, values: dict[str, Any], size: int, threads: int) -> Any:
-    windows, count = values["market"].windows, int(values["market"].window_floats)
-    width, length = int(windows.width[0]), int(windows.length[0])
-    last = len(windows.values) // width - 2 * length - PERIOD
-    first = np.random.default_rng(0).integers(0, last, size) * width
-    stride = count + 8  # an observation row: the account values stay as they are
-    target = np.zeros(size * stride, np.float32)
-    kernel = copy_rows if threads == 1 else copy_rows_parallel
-    # As in stepping, each row moves on by a bar from call to call.
-    return lambda k: kernel(windows.values, first, k % PERIOD * width, count, target, stride)
-
-
-def _memcpy_of_one_block(env: str, values: dict[str, Any], size: int, threads: int) -> Any:
+def _memcpy(env: str, values: dict[str, Any], size: int, threads: int) -> Any:
     source = np.ones(size * int(values["market"].window_floats), np.float32)
     target = np.zeros_like(source)
     if threads == 1:
         return lambda k: np.copyto(target, source)
-    firsts = np.linspace(0, len(source), threads + 1).astype(np.int64)
     # Equal parts; a remainder of less than `threads` floats is left out.
-    part = int(np.diff(firsts).min())
-    return lambda k: copy_rows_parallel(source, firsts[:-1], 0, part, target, part)
+    part = len(source) // threads
+    firsts = part * np.arange(threads)
+    return lambda k: copy_parts(source, firsts, part, target)
 
 
 def window_rates(comparison: Comparison) -> list[dict[str, float]]:
     """Set the native environment beside memcpy, for every size and number of threads for which both were measured.
 
     In GB (1e9 bytes) of windows per second: `stepping`, by whole steps, rule included; `windows_alone`, by the native
-    environment's own loop over windows; `memcpy_windows`, memcpy of the same windows from random bars; `memcpy_block`,
-    of as many bytes in one block, on as many threads or fewer. `share` is windows_alone over memcpy_block.
+    environment's own loop over windows; `memcpy`, of as many bytes in one block, on as many threads or fewer. `share`
+    is windows_alone over memcpy.
     """
-    rows = {(row.label, row.num_envs, row.threads): row for row in comparison.measurements if row.rounds}
     found = []
-    for (label, size, threads), alone in sorted(rows.items(), key=lambda item: item[0][1:]):
-        native, blocks, whole = (rows.get((name, size, threads)) for name in (OURS, BLOCKS, WHOLE))
-        if label != ALONE or native is None or blocks is None or whole is None:
-            continue
+    for alone in sorted(comparison.rows(label=ALONE), key=lambda row: (row.num_envs, row.threads)):
+        size, threads = alone.num_envs, alone.threads
+        native = comparison.best(label=OURS, num_envs=size, threads=threads)
         # More threads do not make the machine's memcpy slower: where they seem to, other load took the cores, and a
         # share of that would flatter.
-        fewer = [row for row in comparison.rows(label=WHOLE, num_envs=size) if row.threads <= threads]
-        fastest = max(fewer, key=lambda row: row.steps_per_second)
-        rates = {"stepping": native, "windows_alone": alone, "memcpy_windows": blocks, "memcpy_block": fastest}
+        copied = [row for row in comparison.rows(label=MEMCPY, num_envs=size) if row.threads <= threads]
+        if native is None or threads not in [row.threads for row in copied]:
+            continue
+        fastest = max(row.steps_per_second for row in copied)
+        rates = {"stepping": native, "windows_alone": alone.steps_per_second, "memcpy": fastest}
         gigabytes = (alone.floats or 0) * 4 / 1e9  # in the windows of one environment
-        written = {name: gigabytes * row.steps_per_second for name, row in rates.items()}
-        share = alone.steps_per_second / fastest.steps_per_second
-        found.append({"num_envs": size, "threads": threads, **written, "share": share})
+        written = {name: gigabytes * rate for name, rate in rates.items()}
+        found.append({"num_envs": size, "threads": threads, **written, "share": alone.steps_per_second / fastest})
     return found
 
 
@@ -159,8 +136,7 @@ envs = vd.make_vec("trading", {FIRST_ENVS}, market=market, backend="native", see
 envs.reset()
 envs.step(envs.action_space.sample())
 marks.append(time.process_time())
-import json
-print(json.dumps(marks))
+print(*marks)
 """
 
 
@@ -170,15 +146,13 @@ def time_to_first_step(runs: int = 3) -> dict[str, float]:
     `cpu_seconds` is all CPU time from the start of the interpreter; of this `market_cpu_seconds` go into importing
     Velodrome and building a market, `environment_cpu_seconds` into make_vec, reset and the first step.
     """
-    marks, walls = [], []
+    marks = []
     for _ in range(runs + 1):
         started = time.perf_counter()
-        output = run_python(FIRST_STEP, 300.0)
-        walls.append(time.perf_counter() - started)
-        marks.append(json.loads(output.strip().splitlines()[-1]))
-    begun, built, stepped = (float(mark) for mark in np.median(np.array(marks[1:]), axis=0))
+        printed = run_python(FIRST_STEP, 300.0).split()
+        marks.append([*map(float, printed[-3:]), time.perf_counter() - started])
+    begun, built, stepped, wall = np.median(marks[1:], axis=0).tolist()
     parts = {"market_cpu_seconds": built - begun, "environment_cpu_seconds": stepped - built}
-    wall = float(np.median(walls[1:]))
     return {"num_envs": FIRST_ENVS, "cpu_seconds": stepped, **parts, "wall_seconds": wall, "runs": runs}
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from velodrome.bench.parity import compare_with_plain
-from velodrome.bench.peers.plain_portfolio import PlainPortfolioEnv, PortfolioTables
+from velodrome.bench.parity import COMPARED_ENVS, Tolerance, compare_with_plain
+from velodrome.bench.peers.plain_market import MarketTables
+from velodrome.bench.peers.plain_portfolio import PlainPortfolioEnv
 from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
 from velodrome.bench.report import OURS, Comparison, Parity, ratio
 from velodrome.bench.step import FEATURES, BasketOptions, Case, StepBenchmark
 from velodrome.envs.portfolio.config import portfolio_config
-from velodrome.tables.basket import Basket
 
-PARITY_ENVS, PARITY_STEPS = 8, 600  # more than an episode, so that some end
-CLOSE = (1e-5, 1e-6)  # tolerance of rewards and observations, relative and absolute
+PARITY_STEPS = 600  # more than an episode, so that some end
 TARGET_INSTRUMENTS = 7
 TARGETS = {"": 2e6, ", no windows": 6e6}  # steps per second
 WARM_UP = 49  # bars until all features have a value
@@ -58,6 +57,7 @@ class PortfolioBenchmark(StepBenchmark):
         ", no windows, specialised": {"observation": "cursor", "specialise": True},
     }
     PROMISED: ClassVar = {"dummy": 200.0}
+    TARGET_CASE = f"K = {TARGET_INSTRUMENTS}"
     ring = 16  # batches of orders: those of 100 instruments are large
 
     def cases(self) -> list[Case]:
@@ -66,37 +66,23 @@ class PortfolioBenchmark(StepBenchmark):
         preset = {"preset": "crypto", "account_values": "raw", "episode_length": options.episode_length}
         found = []
         for count in options.instruments:
-            basket = self.basket(count)
-            tables = plain_tables(basket, preset)
-            plain = functools.partial(PlainPortfolioEnv, tables)
+            basket = self.market(count)
+            prices = np.stack([basket.open, basket.close], axis=1)
+            tables = MarketTables.of(basket, prices, portfolio_config(**preset))
+            plain = partial(PlainPortfolioEnv, tables)
             found.append(Case(f"K = {count}", {"market": basket, **preset}, plain, tables))
         return found
 
-    def heading(self, case: Case) -> str:
-        """Return the title of a case's table."""
-        return f"Portfolio, {case.name}: steps per second, {case.floats} floats observed"
-
     def check_parity(self, case: Case) -> Parity:
         """Play the same orders in plain NumPy and in the compiled rule."""
-        steps, size, tables = PARITY_STEPS, PARITY_ENVS, case.tables
-        ends, _ = compare_with_plain(
-            self.entry.name,
-            case.values,
-            tables,
-            {"plain": PlainPortfolioEnv},
-            {"equity": tables.initial_cash},
-            seed=self.options.seed,
-            steps=steps,
-            size=size,
-            draw=some_rest,
-            close=CLOSE,
-        )
+        seed, steps = self.options.seed, PARITY_STEPS
+        tolerance = Tolerance({"equity": case.tables.parameters.initial_cash}, relative=1e-5)
+        peers = {"plain": PlainPortfolioEnv}
+        ends, _ = compare_with_plain(self.entry.name, case, peers, tolerance, seed=seed, steps=steps, draw=some_rest)
         counts = {"episodes": int(ends[0])}
-        return Parity(contenders=["the plain NumPy rule"], reference="native", steps=steps * size, counts=counts)
-
-    def is_promised(self, comparison: Comparison) -> bool:
-        """Return whether ratios to peers are promised for it: for 7 instruments."""
-        return comparison.name == f"K = {TARGET_INSTRUMENTS}"
+        return Parity(
+            contenders=["the plain NumPy rule"], reference="native", steps=steps * COMPARED_ENVS, counts=counts
+        )
 
     def conclude(self) -> None:
         """Judge by what was promised for 7 instruments, and how the cost of a step grows with their number."""
@@ -121,16 +107,3 @@ def some_rest(generator: np.random.Generator, actions: NDArray) -> NDArray:
 def best_of(comparison: Comparison, shown: str, size: int) -> float | None:
     """Return the fastest rate with windows or without."""
     return comparison.best(peer=OURS, kind="cursor" if shown else "flat", num_envs=size)
-
-
-def plain_tables(basket: Basket, values: dict[str, Any]) -> PortfolioTables:
-    """Return the basket and the parameters as the plain environment takes them."""
-    config = portfolio_config(**values)
-    length, width = int(basket.windows.length[0]), int(basket.windows.width[0])
-    # The native layout precedes the bars by `length` rows of zeros; the peer reads the bars alone.
-    features = basket.windows.values.reshape(-1, width)[length:]
-    numbers = {name: getattr(config, name) for name in PortfolioTables._fields[-8:]}
-    first, last = int(basket.begin[0]), int(basket.end[0])
-    return PortfolioTables(
-        basket.open, basket.close, features, length, first, last, config.episode_lengths[0], **numbers
-    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +14,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from velodrome.bars import synthetic_bars
-from velodrome.bench.parity import compare_with_plain
+from velodrome.bench.parity import COMPARED_ENVS, Tolerance, compare_with_plain
 from velodrome.bench.peers.gymnasium import ASYNC, SYNC
 from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
-from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv, TradingTables
+from velodrome.bench.peers.plain_market import MarketTables
+from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv
 from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
 from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
 from velodrome.bench.problems.footprint import memory_use, time_to_first_step, window_contenders, window_rates
@@ -26,7 +26,7 @@ from velodrome.bench.render import narrow_table
 from velodrome.bench.report import OURS, Comparison, Parity
 from velodrome.bench.run import Turns
 from velodrome.bench.step import Case, MarketOptions, StepBenchmark, whole_numbers
-from velodrome.bench.timing import Contender, PeerFailedError, Timed, action_ring
+from velodrome.bench.timing import Contender, PeerFailedError, action_ring
 from velodrome.compat.torchtrade import torchtrade_market
 from velodrome.envs.trading.config import TradingConfig
 from velodrome.tables.market import Market
@@ -73,10 +73,6 @@ class TradingBenchmark(StepBenchmark):
         values = {"fee": FEE, "episode_length": self.options.episode_length}  # type: ignore[attr-defined]
         return [trading_case(self.market(), values)]
 
-    def heading(self, case: Case) -> str:
-        """Return the title of a case's table."""
-        return f"Steps per second, {case.name}: {case.floats} floats observed by all that write windows"
-
     def check_parity(self, case: Case) -> Parity:
         """Run native and peers on the market and on a violent one."""
         return check_trading(case, self.options.seed)
@@ -98,23 +94,18 @@ class TradingBenchmark(StepBenchmark):
         # TorchTrade's spot mode has no shorts: their level stands for flat, as with allow_short=False.
         market = torchtrade_market(data, ["1h"], [WINDOW], "1h")
         values = {"market": market, "preset": "torchtrade", "allow_short": False}
-        title = f"Steps per second, {TORCHTRADE_DEFAULT}: {FLOATS} floats observed"
+        title = f"{TORCHTRADE_DEFAULT}: steps per second, {FLOATS} floats observed"
         comparison = self.report.begin(TORCHTRADE_DEFAULT, title)
         found = []
         for size in sizes:
-            actions = functools.cache(
-                lambda size=size: action_ring(Discrete(len(LEVELS)), size, options.seed, self.ring)
-            )
+            actions = cache(lambda size=size: action_ring(Discrete(len(LEVELS)), size, options.seed, self.ring))
             group = []
             for threads in self.thread_counts(size):
                 shared = {"threads": threads, "floats": FLOATS, "kind": "flat"}
-                own = self.native_opener(size, {**values, "threads": threads}, actions)
+                own = partial(self.open_native, size, {**values, "threads": threads}, actions)
                 group.append(Contender(self.row(OURS, OURS, size, **shared), own))
-
-                def start(stack: ExitStack, size: int = size, threads: int = threads, ring: Any = actions) -> Timed:
-                    return open_torchtrade(series, size, threads, ring(), stack)
-
-                group.append(Contender(self.row("torchtrade", TORCHTRADE.label, size, **shared), start))
+                theirs = partial(open_torchtrade, series, size, threads, actions)
+                group.append(Contender(self.row("torchtrade", TORCHTRADE.label, size, **shared), theirs))
             found.append((comparison, group))
         return found
 
@@ -153,8 +144,8 @@ class TradingBenchmark(StepBenchmark):
                 f"First step of a fresh process, warm cache: {cpu:.2f} s CPU ({environments:.2f} s of it the "
                 f"environments), {wall:.2f} s on the clock"
             )
-        title = "Windows written, GB/s (memcpy: the same windows, the same run)"
-        names = ("envs", "threads", "whole steps", "windows alone", "memcpy of windows", "memcpy", "share")
+        title = "Windows written, GB/s (memcpy: as many bytes, the same run)"
+        names = ("envs", "threads", "whole steps", "windows alone", "memcpy", "share")
         table = narrow_table(title, names)
         for rate in facts["window_rates"]:
             num_envs, threads, *written, share = rate.values()
@@ -164,15 +155,9 @@ class TradingBenchmark(StepBenchmark):
 
 def trading_case(market: Market, parameters: dict[str, Any], name: str = SAME_RULE) -> Case:
     """Return a market and the parameters of the trading environment over it, for native and for its peers."""
-    config = TradingConfig.create(**parameters)
-    length, width = int(market.windows.length[0]), int(market.windows.width[0])
-    # The native layout precedes the bars by `length` rows of zeros; the peers read the bars alone.
-    features = market.windows.values.reshape(-1, width)[length:]
-    numbers = {name: float(getattr(config, name)) for name in TradingTables._fields[-4:]}
-    first, last = int(market.begin[0]), int(market.end[0])
-    tables = TradingTables(market.ohlc, features, length, first, last, config.episode_lengths[0], **numbers)
+    tables = MarketTables.of(market, market.ohlc, TradingConfig.create(**parameters))
     values = {"market": market, **parameters}
-    return Case(name, values, functools.partial(PlainTradingEnv, tables), tables)
+    return Case(name, values, partial(PlainTradingEnv, tables), tables)
 
 
 def stress_case(case: Case, seed: int) -> Case:
@@ -200,21 +185,13 @@ PEERS: dict[str, Any] = {"plain": PlainTradingEnv, "numpy": BatchedTradingEnv}
 
 def check_trading(case: Case, seed: int, steps: int = PARITY_STEPS, **peers: type) -> Parity:
     """Run native and peers on the case's market and on a violent one; raise ParityError if they differ."""
-    size, counts = 8, np.zeros(3, np.int64)
+    counts = np.zeros(3, np.int64)
     for part in (case, stress_case(case, seed)):
-        tables = part.tables
-        ends, plains = compare_with_plain(
-            "trading",
-            part.values,
-            tables,
-            {**PEERS, **peers},
-            {"cash": tables.initial_cash, "units": 0.0},
-            seed=seed,
-            steps=steps,
-            size=size,
-            # What is left after a liquidation at the bankruptcy price is rounding, and so is its logarithm.
-            lowest_reward=WIPED_OUT,
-        )
-        counts += (*ends, sum(env.liquidations for env in plains))
+        columns = {"cash": part.tables.parameters.initial_cash, "units": 0.0}
+        # What is left after a liquidation at the bankruptcy price is rounding, and so is its logarithm.
+        tolerance = Tolerance(columns, lowest_reward=WIPED_OUT)
+        ends, plain = compare_with_plain("trading", part, {**PEERS, **peers}, tolerance, seed=seed, steps=steps)
+        counts += (*ends, sum(plain.get_attr("liquidations")))
     named = dict(zip(("episodes", "bankruptcies", "liquidations"), map(int, counts), strict=True))
-    return Parity(contenders=["the plain", "the NumPy rule"], reference="native", steps=2 * steps * size, counts=named)
+    total = 2 * steps * COMPARED_ENVS
+    return Parity(contenders=["the plain", "the NumPy rule"], reference="native", steps=total, counts=named)
