@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from velodrome.bench.options import Peer
-from velodrome.bench.peers.plain_market import MarketTables
+from velodrome.bench.peers.market_env import MarketTables
 from velodrome.bench.peers.plain_trading import ACCOUNT_VALUES, LEVELS
 from velodrome.bench.timing import Batch, Source
 

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bench.peers.plain_market import MarketTables, PlainMarketEnv
+from velodrome.bench.peers.market_env import MarketTables, PlainMarketEnv
 
 
 class PlainPortfolioEnv(PlainMarketEnv):
@@ -35,18 +35,19 @@ class PlainPortfolioEnv(PlainMarketEnv):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Sell, let old positions decay, buy, and mark the account at the close."""
         given = self.parameters
-        self.cursor += 1
-        prices, closes = self.tables.prices[self.cursor, 0], self.tables.prices[self.cursor, 1]
+        self.cursor = bar = self.cursor + 1
+        prices, closes = self.tables.prices[bar, 0], self.tables.prices[bar, 1]
         self.held[self.units > 0.0] += 1
         wanted = np.asarray(action, np.float64) * (given.initial_cash / given.order_scale) / prices
         self._sell(np.where(wanted < 0.0, np.minimum(self.units, -wanted), 0.0), prices)
         old = (self.units > 0.0) & (self.held >= given.max_holding)
         if old.any():
             self._sell(np.where(old, given.decay * self.units, 0.0), prices)
+        safety, with_fee = given.buy_safety, 1.0 + given.buy_fee
         for k in np.flatnonzero(wanted > 0.0):
-            payable = given.buy_safety * max(0.0, self.cash) / (1.0 + given.buy_fee) / prices[k]
-            bought = min(wanted[k], payable)
-            self.cash -= bought * prices[k] * (1.0 + given.buy_fee)
+            price = prices[k]
+            bought = min(wanted[k], safety * max(0.0, self.cash) / with_fee / price)
+            self.cash -= bought * price * with_fee
             self.units[k] += bought
             self.held[k] = 0
         before, benchmark_before = self.equity, self.benchmark
@@ -54,7 +55,7 @@ class PlainPortfolioEnv(PlainMarketEnv):
         self.benchmark = float((self.benchmark_units * closes).sum())
         reward = ((self.equity - before) - (self.benchmark - benchmark_before)) / given.initial_cash
         terminated = self.equity < given.bankrupt_at * given.initial_cash
-        return self.observation(), reward, terminated, self.cursor >= self.last, {}
+        return self.observation(), reward, terminated, bar >= self.last, {}
 
     def _sell(self, quantities: NDArray[np.float64], prices: NDArray[np.float64]) -> None:
         self.cash += float((quantities * prices).sum()) * (1.0 - self.parameters.sell_fee)

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bench.peers.plain_market import MarketTables, PlainMarketEnv
+from velodrome.bench.peers.market_env import MarketTables, PlainMarketEnv
 
 LEVELS = (-1.0, 0.0, 1.0)
 ACCOUNT_VALUES = 8
@@ -27,6 +27,9 @@ class PlainTradingEnv(PlainMarketEnv):
     def __init__(self, tables: MarketTables, choose_start: Callable[[], int] | None = None) -> None:
         super().__init__(tables, ACCOUNT_VALUES, choose_start)
         self.action_space = gymnasium.spaces.Discrete(len(LEVELS))
+        given = tables.parameters
+        self.fee, self.bankrupt_below = given.fee, given.bankrupt_at * given.initial_cash
+        self.liquidated_at = 2.0 - given.maintenance_margin  # times the entry of a short
         self.liquidations = 0  # since construction
 
     def begin(self) -> None:
@@ -39,8 +42,8 @@ class PlainTradingEnv(PlainMarketEnv):
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Take the order at the next open, play the bar, mark the account at its close."""
-        self.cursor += 1
-        opened, high, _, close = self.tables.prices[self.cursor].tolist()
+        self.cursor = bar = self.cursor + 1
+        opened, high, _, close = self.tables.prices[bar].tolist()
         before, units_before = self.equity, self.units
         if self.units < 0.0 and opened >= self._liquidation_price():
             self._liquidate(opened)
@@ -56,8 +59,7 @@ class PlainTradingEnv(PlainMarketEnv):
             self.held = self.held + 1 if self.units * units_before > 0.0 else 1
         self.peak = max(self.peak, self.equity)
         reward = math.log(self.equity / before) if self.equity > 0.0 else -10.0
-        terminated = self.equity < self.parameters.bankrupt_at * self.parameters.initial_cash
-        return self.observation(), reward, terminated, self.cursor >= self.last, {}
+        return self.observation(), reward, self.equity < self.bankrupt_below, bar >= self.last, {}
 
     def _order(self, level: float, price: float) -> None:
         if self.units != 0.0 and level == self.previous_level:
@@ -67,7 +69,7 @@ class PlainTradingEnv(PlainMarketEnv):
             self._close(price)
         if level == 0.0:
             return
-        fee = self.parameters.fee
+        fee = self.fee
         notional = self.cash / (1.0 + fee)
         need = notional * (1.0 + fee)
         if notional <= 0.0 or need > self.cash * (1.0 + 1e-9):
@@ -78,15 +80,15 @@ class PlainTradingEnv(PlainMarketEnv):
 
     def _close(self, price: float) -> None:
         size = abs(self.units)
-        gain = (price - self.entry) * self.units - size * price * self.parameters.fee
+        gain = (price - self.entry) * self.units - size * price * self.fee
         self.cash = max(0.0, self.cash + gain + size * self.entry)
         self.units = self.entry = 0.0
 
     def _liquidation_price(self) -> float:
-        return self.entry * (2.0 - self.parameters.maintenance_margin)
+        return self.entry * self.liquidated_at
 
     def _liquidate(self, opened: float) -> None:
-        bankruptcy = self.entry * 2.0 / (1.0 + self.parameters.fee)
+        bankruptcy = self.entry * 2.0 / (1.0 + self.fee)
         self._close(min(max(opened, self._liquidation_price()), bankruptcy))
         self.liquidations += 1
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from velodrome.bench.parity import COMPARED_ENVS, Tolerance, compare_with_plain
-from velodrome.bench.peers.plain_market import MarketTables
+from velodrome.bench.peers.market_env import MarketTables
 from velodrome.bench.peers.plain_portfolio import PlainPortfolioEnv
 from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
 from velodrome.bench.report import OURS, Comparison, Parity, ratio

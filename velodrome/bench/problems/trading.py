@@ -16,8 +16,8 @@ from rich.text import Text
 from velodrome.bars import synthetic_bars
 from velodrome.bench.parity import COMPARED_ENVS, Tolerance, compare_with_plain
 from velodrome.bench.peers.gymnasium import ASYNC, SYNC
+from velodrome.bench.peers.market_env import MarketTables
 from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
-from velodrome.bench.peers.plain_market import MarketTables
 from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv
 from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
 from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
@@ -144,7 +144,7 @@ class TradingBenchmark(StepBenchmark):
                 f"First step of a fresh process, warm cache: {cpu:.2f} s CPU ({environments:.2f} s of it the "
                 f"environments), {wall:.2f} s on the clock"
             )
-        title = "Windows written, GB/s (memcpy: as many bytes, the same run)"
+        title = "Windows written, GB/s (memcpy: as many bytes)"
         names = ("envs", "threads", "whole steps", "windows alone", "memcpy", "share")
         table = narrow_table(title, names)
         for rate in facts["window_rates"]:
