@@ -21,7 +21,7 @@ from velodrome.bench import options as options_module
 from velodrome.bench import vector
 from velodrome.bench.hosts import batches
 from velodrome.bench.hosts.batches import VECTORISERS, Policy, open_batch, own_spec, peer_spec, row_sums, stepper_of
-from velodrome.bench.hosts.environments import TimedEnv, environment_source, straggler_sources, timed_parts
+from velodrome.bench.hosts.environments import TimedEnv, environment_source, straggler_sources, timed_environment
 from velodrome.bench.hosts.host import Host
 from velodrome.bench.parity import ParityError, check_trajectories, difference, steps_to_compare
 from velodrome.bench.report import Measurement, Report
@@ -312,8 +312,11 @@ def test_a_timed_environment_keeps_to_gymnasium() -> None:
      ("sleep:1s", (True, 1.0)), ("CartPole-v1", None)],
 )  # fmt: skip
 def test_durations_of_timed_environments(name: str, parts: Any) -> None:
-    found = timed_parts(name)
-    assert found is None if parts is None else (found[0], pytest.approx(found[1])) == parts
+    made = timed_environment(name)
+    assert (made is None) == (parts is None)
+    if made is not None:
+        env = made()
+        assert (env.waits, pytest.approx(env.seconds)) == parts
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def run(self) -> dict[str, float]:
-        """Collect one batch and learn from it; return the seconds of each phase but `other`."""
+        """Collect one batch and learn from it; return the seconds of each phase, and of what else is known."""
 
     @abstractmethod
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -79,8 +79,9 @@ class Trainer(ABC):
         """Run one iteration; return the seconds of every phase, which add up to the time on the clock."""
         began = time.perf_counter()
         with torch_threads(self.threads):
-            phases = self.run()
+            found = self.run()
         elapsed = time.perf_counter() - began
+        phases = {phase: found.get(phase, 0.0) for phase in PHASES[:-1]}
         return {**phases, "other": max(0.0, elapsed - sum(phases.values()))}
 
     def warm_up(self, seconds: float) -> float:
@@ -127,7 +128,7 @@ class VelodromeTrainer(Trainer):
     def run(self) -> dict[str, float]:
         """Collect one batch and learn from it."""
         metrics = self.learner.iterate()
-        return {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES[:-1]}
+        return {name.removeprefix("time/"): value for name, value in metrics.items()}
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the best actions."""

@@ -77,15 +77,15 @@ def stored_environment(path: str) -> gymnasium.Env:
     return _stored(path)()
 
 
-def timed_parts(name: str) -> tuple[bool, float] | None:
-    """Return whether a timed environment waits, and the seconds of its step; None for any other name."""
+def timed_environment(name: str, factor: float = 1.0) -> Callable[[], TimedEnv] | None:
+    """Return what makes a timed environment, with steps longer by a factor; None for any other name."""
     found = TIMED.fullmatch(name)
     if found is None:
         return None
     seconds = float(found[2]) * UNITS[found[3]]
     if seconds > LONGEST_STEP:
         raise ConfigError(f"{name}: a step of {seconds:g} s; legal are up to {LONGEST_STEP:g} s")
-    return found[1] == "sleep", seconds
+    return functools.partial(TimedEnv, factor * seconds, found[1] == "sleep")
 
 
 def environment_source(name: str, folder: Path) -> Any:
@@ -95,10 +95,9 @@ def environment_source(name: str, folder: Path) -> Any:
     """
     if (folder / f"{name}.pickle").exists():
         return functools.partial(stored_environment, str(folder / f"{name}.pickle"))
-    timed = timed_parts(name)
+    timed = timed_environment(name)
     if timed is not None:
-        waits, seconds = timed
-        return functools.partial(TimedEnv, seconds, waits)
+        return timed
     if name.startswith(("burn:", "sleep:")):
         raise ConfigError(f"env {name!r}: needs a number and a unit (us, ms or s), such as burn:20us or sleep:2ms")
     if ":" in name:
@@ -131,9 +130,7 @@ def _from_module(name: str) -> Callable[..., Any] | None:
 
 def straggler_sources(name: str, num_envs: int) -> list[Any]:
     """Return what makes timed environments, the first of them many times slower than the rest."""
-    timed = timed_parts(name)
-    if timed is None:
+    slow, fast = timed_environment(name, STRAGGLER_FACTOR), timed_environment(name)
+    if slow is None:
         raise ConfigError(f"env {name!r}: a straggler is made of burn:… or sleep:… environments only")
-    waits, seconds = timed
-    slow = functools.partial(TimedEnv, STRAGGLER_FACTOR * seconds, waits)
-    return [slow, *[functools.partial(TimedEnv, seconds, waits)] * (num_envs - 1)]
+    return [slow, *[fast] * (num_envs - 1)]

@@ -98,6 +98,8 @@ class Host(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """End the interpreter and everything that it started."""
+        if self.line.closed:
+            return
         self.line.close()  # it closes its environments and ends
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(CLOSE_SECONDS)

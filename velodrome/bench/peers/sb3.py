@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bench.options import Peer
-from velodrome.bench.report import PHASES
 from velodrome.bench.timing import Batch, Source
 from velodrome.bench.trainer import Trainer
 
@@ -128,8 +127,7 @@ class StableBaselinesTrainer(Trainer):
         """Collect one batch and learn from it."""
         self.clock.take()
         self.model.learn(self.batch, log_interval=NEVER, reset_num_timesteps=False)
-        seconds = self.clock.take()
-        return {phase: seconds[phase] for phase in PHASES[:-1]}
+        return self.clock.take()
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the most probable actions."""

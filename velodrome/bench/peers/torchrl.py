@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bench.peers.sb3 import timed
-from velodrome.bench.report import PHASES
 from velodrome.bench.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ class TorchRLTrainer(Trainer):
             data = next(self.batches)
         with self.clock("learning"):
             self._learn(data)
-        seconds = self.clock.take()
-        return {phase: seconds[phase] for phase in PHASES[:-1]}
+        return self.clock.take()
 
     def _learn(self, data: Any) -> None:
         import torch
