@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,7 @@ from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
 from velodrome.tables.stretches import Stretch, make_stretch
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+Where: TypeAlias = tuple[str, str, str]  # feature, timeframe, symbol
 DENSE_INSTRUMENTS = 3
 ROUNDING = 1e-9  # relative difference below which the cause is the order of additions, not information
 LISTED = 8  # findings that an error shows
@@ -98,7 +96,7 @@ class Check:
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
-        self.found: dict[tuple[str, str, str], Leak] = {}
+        self.found: dict[Where, Leak] = {}
         self.comparisons = 0
         self.checked: set[str] = set()  # functions that have worked on fewer bars at least once
         self.skipped: dict[str, None] = {}  # functions that have refused fewer bars at least once, in order
@@ -110,8 +108,23 @@ class Check:
             if feature.function is not None
         ]
 
-    def add(self, leak: Leak) -> None:
-        self.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
+    def add(
+        self, kind: str, where: Where, detail: str, cut: int = 0, row: int = 0, times: NDArray | None = None
+    ) -> None:
+        """Keep a finding about a row, of whose table `times` has the open times."""
+        time = "" if times is None else describe_time(times[row])
+        self.found.setdefault(where, Leak(kind, *where, detail, cut, row, time))
+
+    def add_difference(
+        self, where: Where, full: NDArray, part: NDArray, cut: int, times: NDArray, first: int = 0
+    ) -> None:
+        """Keep the finding that a feature's values differ; `first` is the row at which they begin."""
+        rows = np.flatnonzero(different(full, part))
+        mine, theirs = full[rows], part[rows]
+        detail = f"is {mine[0]:.17g} with all bars and {theirs[0]:.17g} when {cut} are left ({len(rows)} rows differ)"
+        if np.all(np.abs(mine - theirs) <= ROUNDING * np.maximum(np.abs(mine), np.abs(theirs))):
+            detail += "; so little that it is rounding: add up in an order that does not depend on the number of bars"
+        self.add("feature", where, detail, cut, first + int(rows[0]), times)
 
     def made_of_less(self, series: Mapping[str, Series], until: int) -> Stretch | None:
         """Return a stretch made of fewer bars, or None: a user's function that works on all bars may refuse a few."""
@@ -132,7 +145,7 @@ class Check:
             if feature.name not in self.checked:
                 timeframe = self.choices.windows[place].timeframe.text
                 detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
-                self.add(Leak("unchecked", feature.name, timeframe, "all", detail))
+                self.add("unchecked", (feature.name, timeframe, "all"), detail)
         return LeakReport(tuple(self.found.values()), self.comparisons, tuple(self.skipped))
 
 
@@ -161,20 +174,19 @@ def _check_closed(check: Check, stretch: Stretch) -> None:
             late = rows[line.known_at > stretch.decided_at[rows]]
             if len(late):
                 detail = "holds a bar that closes after the row does; orders of other instruments may fill before"
-                place = (0, int(late[0]), describe_time(stretch.time[late[0]]))
-                check.add(Leak("window", "close", check.choices.execution.text, symbol, detail, *place))
+                where = ("close", check.choices.execution.text, symbol)
+                check.add("window", where, detail, 0, int(late[0]), stretch.time)
     for choice, window in zip(check.choices.windows, stretch.windows, strict=True):
         check.comparisons += 1
         shown = np.flatnonzero(window.last_row >= 0)
         early = window.known_at[window.last_row[shown]] > stretch.decided_at[shown]
         if early.any():
-            row = int(shown[np.argmax(early)])
-            check.add(_window_leak(stretch, choice.timeframe.text, row, "shows a bar before it closed"))
+            row, where = int(shown[np.argmax(early)]), _window(stretch, choice.timeframe.text)
+            check.add("window", where, "shows a bar before it closed", 0, row, stretch.time)
 
 
-def _window_leak(stretch: Stretch, timeframe: str, row: int, detail: str, cut: int = 0) -> Leak:
-    time = describe_time(stretch.time[row])
-    return Leak("window", f"window {timeframe}", timeframe, stretch.name, detail, cut, row, time)
+def _window(stretch: Stretch, timeframe: str) -> Where:
+    return f"window {timeframe}", timeframe, stretch.name
 
 
 def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment: int) -> None:
@@ -184,7 +196,7 @@ def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment
     rows = int(np.searchsorted(full.decided_at, moment, side="right"))
     for name in ("time", "open", "close", "tradable"):
         if not np.array_equal(getattr(full, name)[:rows], getattr(again, name)[:rows]):
-            check.add(Leak("window", name, check.choices.execution.text, full.name, f"differs {left}", cut))
+            check.add("window", (name, check.choices.execution.text, full.name), f"differs {left}", cut)
             return
     for choice, mine, theirs in zip(check.choices.windows, full.windows, again.windows, strict=True):
         check.comparisons += 1
@@ -193,37 +205,23 @@ def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment
         if len(moved):
             row = int(moved[0])
             detail = f"ends at row {mine.last_row[row]}, and at row {theirs.last_row[row]} {left}"
-            check.add(_window_leak(full, timeframe, row, detail, cut))
+            check.add("window", _window(full, timeframe), detail, cut, row, full.time)
         if mine.names != theirs.names:
             detail = f"are {mine.names}, and {theirs.names} {left}"
-            check.add(Leak("feature", "columns", timeframe, full.name, detail, cut))
+            check.add("feature", ("columns", timeframe, full.name), detail, cut)
             continue
         known = min(int(np.searchsorted(mine.known_at, moment, side="right")), len(theirs.values))
         differing = different(mine.values[:known], theirs.values[:known])
         for column, feature in zip(*np.nonzero(differing.any(axis=0)), strict=True):
             pair = mine.values[:known, column, feature], theirs.values[:known, column, feature]
             where = (mine.names[feature], timeframe, full.symbols[column])
-            check.add(feature_leak(where, mine.time, *pair, cut))
+            check.add_difference(where, *pair, cut, mine.time)
 
 
 def different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return where two arrays differ in any bit; one NaN is as good as another."""
     bits = np.ascontiguousarray(full).view(np.int64) != np.ascontiguousarray(part).view(np.int64)
     return bits & ~(np.isnan(full) & np.isnan(part)) if bits.any() else bits
-
-
-def feature_leak(
-    where: tuple[str, str, str], time: NDArray[np.int64], full: NDArray, part: NDArray, cut: int, first: int = 0
-) -> Leak:
-    """Describe a difference; `where` is feature, timeframe and symbol, `first` the row at which the values begin."""
-    rows = np.flatnonzero(different(full, part))
-    row = int(rows[0])
-    distance = np.abs(full[rows] - part[rows])
-    rounding = bool(np.all(distance <= ROUNDING * np.maximum(np.abs(full[rows]), np.abs(part[rows]))))
-    detail = f"is {full[row]:.17g} with all bars and {part[row]:.17g} when {cut} are left ({len(rows)} rows differ)"
-    if rounding:
-        detail += "; so little that it is rounding: add up in an order that does not depend on the number of bars"
-    return Leak("feature", *where, detail, cut, first + row, describe_time(time[first + row]))
 
 
 def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
@@ -243,7 +241,7 @@ def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source])
             leaks_itself = any(key[:2] == (name, mine.timeframe) for key in check.found)
             if not leaks_itself and not same_column(mine, theirs, column):
                 detail = "is fitted to other numbers when the bars after the training split are altered"
-                check.add(Leak("scaler", name, mine.timeframe, "all", detail))
+                check.add("scaler", (name, mine.timeframe, "all"), detail)
 
 
 def _check_functions(check: Check, stretches: Sequence[Stretch]) -> None:
@@ -261,8 +259,7 @@ def check_function(check: Check, feature: Feature, series: Series, symbol: str, 
     whole, repeated = (compute_feature(series, feature, timezone, where) for _ in range(2))
     if different(whole, repeated).any():
         detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
-        place = (len(series), 0, describe_time(series.time[0]))
-        check.add(Leak("random", feature.name, timeframe, symbol, detail, *place))
+        check.add("random", (feature.name, timeframe, symbol), detail, len(series), 0, series.time)
         return
     known = ~np.isnan(whole).any(axis=1)
     warm_up = int(np.argmax(known)) if known.any() else 0
@@ -290,11 +287,11 @@ def check_function(check: Check, feature: Feature, series: Series, symbol: str, 
             check.checked.add(feature.name)
             for column in np.flatnonzero(different(full[: cut - begin], part).any(axis=0)):
                 pair = full[: cut - begin, column], part[:, column]
-                check.add(feature_leak((names[column], timeframe, symbol), series.time, *pair, cut, begin))
+                check.add_difference((names[column], timeframe, symbol), *pair, cut, series.time, begin)
                 return
 
 
-def rich_table(report: LeakReport) -> Table:
+def rich_table(report: LeakReport) -> Any:
     """Return the report as a table for the terminal."""
     from rich.table import Table
 
