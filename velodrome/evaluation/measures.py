@@ -263,13 +263,13 @@ class Drawdown:
 
 def deepest_drawdown(growth: NDArray[np.float64]) -> Drawdown | None:
     """Return the deepest drawdown of one curve [T + 1], the first of equals; None if it never falls."""
-    peaks = np.maximum.accumulate(growth)
-    falls = 1.0 - growth / np.where(peaks > 0.0, peaks, 1.0)
+    falls = drawdowns(growth)
     trough = int(np.argmax(falls))
     if not falls[trough] > 0.0:
         return None
-    begin = int(np.flatnonzero(growth[: trough + 1] == peaks[trough])[-1])
-    recovered = np.flatnonzero(growth[trough:] >= peaks[trough])
+    peak = growth[: trough + 1].max()
+    begin = int(np.flatnonzero(growth[: trough + 1] == peak)[-1])
+    recovered = np.flatnonzero(growth[trough:] >= peak)
     return Drawdown(float(falls[trough]), begin, trough, trough + int(recovered[0]) if len(recovered) else None)
 
 

@@ -15,15 +15,7 @@ from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions, draws_anything, times
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
-from velodrome.evaluation.portfolio.account import (
-    PortfolioTrack,
-    account_of,
-    contributions,
-    owed_share,
-    per_bar,
-    quotes,
-    seeds_in_detail,
-)
+from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, quotes, seeds_in_detail
 from velodrome.evaluation.portfolio.baselines import baselines
 from velodrome.evaluation.portfolio.recording import NOTED, recording_world
 from velodrome.evaluation.portfolio.trades import round_trips
@@ -79,7 +71,7 @@ class PortfolioEvaluator(Evaluator):
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
         """Return what is measured in each bar, [T, S], by name of a metric."""
         assert isinstance(track, PortfolioTrack)
-        return per_bar(track)
+        return track.per_bar
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
         """Return the policies to beat."""
@@ -121,7 +113,7 @@ class PortfolioEvaluator(Evaluator):
     def information(self, agent: Played) -> dict[str, Any]:
         """Return what each instrument contributed, and what was owed beyond the whole account."""
         account = account_of(agent.backtest)
-        return {"contributions": contributions(account), "owed": owed_share(account)}
+        return {"contributions": account.contributions, "owed": account.owed_share}
 
 
 def _after(changes: NDArray[np.float64]) -> NDArray[np.float64]:

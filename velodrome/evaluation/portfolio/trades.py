@@ -6,7 +6,7 @@ does meanwhile shows in the turnover and in the number of orders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -19,16 +19,15 @@ from velodrome.evaluation.trades import DECAY, END, ORDER, SCHEMA, STOP, Trip
 REASONS = {BY_ORDER: ORDER, BY_STOP: STOP, BY_DECAY: DECAY}
 
 
-def round_trips(played: Backtest, seeds: Sequence[int] | None = None) -> pl.DataFrame:
-    """Return the trades of the seeds in detail (or some of them), by instrument, seed and time of exit.
+def round_trips(played: Backtest) -> pl.DataFrame:
+    """Return the trades of the seeds in detail, by instrument, seed and time of exit.
 
     The profits of all trades of a seed add up to the change of its equity.
     """
     account, rows = account_of(played), list[tuple]()
     for instrument in range(len(account.symbols)):
         for column, seed in enumerate(played.seeds[: account.detailed]):
-            if seeds is None or seed in seeds:
-                rows.extend(_trips_of(account, instrument, column, seed))
+            rows.extend(_trips_of(account, instrument, column, seed))
     return pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
 
 
