@@ -17,17 +17,15 @@ from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions,
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, quotes, seeds_in_detail
 from velodrome.evaluation.portfolio.baselines import baselines
-from velodrome.evaluation.portfolio.recording import NOTED, recording_world
-from velodrome.evaluation.portfolio.trades import round_trips
+from velodrome.evaluation.portfolio.trades import NOTED, recording_world, round_trips
 from velodrome.evaluation.trades import trade_figures
 from velodrome.tables.basket import Basket
 
-# Of the account; then those that `recording` adds, running sums of the distance of fills from the quote and of their
+# Of the account; then what `recording_world` adds, running sums of the distance of fills from the quote and of their
 # number; then units, by instrument.
 RECORDED = (
     *("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover"),
-    *("spread_sum", "fills"),
-    "units",
+    *("spread_sum", "fills", "units"),
 )
 CHOICES = ("sell", "hold", "buy")  # of a discrete action
 
@@ -69,7 +67,6 @@ class PortfolioEvaluator(Evaluator):
         return found, {**figures, "orders": float(account.columns["fills"][-1].mean())}
 
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
-        """Return what is measured in each bar, [T, S], by name of a metric."""
         assert isinstance(track, PortfolioTrack)
         return track.per_bar
 
@@ -78,7 +75,6 @@ class PortfolioEvaluator(Evaluator):
         return baselines(self.config, self.market, self.split, agent.backtest.world.action_space, seed)
 
     def action_names(self, space: gymnasium.Space) -> Sequence[str]:
-        """Return a name for people of every discrete action; none for continuous ones."""
         return CHOICES if self.config.action == "discrete" else ()
 
     def bars(self, agent: Played) -> pl.DataFrame:
