@@ -221,9 +221,8 @@ class PathMeter:
         self.names = (*PATH_FIGURES, *measured.per_bar)
         self.returns = np.ascontiguousarray(measured.returns.T)  # [S, T]
         self.logs = np.ascontiguousarray(measured.log_returns.T)
-        self.extras = np.ascontiguousarray(
-            np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
-        )  # [S, T, M]
+        extras = np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
+        self.extras = np.ascontiguousarray(extras)  # [S, T, M]
         self.centre = self.returns.mean(axis=1) if self.returns.shape[1] else np.zeros(len(self.returns))
         self.seeds, self.bars = self.returns.shape
         self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)

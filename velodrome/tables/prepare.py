@@ -147,12 +147,11 @@ def fit_scalers(
     check_training_split(choices.scaler, splits)
     train = splits.get(TRAIN) or tuple((span.begin, span.end) for span in spans)
     own = symbols if choices.per_instrument else ()
-    return tuple(
-        Scaler(timeframe, choices.scaler, names, own, clip=choices.clip).fit(
-            training_rows(stretches, spans, train, index, choices.windows[index].length)
-        )
-        for index, (timeframe, names) in enumerate(named)
-    )
+    scalers = []
+    for index, (timeframe, names) in enumerate(named):
+        rows = training_rows(stretches, spans, train, index, choices.windows[index].length)
+        scalers.append(Scaler(timeframe, choices.scaler, names, own, clip=choices.clip).fit(rows))
+    return tuple(scalers)
 
 
 def training_rows(

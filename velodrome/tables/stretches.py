@@ -142,19 +142,13 @@ def alone(symbols: tuple[str, ...], instruments: Sequence[Instrument | None], ch
     (instrument,) = instruments
     assert instrument is not None
     line = instrument.execution
-    windows = tuple(
-        WindowRows(
-            table.timeline.series.time,
-            table.timeline.known_at,
-            table.values[:, None],
-            np.ones((len(table.values), 1), bool),
-            table.names,
-            last_closed_rows(table.timeline, line),
-        )
-        for table in instrument.windows
-    )
+    windows = []
+    for table in instrument.windows:
+        time, known_at = table.timeline.series.time, table.timeline.known_at
+        present, last_row = np.ones((len(time), 1), bool), last_closed_rows(table.timeline, line)
+        windows.append(WindowRows(time, known_at, table.values[:, None], present, table.names, last_row))
     prices = (line.series.open[:, None], line.series.close[:, None], np.ones((len(line.series), 1), np.uint8))
-    return Stretch(symbols, (instrument,), line.series.time, line.known_at, *prices, windows)
+    return Stretch(symbols, (instrument,), line.series.time, line.known_at, *prices, tuple(windows))
 
 
 def last_closed_rows(window: Timeline, execution: Timeline) -> NDArray[np.int64]:
