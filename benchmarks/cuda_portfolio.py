@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from cuda_rates import check_parity, measure, run
 
-from velodrome.bench.portfolio_step import PortfolioOptions, PortfolioProblem, portfolio_problem
+from velodrome.bench.problems.portfolio import PortfolioBenchmark, PortfolioOptions
+from velodrome.bench.step import Case
+from velodrome.envs.catalog import CATALOG
 
 COSTS = {"buy_fee": 0.001, "sell_fee": 0.002, "half_spread": 0.0005, "slippage": 0.001, "episode_length": 100}
 PARITY = {
@@ -43,14 +45,15 @@ def draw(rng: np.random.Generator, space: Any) -> np.ndarray:
     return actions
 
 
-def problem(instruments: int) -> PortfolioProblem:
+def problem(instruments: int) -> Case:
     """Return the problem of the benchmark."""
-    return portfolio_problem(PortfolioOptions(), instruments)
+    options = PortfolioOptions(instruments=(instruments,))
+    return PortfolioBenchmark(CATALOG.get("portfolio"), options).cases()[0]
 
 
 def check() -> None:
     """Compare every kind of environment with the CPU."""
-    basket = problem(7).basket
+    basket = problem(7).values["market"]
     for name, params in PARITY.items():
         check_parity(name, "portfolio", {"market": basket, **params}, draw, PARITY_ENVS, 150)
 
@@ -67,21 +70,22 @@ def rows() -> list[dict[str, Any]]:
             for action in ("orders", "weights"):
                 width = instruments + (action == "weights")
                 for observation, specialise in (("flat", False), ("cursor", False), ("cursor", True)):
-                    if observation == "flat" and num_envs * given.basket.window_floats > 2e9:
+                    if observation == "flat" and num_envs * given.window_floats > 2e9:
                         continue
+                    values = {**given.values, "action": action, "observation": observation}
                     rate = measure(
-                        "portfolio", num_envs,
+                        "portfolio",
+                        num_envs,
                         lambda count, width=width: 2.0 * torch.rand((count, width), device="cuda") - 1.0,
-                        market=given.basket, observation=observation, specialise=specialise,
-                        **{**given.parameters, "action": action},
-                    )  # fmt: skip
-                    found.append(
-                        {"num_envs": num_envs, "instruments": instruments, "action": action,
-                         "observation": observation, "specialised": specialise, "steps_per_second": rate}
-                    )  # fmt: skip
+                        specialise=specialise,
+                        **values,
+                    )
+                    row = {"num_envs": num_envs, "instruments": instruments, "action": action}
+                    row |= {"observation": observation, "specialised": specialise, "steps_per_second": rate}
+                    found.append(row)
                     shown = "windows" if observation == "flat" else "no windows"
-                    print(f"{num_envs:>12,} {instruments:>4} {action:>8} {shown:>12} {specialise!s:>10} "
-                          f"{rate / 1e9:>8.3f} G", flush=True)  # fmt: skip
+                    start = f"{num_envs:>12,} {instruments:>4} {action:>8} {shown:>12} {specialise!s:>10}"
+                    print(f"{start} {rate / 1e9:>8.3f} G", flush=True)
     return found
 
 

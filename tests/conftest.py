@@ -29,7 +29,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 LONGEST = (
     "test_readme", "vector/workers/test_faults", "runs/test_kill", "bench/test_vector", "vector/compile/test_cache",
     "vector/test_backend_contract", "test_examples", "envs/portfolio/test_contract", "runs/report/test_browser",
-    "evaluation/portfolio/test_account", "bench/test_step", "bench/test_portfolio_step", "learn/test_ppo_portfolio",
+    "evaluation/portfolio/test_account", "bench/test_step", "bench/problems/test_portfolio", "learn/test_ppo_portfolio",
     "envs/trading/test_properties", "vector/test_cuda_simulated", "envs/portfolio/test_cuda",
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ import builtins
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -72,7 +73,7 @@ def test_it_survives_a_package_that_does_not_import(missing, monkeypatch):
         return original(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr(doctor, "_second_process", lambda section: Row(section, "second process", "ok", ""))
+    monkeypatch.setattr(doctor, "_second_process", lambda: Row("", "second process", "ok", ""))
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(importlib, "import_module", lambda name: refuse(name))
@@ -89,36 +90,45 @@ def test_it_survives_packages_that_are_not_installed(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", no_metadata)
-    on_the_path = {row.name: row for row in doctor._packages("packages")}
+    on_the_path = {row.name: row for row in doctor._packages()}
     assert on_the_path["numpy"].status == "ok"
     monkeypatch.setattr(importlib, "import_module", no_module)
-    rows = list(doctor._packages("packages")) + list(doctor._optional("optional packages"))
+    rows = list(doctor._packages()) + list(doctor._optional())
     assert all(row.value == "not installed" for row in rows if row.name != "velodrome")
     assert rows[-1].status == "note"
+
+
+def test_what_velodrome_always_brings_is_not_called_optional():
+    always = {
+        re.split(r"[^\w-]", line)[0] for line in importlib.metadata.requires("velodrome") or () if "extra" not in line
+    }
+    assert "matplotlib" in always
+    assert not always & doctor.OPTIONAL.keys()
 
 
 def test_a_backend_with_other_numbers_is_a_problem(monkeypatch):
     original = doctor.smoke_test
     monkeypatch.setattr(doctor, "smoke_test", lambda backend, **options: original("python") + (backend != "python"))
-    rows = {row.name: row for row in doctor._backends("backends")}
+    rows = {row.name: row for row in doctor._backends()}
     assert rows["native"].status == "problem"
     assert "other numbers" in rows["native"].value
 
 
 def test_workers_are_tried_and_compared(monkeypatch):
-    rows = {row.name: row for row in doctor._workers("other environments")}
+    rows = {row.name: row for row in doctor._workers()}
     assert [row.status for row in rows.values()] == ["ok"] * 3
-    original = doctor._gymnasium_smoke_test
-    monkeypatch.setattr(doctor, "_gymnasium_smoke_test", lambda name, **_: original("serial") + (name == "async"))
-    rows = {row.name: row for row in doctor._workers("other environments")}
+    original = doctor.smoke_test
+    few = {"env": "CartPole-v1", "num_envs": doctor.FEW}
+    monkeypatch.setattr(doctor, "smoke_test", lambda name, **_: original("serial", **few) + (name == "async"))
+    rows = {row.name: row for row in doctor._workers()}
     assert (rows["process"].status, rows["async"].status) == ("ok", "problem")
 
 
 def test_a_failing_probe_is_told_and_the_others_go_on(monkeypatch):
     monkeypatch.setattr(doctor, "cpu_model", lambda: 1 / 0)
-    monkeypatch.setattr(doctor, "_backends", lambda section: iter(()))
-    monkeypatch.setattr(doctor, "_workers", lambda section: iter(()))
-    monkeypatch.setattr(doctor, "_cache", lambda section: iter(()))
+    monkeypatch.setattr(doctor, "_backends", lambda: iter(()))
+    monkeypatch.setattr(doctor, "_workers", lambda: iter(()))
+    monkeypatch.setattr(doctor, "_cache", lambda: iter(()))
     found = doctor.doctor()
     assert found.of("machine")["check"].value == "ZeroDivisionError: division by zero"
     assert "cores" in found.of("threads")
@@ -129,8 +139,8 @@ def test_a_cache_that_cannot_be_written_is_a_note(monkeypatch, tmp_path):
     blocked.write_text("not a folder")
     monkeypatch.setenv("VELODROME_CACHE", str(blocked))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(doctor, "_second_process", lambda section: Row(section, "second process", "ok", ""))
-    rows = {row.name: row for row in doctor._cache("kernel cache")}
+    monkeypatch.setattr(doctor, "_second_process", lambda: Row("", "second process", "ok", ""))
+    rows = {row.name: row for row in doctor._cache()}
     assert rows["folder"].status == "note"
     assert "VELODROME_CACHE" in rows["folder"].advice
 
@@ -141,12 +151,12 @@ def test_driver_and_toolkit_are_compared_by_major_version(served, fits, monkeypa
 
     monkeypatch.setattr(doctor, "driver_cuda_version", lambda: served)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    rows = {row.name: row for row in doctor._cuda("CUDA")}
+    rows = {row.name: row for row in doctor._cuda()}
     assert rows["driver and torch"].status == ("ok" if fits else "problem")
 
 
 def test_the_simulator_flag_is_told():
-    code = "from velodrome import doctor; print([r.status for r in doctor._cuda('c') if r.name == 'simulator'])"
+    code = "from velodrome import doctor; print([r.status for r in doctor._cuda() if r.name == 'simulator'])"
     answer = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True
     )

@@ -15,7 +15,8 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,6 @@ OPTIONAL = {
     "numba-cuda": ("cuda", "the cuda backend"),
     "stable-baselines3": ("sb3", "vd.to_sb3, and comparison with Stable-Baselines3"),
     "torchrl": ("torchrl", "vd.to_torchrl"),
-    "matplotlib": ("plot", "plots as files"),
     "plotext": ("plot", "plots in the terminal"),
     "torchtrade": ("torchtrade", "comparison with TorchTrade"),
     "pytest": ("dev", "tests"),
@@ -56,7 +56,7 @@ print(sum(sum(s.cache_hits.values()) for s in stats), sum(sum(s.cache_misses.val
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was looked at."""
+    """One thing that was examined."""
 
     section: str
     name: str
@@ -65,9 +65,21 @@ class Row:
     advice: str = ""  # what to do; empty where there is nothing to do
 
 
+def _ok(name: str, value: str) -> Row:
+    return Row("", name, "ok", value)
+
+
+def _note(name: str, value: str, advice: str) -> Row:
+    return Row("", name, "note", value, advice)
+
+
+def _problem(name: str, value: str, advice: str) -> Row:
+    return Row("", name, "problem", value, advice)
+
+
 @dataclass(frozen=True)
 class DoctorReport:
-    """Everything that was looked at, in order."""
+    """Everything that was examined, in order."""
 
     rows: tuple[Row, ...]
 
@@ -86,8 +98,8 @@ class DoctorReport:
 
 
 def doctor() -> DoctorReport:
-    """Look at everything; the kernels of the smallest environment are compiled if they were not before."""
-    sections: dict[str, Callable[[str], Iterator[Row]]] = {
+    """Examine everything; the kernels of the smallest environment are compiled if they were not before."""
+    sections: dict[str, Callable[[], Iterator[Row]]] = {
         "machine": _machine,
         "packages": _packages,
         "CUDA": _cuda,
@@ -100,8 +112,8 @@ def doctor() -> DoctorReport:
     rows: list[Row] = []
     for section, probe in sections.items():
         try:
-            rows.extend(probe(section))
-        except Exception as error:  # a probe met what nobody thought of: say so and go on
+            rows.extend(replace(row, section=section) for row in probe())
+        except Exception as error:  # a probe met something unforeseen: report it and carry on
             rows.append(Row(section, "check", "problem", _told(error), "this check itself failed; report it"))
     return DoctorReport(tuple(rows))
 
@@ -117,15 +129,11 @@ def rich_table(report: DoctorReport) -> Any:
     table = Table(title="velodrome doctor")
     for heading in ("", "what", "", "found", "what to do"):
         table.add_column(heading, overflow="fold")
-    section = ""
-    for row in report.rows:
-        if row.section != section and section:
-            table.add_section()
-        label = row.section if row.section != section else ""
-        section = row.section
-        table.add_row(
-            label, escape(row.name), Text(row.status, style=style[row.status]), escape(row.value), escape(row.advice)
-        )
+    for section in dict.fromkeys(row.section for row in report.rows):
+        table.add_section()
+        for label, row in zip(chain([section], repeat("")), report.of(section).values(), strict=False):
+            status = Text(row.status, style=style[row.status])
+            table.add_row(label, escape(row.name), status, escape(row.value), escape(row.advice))
     problems = sum(row.status == "problem" for row in report.rows)
     found = f"{problems} problem{'s' if problems != 1 else ''}" if problems else "No problem"
     return Group(table, Text(f"{found} found.", style="bold"))
@@ -149,41 +157,36 @@ def _gigabytes(size: float) -> str:
 # Machine and packages
 
 
-def _machine(section: str) -> Iterator[Row]:
+def _machine() -> Iterator[Row]:
     supported = sys.version_info[:2] in PYTHON_VERSIONS
     legal = ", ".join(f"{major}.{minor}" for major, minor in PYTHON_VERSIONS)
-    yield Row(
-        section, "Python", "ok" if supported else "problem", f"{platform.python_version()} ({sys.executable})",
-        "" if supported else f"use one of {legal}",
-    )  # fmt: skip
-    yield Row(section, "system", "ok", f"{platform.system()} {platform.release()} {platform.machine()}")
-    yield Row(section, "CPU", "ok", f"{cpu_model()}, {available_cores()} cores for this process")
+    python = f"{platform.python_version()} ({sys.executable})"
+    yield _ok("Python", python) if supported else _problem("Python", python, f"use one of {legal}")
+    yield _ok("system", f"{platform.system()} {platform.release()} {platform.machine()}")
+    yield _ok("CPU", f"{cpu_model()}, {available_cores()} cores for this process")
     import psutil
 
     memory = psutil.virtual_memory()
+    found = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available"
     low = memory.available < LOW_MEMORY
-    yield Row(
-        section, "memory", "note" if low else "ok",
-        f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available",
-        "close other programs, or make fewer environments" if low else "",
-    )  # fmt: skip
+    yield _note("memory", found, "close other programs, or make fewer environments") if low else _ok("memory", found)
 
 
-def _packages(section: str) -> Iterator[Row]:
+def _packages() -> Iterator[Row]:
     from velodrome import __version__
 
-    yield Row(section, "velodrome", "ok", f"{__version__} ({Path(__file__).parent})")
-    for name in ("numpy", "numba", "llvmlite", "torch", "gymnasium", "polars"):
+    yield _ok("velodrome", f"{__version__} ({Path(__file__).parent})")
+    for name in ("numpy", "numba", "llvmlite", "torch", "gymnasium", "polars", "matplotlib"):
         version = _version(name)
         try:
             module = importlib.import_module(name)
         except Exception as error:
             found = f"{version} does not import ({_told(error)})" if version else "not installed"
-            yield Row(section, name, "problem", found, f"pip install --force-reinstall {name}")
+            yield _problem(name, found, f"pip install --force-reinstall {name}")
             continue
         # A package that lies on the path without having been installed has no metadata.
         version = version or str(getattr(module, "__version__", "version unknown"))
-        yield Row(section, name, "ok", f"{version}, {_torch_build(module)}" if name == "torch" else version)
+        yield _ok(name, f"{version}, {_torch_build(module)}" if name == "torch" else version)
 
 
 def _torch_build(torch: Any) -> str:
@@ -211,10 +214,8 @@ def driver_cuda_version() -> tuple[int, int] | None:
 def _driver_name() -> str:
     """Return the driver's own version as nvidia-smi tells it, or ''."""
     try:
-        answer = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10,
-        )  # fmt: skip
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout.splitlines()[0].strip() if answer.returncode == 0 and answer.stdout.strip() else ""
@@ -224,33 +225,33 @@ def _simulated() -> bool:
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 
 
-def _cuda(section: str) -> Iterator[Row]:
-    simulated = _simulated()
+def _cuda() -> Iterator[Row]:
     served = driver_cuda_version()
     if served is None:
-        yield Row(section, "driver", "note", "none found", "for a GPU: install NVIDIA's driver")
+        yield _note("driver", "none found", "for a GPU: install NVIDIA's driver")
     else:
         name = _driver_name()
-        yield Row(section, "driver", "ok", f"{name + ', ' if name else ''}serves CUDA up to {served[0]}.{served[1]}")
-    built = yield from _torch_devices(section, served is not None)
-    toolkit = yield from _numba_cuda(section, served is not None)
+        yield _ok("driver", f"{name + ', ' if name else ''}serves CUDA up to {served[0]}.{served[1]}")
+    built = yield from _torch_devices(served is not None)
+    toolkit = yield from _numba_cuda(served is not None)
     for who, needed in (("torch", built), ("numba-cuda", toolkit)):
         if served is None or needed is None:
             continue
         # Within a major version a driver serves newer minor versions of the toolkit too.
         fits = served[0] >= int(needed.split(".")[0])
-        advice = "" if fits else f"update the driver, or install {who} built for CUDA {served[0]}"
-        agree = "agree" if fits else "disagree"
-        value = f"driver (CUDA {served[0]}.{served[1]}) and {who} (CUDA {needed}) {agree}"
-        yield Row(section, f"driver and {who}", "ok" if fits else "problem", value, advice)
-    yield Row(
-        section, "simulator", "note" if simulated else "ok", "NUMBA_ENABLE_CUDASIM is set" if simulated else "off",
-        "kernels run as Python, very slowly; unset NUMBA_ENABLE_CUDASIM to use a GPU" if simulated else "",
-    )  # fmt: skip
+        name = f"driver and {who}"
+        value = f"driver (CUDA {served[0]}.{served[1]}) and {who} (CUDA {needed}) {'agree' if fits else 'disagree'}"
+        advice = f"update the driver, or install {who} built for CUDA {served[0]}"
+        yield _ok(name, value) if fits else _problem(name, value, advice)
+    if _simulated():
+        advice = "kernels run as Python, very slowly; unset NUMBA_ENABLE_CUDASIM to use a GPU"
+        yield _note("simulator", "NUMBA_ENABLE_CUDASIM is set", advice)
+    else:
+        yield _ok("simulator", "off")
 
 
-def _torch_devices(section: str, driver: bool) -> Generator[Row, None, str | None]:
-    """Tell what torch sees; return the CUDA version that it was built for."""
+def _torch_devices(driver: bool) -> Generator[Row, None, str | None]:
+    """Report what torch sees; return the CUDA version that it was built for."""
     try:
         import torch
     except Exception:  # told under packages
@@ -258,35 +259,35 @@ def _torch_devices(section: str, driver: bool) -> Generator[Row, None, str | Non
     built = torch.version.cuda
     if not torch.cuda.is_available():
         advice = "for a GPU: install a CUDA build of torch" if built is None else "for a GPU: check nvidia-smi"
-        status: Status = "problem" if driver and built is not None else "note"
-        yield Row(section, "devices", status, "torch sees none", advice)
+        missing = _problem if driver and built is not None else _note
+        yield missing("devices", "torch sees none", advice)
         return built
     for index in range(torch.cuda.device_count()):
         found = torch.cuda.get_device_properties(index)
         value = f"{found.name}, {_gigabytes(found.total_memory)}, compute capability {found.major}.{found.minor}"
-        yield Row(section, f"device {index}", "ok", value)
+        yield _ok(f"device {index}", value)
     return built
 
 
-def _numba_cuda(section: str, driver: bool) -> Generator[Row, None, str | None]:
-    """Tell of numba-cuda and the libraries that it compiles with; return the CUDA version of those."""
+def _numba_cuda(driver: bool) -> Generator[Row, None, str | None]:
+    """Report numba-cuda and the libraries that it compiles with; return the CUDA version of those."""
     version = _version("numba-cuda")
-    missing: Status = "problem" if driver else "note"
+    missing = _problem if driver else _note
     if version is None and importlib.util.find_spec("numba_cuda") is not None:
         version = "found, version unknown"
     if version is None:
-        yield Row(section, "numba-cuda", "note", "not installed", "for a GPU: pip install 'velodrome[cuda]'")
+        yield _note("numba-cuda", "not installed", "for a GPU: pip install 'velodrome[cuda]'")
         return None
-    yield Row(section, "numba-cuda", "ok", version)
+    yield _ok("numba-cuda", version)
     for library, title in (("nvvm", "NVVM"), ("nvJitLink", "nvJitLink")):
         try:
             from cuda.pathfinder import load_nvidia_dynamic_lib
 
-            yield Row(section, title, "ok", str(load_nvidia_dynamic_lib(library).abs_path))
+            yield _ok(title, str(load_nvidia_dynamic_lib(library).abs_path))
         except Exception as error:
             found = str(error).strip().splitlines()
             value = f"not found ({type(error).__name__}{': ' + found[0] if found else ''})"
-            yield Row(section, title, missing, value, "pip install 'velodrome[cuda]'")
+            yield missing(title, value, "pip install 'velodrome[cuda]'")
     for distribution in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu13", "nvidia-cuda-nvcc-cu12", "cuda-bindings"):
         toolkit = _version(distribution)
         if toolkit is not None:
@@ -297,15 +298,17 @@ def _numba_cuda(section: str, driver: bool) -> Generator[Row, None, str | None]:
 # Backends
 
 
-def smoke_test(backend: str, **options: Any) -> Any:
-    """Step the template environment and return its observations and rewards, [steps, n, values], on the host."""
+def smoke_test(backend: str, env: str = "template", num_envs: int = ENVIRONMENTS, **options: Any) -> Any:
+    """Step an environment and return its observations and rewards, [steps, n, values], on the host."""
     import numpy as np
 
     import velodrome as vd
 
-    envs = vd.make_vec("template", num_envs=ENVIRONMENTS, backend=backend, seed=7, length=40, **options)
+    if env == "template":
+        options["length"] = 40  # so that episodes end
+    envs = vd.make_vec(env, num_envs, backend=backend, seed=7, **options)
     observations, _ = envs.reset()
-    actions = np.random.default_rng(7).integers(0, 2, (STEPS, ENVIRONMENTS))
+    actions = np.random.default_rng(7).integers(0, 2, (STEPS, num_envs))
     trace = []
     for chosen in actions:
         if backend == "cuda":
@@ -322,116 +325,97 @@ def _on_host(values: Any) -> Any:
     return values.detach().cpu().numpy().copy() if hasattr(values, "detach") else values.copy()
 
 
-def _backends(section: str) -> Iterator[Row]:
+def _backends() -> Iterator[Row]:
     import numpy as np
 
     try:
         reference = smoke_test("python")
     except Exception as error:
-        yield Row(section, "python", "problem", _told(error), "reinstall velodrome")
+        yield _problem("python", _told(error), "reinstall velodrome")
         return
-    yield Row(section, "python", "ok", f"{STEPS} steps of {ENVIRONMENTS} environments: the reference")
+    yield _ok("python", f"{STEPS} steps of {ENVIRONMENTS} environments: the reference")
     cores = _threads_available()
-    for name, options in (("native", {"threads": 1}), ("native, all cores", {"threads": cores}), ("cuda", {})):
+    threads: dict[str, dict[str, Any]] = {"native": {"threads": 1}, "native, all cores": {"threads": cores}, "cuda": {}}
+    for name, options in threads.items():
         if name == "native, all cores" and cores < 2:
             continue
         try:
             same = np.array_equal(smoke_test(name.split(",")[0], **options), reference)
         except Exception as error:
-            yield _backend_failed(section, name, error)
+            yield _backend_failed(name, error)
             continue
         value = "the same numbers as python" if same else "other numbers than python"
         if name == "cuda" and _simulated():
             value += ", in the simulator"
-        advice = "" if same else "do not use this backend; report it with `velodrome doctor --json`"
-        yield Row(section, name, "ok" if same else "problem", value, advice)
+        advice = "do not use this backend; report it with `velodrome doctor --json`"
+        yield _ok(name, value) if same else _problem(name, value, advice)
 
 
-def _backend_failed(section: str, name: str, error: Exception) -> Row:
+def _backend_failed(name: str, error: Exception) -> Row:
     from velodrome.errors import BackendError
 
     if name != "cuda":
-        return Row(
-            section, name, "problem", _told(error), "reinstall numba; VELODROME_CACHE=/tmp/x rules out the cache"
-        )
+        return _problem(name, _told(error), "reinstall numba; VELODROME_CACHE=/tmp/x rules out the cache")
     absent = isinstance(error, BackendError | ImportError)
     if absent and driver_cuda_version() is None:
         advice = "for a GPU: NVIDIA's driver, a CUDA build of torch, and pip install 'velodrome[cuda]'"
-        return Row(section, name, "note", f"no device: {error}", advice)
+        return _note(name, f"no device: {error}", advice)
     if isinstance(error, ImportError) or _version("numba-cuda") is None:
-        return Row(section, name, "note", str(error), "pip install 'velodrome[cuda]'")
-    return Row(section, name, "problem", _told(error), "see the rows under CUDA")
+        return _note(name, str(error), "pip install 'velodrome[cuda]'")
+    return _problem(name, _told(error), "see the rows under CUDA")
 
 
-def _workers(section: str) -> Iterator[Row]:
-    """Tell whether environments of other libraries run in this process and in workers, with the same numbers."""
+def _workers() -> Iterator[Row]:
+    """Report whether environments of other libraries run in this process and in workers, with the same numbers."""
     import numpy as np
 
-    reference = _gymnasium_smoke_test("serial")
-    yield Row(section, "serial", "ok", f"{STEPS} steps of {FEW} CartPole-v1: the reference")
+    cartpole: dict[str, Any] = {"env": "CartPole-v1", "num_envs": FEW}
+    reference = smoke_test("serial", **cartpole)
+    yield _ok("serial", f"{STEPS} steps of {FEW} CartPole-v1: the reference")
     for name in ("process", "async"):
         try:
-            same = np.array_equal(_gymnasium_smoke_test(name, workers=2, timeout=PROCESS_SECONDS), reference)
+            same = np.array_equal(smoke_test(name, **cartpole, workers=2, timeout=PROCESS_SECONDS), reference)
         except Exception as error:
-            yield Row(
-                section, name, "problem", _told(error), "use backend='serial'; are processes and memfd allowed here?"
-            )
+            yield _problem(name, _told(error), "use backend='serial'; are processes and memfd allowed here?")
             continue
-        value = "the same numbers as serial" if same else "other numbers than serial"
-        yield Row(section, name, "ok" if same else "problem", value, "" if same else "use backend='serial'; report it")
-
-
-def _gymnasium_smoke_test(backend: str, **options: Any) -> Any:
-    import numpy as np
-
-    import velodrome as vd
-
-    envs = vd.make_vec("CartPole-v1", FEW, backend=backend, seed=7, copy=True, **options)
-    envs.reset()
-    actions = np.random.default_rng(7).integers(0, 2, (STEPS, FEW))
-    trace = np.stack([envs.step(chosen)[0] for chosen in actions])
-    envs.close()
-    return trace
+        other = _problem(name, "other numbers than serial", "use backend='serial'; report it")
+        yield _ok(name, "the same numbers as serial") if same else other
 
 
 # Cache, threads, optional packages
 
 
-def _cache(section: str) -> Iterator[Row]:
+def _cache() -> Iterator[Row]:
     from velodrome.vector.compile.kernel_cache import CACHE_VARIABLE, cache_folder
 
     folder = cache_folder()
     named = os.environ.get(CACHE_VARIABLE)
     wanted = named is None or Path(named).resolve() in folder.resolve().parents
-    yield Row(
-        section, "folder", "ok" if wanted else "note", f"{folder} (writable)",
-        "" if wanted else f"{CACHE_VARIABLE}={named} cannot be written; name another folder",
-    )  # fmt: skip
+    advice = f"{CACHE_VARIABLE}={named} cannot be written; name another folder"
+    yield _ok("folder", f"{folder} (writable)") if wanted else _note("folder", f"{folder} (writable)", advice)
     files = [path for path in folder.rglob("*") if path.is_file()]
     kernels = sum(path.suffix == ".nbi" for path in files)
     size = sum(path.stat().st_size for path in files)
-    yield Row(section, "contents", "ok", f"{kernels} kernels, {size / 1e6:.1f} MB")
-    yield _second_process(section)
+    yield _ok("contents", f"{kernels} kernels, {size / 1e6:.1f} MB")
+    yield _second_process()
 
 
-def _second_process(section: str) -> Row:
-    """Tell whether another process finds the kernels that this one compiled."""
+def _second_process() -> Row:
+    """Report whether another process finds the kernels that this one compiled."""
+    name = "second process"
     try:
-        answer = subprocess.run(
-            [sys.executable, "-c", SECOND_PROCESS], capture_output=True, text=True, timeout=PROCESS_SECONDS
-        )  # fmt: skip
+        command = [sys.executable, "-c", SECOND_PROCESS]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=PROCESS_SECONDS)
         hits, misses = map(int, answer.stdout.split()[-2:])
     except subprocess.TimeoutExpired:
-        return Row(section, "second process", "problem", f"no answer in {PROCESS_SECONDS:g} s", "is the machine busy?")
+        return _problem(name, f"no answer in {PROCESS_SECONDS:g} s", "is the machine busy?")
     except (OSError, ValueError):
         last = answer.stderr.strip().splitlines()[-1:] if "answer" in locals() else []
-        return Row(section, "second process", "problem", f"failed: {' '.join(last)}", "run `velodrome doctor` again")
+        return _problem(name, f"failed: {' '.join(last)}", "run `velodrome doctor` again")
     if misses or not hits:
-        return Row(
-            section, "second process", "note", f"compiled again ({misses} of {hits + misses} kernels)",
-            "every start compiles for half a minute; put VELODROME_CACHE on a local disk that can be written",
-        )  # fmt: skip
-    return Row(section, "second process", "ok", f"found {hits} of {hits} kernels")
+        advice = "every start compiles for half a minute; put VELODROME_CACHE on a local disk that can be written"
+        return _note(name, f"compiled again ({misses} of {hits + misses} kernels)", advice)
+    return _ok(name, f"found {hits} of {hits} kernels")
 
 
 def _threads_available() -> int:
@@ -443,32 +427,32 @@ def _threads_available() -> int:
         return 1
 
 
-def _threads(section: str) -> Iterator[Row]:
+def _threads() -> Iterator[Row]:
     cores = available_cores()
-    yield Row(section, "cores", "ok", f"{cores} for this process, {os.cpu_count()} in the machine")
+    yield _ok("cores", f"{cores} for this process, {os.cpu_count()} in the machine")
     threads = _threads_available()
     value = f"{threads}{'' if 'NUMBA_NUM_THREADS' in os.environ else ' (not set: one a core)'}"
-    advice = "" if threads <= cores else f"more threads than cores; set NUMBA_NUM_THREADS={cores}"
+    advice = f"more threads than cores; set NUMBA_NUM_THREADS={cores}"
     if threads < cores:
         advice = f"cores are left idle; set NUMBA_NUM_THREADS={cores} or unset it"
-    yield Row(section, "NUMBA_NUM_THREADS", "ok" if threads == cores else "note", value, advice)
+    yield _ok("NUMBA_NUM_THREADS", value) if threads == cores else _note("NUMBA_NUM_THREADS", value, advice)
     try:
         import numba
 
-        yield Row(section, "threading layer", "ok", str(numba.threading_layer()))
+        yield _ok("threading layer", str(numba.threading_layer()))
     except Exception as error:
-        yield Row(section, "threading layer", "note", f"none in use ({_told(error)})", "one core needs none")
-    yield Row(section, "OMP_NUM_THREADS", "ok", os.environ.get("OMP_NUM_THREADS", "not set"))
+        yield _note("threading layer", f"none in use ({_told(error)})", "one core needs none")
+    yield _ok("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "not set"))
     try:
         import torch
 
-        yield Row(section, "torch", "ok", f"{torch.get_num_threads()} threads")
+        yield _ok("torch", f"{torch.get_num_threads()} threads")
     except Exception as error:
-        yield Row(section, "torch", "note", _told(error), "see packages")
+        yield _note("torch", _told(error), "see packages")
 
 
-def _optional(section: str) -> Iterator[Row]:
+def _optional() -> Iterator[Row]:
     for name, (extra, purpose) in OPTIONAL.items():
         version = _version(name)
-        advice = "" if version else f"for {purpose}: pip install 'velodrome[{extra}]'"
-        yield Row(section, name, "ok" if version else "note", version or "not installed", advice)
+        advice = f"for {purpose}: pip install 'velodrome[{extra}]'"
+        yield _ok(name, version) if version else _note(name, "not installed", advice)

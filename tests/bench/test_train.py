@@ -16,24 +16,30 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from rich.console import Console
 
+import velodrome as vd
+from velodrome.bench import options as options_module
+from velodrome.bench import race as race_module
 from velodrome.bench import train as train_module
-from velodrome.bench import train_options, train_race
 from velodrome.bench.parity import ParityError
+from velodrome.bench.race import Race, run_race
+from velodrome.bench.report import PHASES, Measurement
+from velodrome.bench.run import run_benchmark
 from velodrome.bench.sgemm import sgemm_rate
-from velodrome.bench.train import measure_speed, new_report, run_train_benchmark
-from velodrome.bench.train_contenders import PHASES, TrainContender, Trainer
-from velodrome.bench.train_options import TRAIN_PEERS, TrainBenchmarkOptions
-from velodrome.bench.train_problem import train_problem
-from velodrome.bench.train_race import run_race
-from velodrome.bench.train_report import Race, TrainReport
+from velodrome.bench.timing import Contender
+from velodrome.bench.train import TRAIN_PEERS, TrainBenchmark, TrainOptions, TrainReport
+from velodrome.bench.trainer import Trainer
+from velodrome.cli import REFUSED, run
+from velodrome.learn.catalog import AlgorithmEntry
 
 
-def tiny(**values: Any) -> TrainBenchmarkOptions:
-    chosen = {
-        "sizes": (16, 32), "batch": 128, "hidden": (8, 8), "epochs": 2, "minibatches": 2, "seconds": 0.05,
-        "repeats": 3, "bars": 10_000, "episode_length": 50, "race_seconds": 0.2, "race_seeds": 1,
-    }  # fmt: skip
-    return TrainBenchmarkOptions(**{**chosen, **values})
+def tiny(**values: Any) -> TrainOptions:
+    chosen: dict[str, Any] = {"sizes": (16, 32), "batch": 128, "hidden": (8, 8), "epochs": 2, "minibatches": 2}
+    chosen |= {"seconds": 0.05, "repeats": 3, "bars": 10_000, "episode_length": 50, "race_seconds": 0.2}
+    return TrainOptions(**{**chosen, "race_seeds": 1, **values})
+
+
+def measured(options: TrainOptions, console: Console | None = None) -> TrainReport:
+    return run_benchmark(TrainBenchmark(options), console or silent_console())
 
 
 def silent_console() -> Console:
@@ -56,12 +62,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainReport, str
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("bench") / "new"
     console = silent_console()
-    options = tiny(
-        against=("dummy", "dummy_1_thread", "dummy64", "torchrl"), json_path=folder / "train.json",
-        plot_path=folder / "train.png",
-    )  # fmt: skip
+    files = {"json_path": folder / "train.json", "plot_path": folder / "train.png"}
+    options = tiny(against=("dummy", "dummy_1_thread", "dummy64", "torchrl"), **files)
     threads = torch.get_num_threads()
-    report = run_train_benchmark(options, console)
+    report = measured(options, console)
     assert torch.get_num_threads() == threads
     return report, console.file.getvalue(), folder  # type: ignore[attr-defined]
 
@@ -70,23 +74,23 @@ def test_every_contender_is_measured(finished: tuple[TrainReport, str, Path]) ->
     report, text, _ = finished
     assert report.missing == []
     assert [(row.peer, row.num_envs, row.rollout_length) for row in report.measurements] == [
-        ("native", 16, 8), ("native", 32, 4), ("native", 16, 8), ("dummy", 8, 16), ("dummy_1_thread", 8, 16),
-        ("dummy64", 64, 2), ("torchrl", 8, 16),
-    ]  # fmt: skip
+        *(("velodrome", 16, 8), ("velodrome", 32, 4), ("velodrome", 16, 8), ("dummy", 8, 16)),
+        *(("dummy_1_thread", 8, 16), ("dummy64", 64, 2), ("torchrl", 8, 16)),
+    ]
     for row in report.measurements:
         assert 0.0 < row.slowest <= row.steps_per_second <= row.fastest
         assert len(row.rounds) == 3
-        assert row.iterations >= 3
+        assert row.calls >= 3
         assert row.label in text
-    assert report.measurements[2].engine == "autograd"
+    assert report.measurements[2].kind == "autograd"
     assert report.measurements[4].threads == 1
 
 
 def test_phases_are_all_there_and_add_up(finished: tuple[TrainReport, str, Path]) -> None:
     for row in finished[0].measurements:
-        assert set(row.phases) == set(PHASES)
-        assert min(row.phases["environment"], row.phases["inference"], row.phases["learning"]) > 0.0
-        seconds = sum(row.phases.values())
+        phases = {phase: row.mean(phase) for phase in PHASES}
+        assert min(phases["environment"], phases["inference"], phases["learning"]) > 0.0
+        seconds = sum(phases.values())
         assert 128 / row.fastest * 0.99 <= seconds <= 128 / row.slowest * 1.01
 
 
@@ -106,14 +110,14 @@ def test_the_bound_is_measured_in_every_round(finished: tuple[TrainReport, str, 
 def test_the_race_has_a_curve_for_both(finished: tuple[TrainReport, str, Path]) -> None:
     race = finished[0].race
     assert race is not None
-    yardstick = finished[0].yardstick()
-    assert yardstick is not None
-    assert [run.peer for run in race.runs] == ["native", yardstick.peer]
-    for run in race.runs:
-        assert run.reached or run.seconds >= 0.2
-        assert [point.seconds for point in run.points] == sorted(point.seconds for point in run.points)
-        assert run.points[0].steps == 0
-        assert run.points[-1].steps == run.steps > 0
+    rows = [row for row in finished[0].measurements if row.peer in train_module.YARDSTICKS]
+    yardstick = max(rows, key=lambda row: row.steps_per_second)
+    assert [racer.peer for racer in race.runs] == ["velodrome", yardstick.peer]
+    for racer in race.runs:
+        assert racer.reached or racer.seconds >= 0.2
+        assert [point.seconds for point in racer.points] == sorted(point.seconds for point in racer.points)
+        assert racer.points[0].steps == 0
+        assert racer.points[-1].steps == racer.steps > 0
 
 
 def test_json_and_plot_are_written(finished: tuple[TrainReport, str, Path]) -> None:
@@ -121,7 +125,7 @@ def test_json_and_plot_are_written(finished: tuple[TrainReport, str, Path]) -> N
     written = json.loads((folder / "train.json").read_text())
     assert TrainReport.model_validate(written) == report
     assert written["machine"]["cpu"]
-    assert written["parity"]["liquidations"] > 0
+    assert written["comparisons"][0]["parity"]["counts"]["liquidations"] > 0
     assert written["options"]["sizes"] == [16, 32]
     assert (folder / "train.png").read_bytes().startswith(b"\x89PNG")
     assert str(folder / "train.json") in text.replace("\n", "")
@@ -130,7 +134,7 @@ def test_json_and_plot_are_written(finished: tuple[TrainReport, str, Path]) -> N
 @pytest.mark.slow
 def test_worker_processes_are_measured_and_end() -> None:
     pytest.importorskip("stable_baselines3")
-    report = run_train_benchmark(tiny(against=("subproc",), sizes=(16,), race_seconds=0.0), silent_console())
+    report = measured(tiny(against=("subproc",), sizes=(16,), race_seconds=0.0))
     assert report.missing == []
     assert [row.processes for row in report.measurements] == [0, 0, 8]
     assert report.race is None
@@ -146,8 +150,8 @@ class Fake(Trainer):
     def iterate(self) -> dict[str, float]:
         self.log.append(self.name)
         self.skill += 0.1
-        return {"environment": 0.1 * self.seconds, "inference": 0.2 * self.seconds, "learning": 0.7 * self.seconds,
-                "other": 0.0}  # fmt: skip
+        shares = {"environment": 0.1, "inference": 0.2, "learning": 0.7, "other": 0.0}
+        return {phase: share * self.seconds for phase, share in shares.items()}
 
     def run(self) -> dict[str, float]:
         raise NotImplementedError
@@ -159,34 +163,46 @@ class Fake(Trainer):
         self.log.append(f"{self.name} closed")
 
 
-def contender(trainer: Fake, peer: str) -> TrainContender:
-    return TrainContender(peer, trainer.name, 8, 16, 0, None, lambda seed: trainer)
+def contender(trainer: Fake, peer: str) -> Contender:
+    row = Measurement(peer=peer, label=trainer.name, num_envs=8, rollout_length=16, steps_per_call=128)
+
+    def start(stack: Any) -> Trainer:
+        stack.callback(trainer.close)
+        return trainer
+
+    return Contender(row, start)
 
 
-def fakes(log: list[str], **second: Any) -> list[TrainContender]:
-    return [contender(Fake("ours", 1.0, log), "native"), contender(Fake("theirs", 4.0, log, **second), "dummy")]
+def fakes(log: list[str], **second: Any) -> list[Contender]:
+    return [contender(Fake("ours", 1.0, log), "velodrome"), contender(Fake("theirs", 4.0, log, **second), "dummy")]
+
+
+def raced(options: TrainOptions, contenders: list[Contender]) -> TrainReport:
+    benchmark = TrainBenchmark(options)
+    comparison = benchmark.report.begin("PPO", "")
+    benchmark.measure_speed(contenders, comparison, lambda description, turns: None)
+    return benchmark.report
 
 
 def test_contenders_take_turns_and_turns_last_alike() -> None:
     log: list[str] = []
-    options = tiny(seconds=12.0)
-    report = new_report(options, train_problem(options))
-    measure_speed(fakes(log), options, report, lambda description, steps=1: None)
+    report = raced(tiny(seconds=12.0), fakes(log))
     warm_up = ["ours"] * 2 + ["theirs"] * 2
     assert log == [*warm_up, *(["ours"] * 4 + ["theirs"]) * 3, "theirs closed", "ours closed"]
     ours, theirs = report.measurements
     assert ours.steps_per_second == pytest.approx(128.0)
     assert theirs.steps_per_second == pytest.approx(32.0)
-    assert ours.phases == pytest.approx({"environment": 0.1, "inference": 0.2, "learning": 0.7, "other": 0.0})
-    assert (ours.iterations, theirs.iterations) == (12, 3)
+    phases = {phase: ours.mean(phase) for phase in PHASES}
+    assert phases == pytest.approx({"environment": 0.1, "inference": 0.2, "learning": 0.7, "other": 0.0})
+    assert (ours.calls, theirs.calls) == (12, 3)
+    assert len(ours.details["flops"]) == 3
 
 
 def test_another_network_is_not_compared() -> None:
-    options = tiny()
-    report = new_report(options, train_problem(options))
-    with pytest.raises(ParityError, match="theirs 8 11 parameters"):
-        measure_speed(fakes([], parameters=11), options, report, lambda description, steps=1: None)
-    assert report.measurements == []
+    benchmark = TrainBenchmark(tiny())
+    with pytest.raises(ParityError, match="Fake 10, Fake 11 parameters"):
+        benchmark.measure_speed(fakes([], parameters=11), benchmark.report.begin("PPO", ""), lambda done, turns: None)
+    assert benchmark.report.measurements == []
 
 
 def test_the_one_that_trained_least_goes_next_and_evaluations_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +222,9 @@ def test_the_one_that_trained_least_goes_next_and_evaluations_are_free(monkeypat
         return float(act(None))
 
     monkeypatch.setattr(Fake, "iterate", train)
-    monkeypatch.setattr(train_race.time, "perf_counter", lambda: now)
-    race = Race(fraction=0.75, limit_seconds=10.0, optimum=1.0, best_rule_share=1.0)
-    options = tiny(evaluate_every=2, race_seconds=10.0)
-    run_race(race, fakes(log), options, SimpleNamespace(share=share), lambda description, steps: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(race_module.time, "perf_counter", lambda: now)
+    race = Race(fraction=0.75, limit_seconds=10.0, evaluate_every=2, optimum=1.0, best_rule_share=1.0)
+    run_race(race, fakes(log), 0, SimpleNamespace(share=share), lambda description, turns: None)  # type: ignore[arg-type]
     ours, theirs = race.runs
     # Two iterations of 1 s and of 4 s: 2, 8 | 4, 6, 8 = reached | then 12 s, over the limit after one more.
     assert log[:-2] == ["ours"] * 2 + ["theirs"] * 2 + ["ours"] * 6 + ["theirs"]
@@ -219,11 +234,11 @@ def test_the_one_that_trained_least_goes_next_and_evaluations_are_free(monkeypat
 
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_options.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(options_module.importlib.util, "find_spec", lambda name: None)
     console = silent_console()
-    report = run_train_benchmark(tiny(sizes=(16,), race_seconds=0.0), console)
+    report = measured(tiny(sizes=(16,), race_seconds=0.0), console)
     assert {peer.peer for peer in report.missing} == set(TRAIN_PEERS)
-    assert {row.peer for row in report.measurements} == {"native"}
+    assert {row.peer for row in report.measurements} == {"velodrome"}
     for extra in ("sb3", "torchrl"):
         assert f"not installed: pip install 'velodrome[{extra}]'" in console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -237,10 +252,9 @@ def test_a_failing_peer_is_reported_and_the_rest_goes_on(monkeypatch: pytest.Mon
         return {"learning": 1.0}
 
     monkeypatch.setattr(Fake, "iterate", fail)
-    options = tiny()
-    report = new_report(options, train_problem(options))
-    measure_speed(fakes(log), options, report, lambda description, steps=1: None)
-    assert [(peer.peer, peer.reason) for peer in report.missing] == [("dummy", "failed: RuntimeError: no such spec")]
+    report = raced(tiny(), fakes(log))
+    told = "theirs with 8 environments failed: RuntimeError: no such spec"
+    assert [(peer.peer, peer.reason) for peer in report.missing] == [("dummy", told)]
     assert [row.label for row in report.measurements] == ["ours"]
     assert log == ["theirs closed", "ours closed"]
 
@@ -249,19 +263,19 @@ def test_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_module, "measure_race", interrupt)
+    monkeypatch.setattr(TrainBenchmark, "measure_race", interrupt)
     console = silent_console()
-    report = run_train_benchmark(tiny(against=("none",), sizes=(16,), json_path=tmp_path / "train.json"), console)
+    report = measured(tiny(against=("none",), sizes=(16,), json_path=tmp_path / "train.json"), console)
     assert report.interrupted
-    assert json.loads((tmp_path / "train.json").read_text())["measurements"]
+    assert json.loads((tmp_path / "train.json").read_text())["comparisons"][0]["measurements"]
     assert "Interrupted" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_quick_leaves_given_options_alone() -> None:
-    options = TrainBenchmarkOptions(quick=True, bars=20_000).resolved()
+    options = TrainOptions(quick=True, bars=20_000).resolved()
     assert options.bars == 20_000
     assert options.race_seeds == 1
-    assert TrainBenchmarkOptions().resolved().race_seeds == 3
+    assert TrainOptions().resolved().race_seeds == 3
 
 
 @pytest.mark.parametrize(
@@ -279,8 +293,66 @@ def test_quick_leaves_given_options_alone() -> None:
 )
 def test_illegal_options_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        TrainBenchmarkOptions(**values)
+        TrainOptions(**values)
 
 
 def test_every_option_is_described() -> None:
-    assert all(field.description for field in TrainBenchmarkOptions.model_fields.values())
+    assert all(field.description for field in TrainOptions.model_fields.values())
+
+
+# Any algorithm of the catalogue
+
+
+class Outside:
+    """Steps its environments and learns nothing; the least that a learner is."""
+
+    def __init__(self, worlds: Any, network: Any, config: Any, *, total_steps: int, seed: int) -> None:
+        from velodrome.learn.policy import ActorCritic
+
+        self.worlds, self.config, self.moments = worlds, config, None
+        self.policy = ActorCritic(worlds.shape, worlds.action_space, network)
+        self.iterations = 0
+
+    def iterate(self) -> dict[str, float]:
+        self.iterations += 1
+        return {"time/environment": 0.0}
+
+
+def outside_entry() -> AlgorithmEntry:
+    from velodrome.learn.config import LearnerConfig
+
+    class OutsideConfig(LearnerConfig):
+        """What it can be told: what all learners share."""
+
+    entry = AlgorithmEntry("outside", OutsideConfig, Outside, lambda *_: None)
+    vd.register_algorithm(entry, replace=True)
+    return entry
+
+
+def test_an_algorithm_from_outside_is_benchmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside_entry()
+    coarse = {"seconds": 0.05, "repeats": 3, "bars": 10_000, "race_seconds": 0.1, "race_seeds": 1, "sizes": (16,)}
+    monkeypatch.setattr(TrainOptions, "QUICK", {**coarse, "batch": 128})
+    path, plot = tmp_path / "train.json", tmp_path / "train.png"
+    command = ["bench", "train", "--algorithm", "outside", "--quick", "--json", str(path), "--plot", str(plot)]
+    assert run(command) == 0
+    report = TrainReport.model_validate_json(path.read_text())
+    assert {row.label for row in report.measurements} == {"velodrome", "velodrome, autograd"}
+    assert report.comparisons[0].name == "OUTSIDE"
+    assert report.bound is None  # which counts PPO's operations
+    assert report.race is not None
+    assert report.race.runs[0].points
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_algorithm_of_ours_is_benchmarked_without_peers() -> None:
+    console = silent_console()
+    options = tiny(algorithm="dqn", against=("dummy",), sizes=(16,), race_seconds=0.0)
+    report = measured(options, console)
+    assert {row.peer for row in report.measurements} == {"velodrome"}
+    assert "Peers train ppo only; none is measured beside dqn." in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_unknown_algorithm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "train", "--algorithm", "pppo"]) == REFUSED
+    assert "Did you mean 'ppo'" in capsys.readouterr().err

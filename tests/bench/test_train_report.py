@@ -9,23 +9,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from velodrome.bench.benchmark import MissingPeer
-from velodrome.bench.machine import machine_stamp
+from velodrome.bench.plot import write_plot
+from velodrome.bench.race import Race, RacePoint, RaceRun, race_results
+from velodrome.bench.report import PHASES, Measurement
+from velodrome.bench.run import run_benchmark
 from velodrome.bench.sgemm import Operations
-from velodrome.bench.train_contenders import PHASES
-from velodrome.bench.train_options import TrainBenchmarkOptions
-from velodrome.bench.train_plot import write_train_plot
-from velodrome.bench.train_render import show_train_report
-from velodrome.bench.train_report import Bound, Race, RacePoint, RaceRun, TrainMeasurement, TrainReport, race_results
+from velodrome.bench.train import Bound, TrainBenchmark, TrainOptions, TrainReport
 
 
-def row(peer: str, label: str, rounds: list[float], **values: Any) -> TrainMeasurement:
-    middle = sorted(rounds)[len(rounds) // 2]
+def row(peer: str, label: str, rounds: list[float], **values: Any) -> Measurement:
     chosen: dict[str, Any] = {"num_envs": 256, "rollout_length": 32, "threads": 2, **values}
-    return TrainMeasurement(
-        peer=peer, label=label, steps_per_second=middle, slowest=min(rounds), fastest=max(rounds), rounds=rounds,
-        iterations=len(rounds), phases=dict(zip(PHASES, (0.02, 0.1, 0.8, 0.08), strict=True)), **chosen,
-    )  # fmt: skip
+    details = {phase: [seconds] for phase, seconds in zip(PHASES, (0.02, 0.1, 0.8, 0.08), strict=True)}
+    return Measurement(peer=peer, label=label, rounds=rounds, details=details, steps_per_call=8192, **chosen)
 
 
 def run(peer: str, seed: int, seconds: float, *, reached: bool) -> RaceRun:
@@ -35,94 +30,100 @@ def run(peer: str, seed: int, seconds: float, *, reached: bool) -> RaceRun:
     )  # fmt: skip
 
 
-def made_up(**options: Any) -> TrainReport:
-    report = TrainReport(
-        machine=machine_stamp(),
-        options=TrainBenchmarkOptions(**options).resolved().model_dump(mode="json"),
-        settings={
-            "batch": 8192, "epochs": 4, "minibatches": 4, "hidden": [64, 64], "learning_rate": 3e-4, "clip": 0.2,
-            "gamma": 0.9, "gae_lambda": 0.95,
-        },
-        observation_floats=264,
-        bound=Bound(threads=2, operations=Operations(acting=100, update=900), flops=[1e8, 2e8, 4e8]),
-    )  # fmt: skip
+class MadeUp(TrainBenchmark):
+    """Measures nothing: the numbers are there."""
+
+    def measure(self, tell: Any) -> None:
+        pass
+
+
+def made_up(**options: Any) -> MadeUp:
+    benchmark = MadeUp(TrainOptions(bars=10_000, **options))
+    report = benchmark.report
+    report.bound = Bound(threads=2, operations=Operations(acting=100, update=900))
+    report.notes, report.missing = [], []
     # The machine became twice as fast from round to round; ratios within a round do not care.
-    report.measurements = [
-        row("native", "velodrome", [60e3, 120e3, 240e3]),
-        row("native", "velodrome", [50e3, 100e3, 200e3], num_envs=1024, rollout_length=8),
-        row("native", "velodrome, autograd", [20e3, 40e3, 80e3]),
+    report.begin("PPO", "Training steps per second").measurements = [
+        row("velodrome", "velodrome", [60e3, 120e3, 240e3]),
+        row("velodrome", "velodrome", [50e3, 100e3, 200e3], num_envs=1024, rollout_length=8),
+        row("velodrome", "velodrome, autograd", [20e3, 40e3, 80e3]),
         row("dummy", "SB3 DummyVecEnv", [4e3, 8e3, 16e3], num_envs=8, rollout_length=1024),
         row("dummy_1_thread", "SB3 DummyVecEnv, 1 thr.", [5e3, 10e3, 20e3], num_envs=8, rollout_length=1024, threads=1),
     ]
+    report.measurements[0].details["flops"] = [1e8, 2e8, 4e8]
     report.race = Race(fraction=0.8, limit_seconds=20.0, optimum=1e-3, best_rule_share=1.01)
     report.race.runs = [
-        *(run("native", seed, seconds, reached=True) for seed, seconds in enumerate((3.0, 1.0, 2.0))),
+        *(run("velodrome", seed, seconds, reached=True) for seed, seconds in enumerate((3.0, 1.0, 2.0))),
         run("dummy", 0, 15.0, reached=True),
         run("dummy", 1, 20.5, reached=False),
         run("dummy", 2, 21.0, reached=False),
     ]
-    report.missing = [MissingPeer(peer="torchrl", reason="not installed: pip install 'velodrome[torchrl]'")]
-    report.conclude()
-    return report
+    report.note_missing("torchrl", "not installed: pip install 'velodrome[torchrl]'")
+    benchmark.conclude()
+    return benchmark
 
 
-def told(report: TrainReport, width: int = 140) -> str:
+def told(benchmark: MadeUp, width: int = 140) -> str:
     console = Console(file=io.StringIO(), width=width)
-    show_train_report(report, console)
+    run_benchmark(benchmark, console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_ratios_are_within_a_round_and_about_the_faster_yardstick() -> None:
-    rows = made_up().measurements
-    assert [row.yardstick_ratio for row in rows] == pytest.approx([12.0, 10.0, 4.0, 0.8, 1.0])
+    rows = made_up().report.measurements
+    assert [row.ratios["sb3"] for row in rows] == pytest.approx([12.0, 10.0, 4.0, 0.8, 1.0])
 
 
 def test_the_share_of_the_bound_is_within_a_round() -> None:
-    bound = made_up().bound
+    bound = made_up().report.bound
+    assert bound is not None
     assert bound.steps_per_second == pytest.approx(400e3)
     assert bound.share == pytest.approx(0.6)
     assert bound.share_of_best == pytest.approx(120e3 / 400e3)
 
 
 def test_what_was_promised_is_met_or_missed() -> None:
-    report = made_up()
+    benchmark = made_up()
+    report = benchmark.report
     assert [target.reached for target in report.targets] == pytest.approx([15.0, 12.0, 0.6])
     assert [target.met for target in report.targets] == [True, True, True]
-    assert told(report).count(": met") == 3
+    assert told(benchmark).count(": met") == 3
     report.measurements[0].rounds = [44e3, 88e3, 176e3]
-    report.conclude()
+    assert told(benchmark).count("MISSED by 12%") == 2
     assert [target.met for target in report.targets] == [True, False, False]
-    assert told(report).count("MISSED by 12%") == 2
 
 
 @pytest.mark.parametrize(
     "options", [{"quick": True}, {"batch": 4096}, {"epochs": 2}, {"hidden": (32,)}, {"sizes": (512, 256)}]
 )
 def test_nothing_is_judged_that_was_not_promised(options: dict[str, Any]) -> None:
-    assert made_up(**options).targets == []
+    assert made_up(**options).report.targets == []
 
 
 def test_without_a_yardstick_there_is_no_ratio() -> None:
-    report = made_up()
-    report.measurements = report.measurements[:3]
-    report.conclude()
-    assert [row.yardstick_ratio for row in report.measurements] == [None] * 3
+    benchmark = made_up()
+    report = benchmark.report
+    for row in report.measurements:
+        row.ratios.clear()
+    report.comparisons[0].measurements = report.measurements[:3]
+    benchmark.conclude()
+    assert [row.ratios for row in report.measurements] == [{}] * 3
     assert [target.wanted for target in report.targets] == [0.5]
 
 
 def test_a_race_is_told_by_the_median_seed_and_not_reached_is_a_result() -> None:
-    report = made_up()
-    assert report.race is not None
-    native, dummy = report.race.results
+    benchmark = made_up()
+    assert benchmark.report.race is not None
+    native, dummy = benchmark.report.race.results
     assert (native.seconds, native.reached, native.runs) == (2.0, 3, 3)
     assert (dummy.seconds, dummy.steps, dummy.reached, dummy.runs) == (None, None, 1, 3)
-    assert "not reached in 20 s" in told(report)
+    assert "not reached in 20 s" in told(benchmark)
 
 
 def test_an_interrupted_run_is_no_failure_to_reach() -> None:
     race = Race(fraction=0.8, limit_seconds=20.0, optimum=1e-3, best_rule_share=1.0)
-    race.runs = [run("native", 0, 2.0, reached=True), run("dummy", 0, 5.0, reached=False)]
-    assert [result.peer for result in race_results(race)] == ["native"]
+    race.runs = [run("velodrome", 0, 2.0, reached=True), run("dummy", 0, 5.0, reached=False)]
+    assert [result.peer for result in race_results(race)] == ["velodrome"]
 
 
 def test_everything_is_told() -> None:
@@ -142,7 +143,7 @@ def test_the_tables_fit_a_terminal_of_80_characters() -> None:
 
 
 def test_the_file_gives_the_report_back(tmp_path: Path) -> None:
-    report = made_up()
+    report = made_up().report
     report.write(tmp_path / "new" / "train.json")
     assert TrainReport.model_validate_json((tmp_path / "new" / "train.json").read_text()) == report
 
@@ -150,8 +151,8 @@ def test_the_file_gives_the_report_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("racing", [True, False])
 def test_the_plot_is_a_picture(tmp_path: Path, racing: bool) -> None:
     pytest.importorskip("matplotlib")
-    report = made_up()
+    benchmark = made_up()
     if not racing:
-        report.race = None
-    write_train_plot(report, tmp_path / "train.png")
+        benchmark.report.race = None
+    write_plot(benchmark.report, "training", tmp_path / "train.png", benchmark.more_panels())
     assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")

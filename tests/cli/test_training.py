@@ -99,7 +99,7 @@ def test_an_interrupted_train_exits_with_130_and_its_message_resumes_it(tmp_path
         assert cli.run(["train", "smoke", *words(tmp_path, steps=256), "--no-evaluation"]) == cli.INTERRUPTED
     captured = capsys.readouterr()
     assert "interrupted: 128 of 256 steps" in captured.out
-    command = captured.err.partition("go on with: velodrome ")[2].split()
+    command = captured.err.partition("continue with: velodrome ")[2].split()
     assert command == ["train", "--resume", str(Run.open("latest", tmp_path).path)]
     assert cli.run([*command, "--quiet", "--no-evaluation"]) == 0
     assert Run.open("latest", tmp_path).status == "finished"

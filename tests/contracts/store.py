@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, Store
+from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, SqlStore
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -36,12 +36,12 @@ metric_rows = st.lists(
 class StoreContract:
     """What holds for every store."""
 
-    def open(self, tmp_path: Path) -> Store:
+    def open(self, tmp_path: Path) -> SqlStore:
         """Return a store that is empty, or was opened with this folder before."""
         raise NotImplementedError
 
     @pytest.fixture
-    def store(self, tmp_path) -> Iterator[Store]:
+    def store(self, tmp_path) -> Iterator[SqlStore]:
         store = self.open(tmp_path)
         yield store
         store.close()
@@ -88,13 +88,12 @@ class StoreContract:
         [
             lambda store: store.run("ab12cd35"),
             lambda store: store.update_run("ab12cd35", steps=1),
-            lambda store: store.delete_run("ab12cd35"),
             lambda store: store.add_metrics("ab12cd35", [MetricRow(1, "a", 1.0, 1.0)]),
             lambda store: store.add_evaluations("ab12cd35", [EvaluationRow(1, "test", "return", 1.0)]),
             lambda store: store.set_checkpoints("ab12cd35", []),
             lambda store: store.forget_after("ab12cd35", 0),
         ],
-        ids=["run", "update", "delete", "metrics", "evaluations", "checkpoints", "forget"],
+        ids=["run", "update", "metrics", "evaluations", "checkpoints", "forget"],
     )
     def test_an_unknown_run_is_refused_and_the_nearest_named(self, store, call):
         store.create_run(RUN)
@@ -159,9 +158,9 @@ class StoreContract:
     )
     @given(batches=st.lists(metric_rows, max_size=4), cut=st.none() | st.integers(0, 2**62))
     def test_metrics_are_what_a_dictionary_would_hold(self, store, batches, cut):
-        if any(run.id == RUN.id for run in store.runs()):
-            store.delete_run(RUN.id)
-        store.create_run(RUN)
+        if store.find(RUN.id) is None:
+            store.create_run(RUN)
+        store.forget_after(RUN.id, -1)
         expected: dict[tuple[int, str], tuple[float, float]] = {}
         for batch in batches:
             store.add_metrics(RUN.id, batch)
@@ -209,17 +208,10 @@ class StoreContract:
         assert store.run(RUN.id).steps == 20
         assert store.metrics("other").height == store.evaluations("other").height == 3
 
-    def test_a_deleted_run_leaves_nothing(self, store):
+    def test_a_run_that_is_not_there_is_found_as_none(self, store):
+        assert store.find(RUN.id) is None
         store.create_run(RUN)
-        store.add_metrics(RUN.id, [MetricRow(1, "a", 1.0, 1.0)])
-        store.add_evaluations(RUN.id, [EvaluationRow(1, "test", "return", 1.0)])
-        store.set_checkpoints(RUN.id, [CheckpointRow(1, "/x", False, 1.0)])
-        store.delete_run(RUN.id)
-        assert store.runs() == []
-        store.create_run(RUN)
-        assert store.metrics(RUN.id).is_empty()
-        assert store.evaluations(RUN.id).is_empty()
-        assert store.checkpoints(RUN.id) == []
+        assert store.find(RUN.id) == RUN
 
     def test_a_batch_that_fails_leaves_nothing_of_itself(self, store):
         store.create_run(RUN)

@@ -27,13 +27,15 @@ from velodrome.runs.checkpoint import (
     DamagedCheckpointError,
     checkpoint_steps,
     checkpoints,
-    forget_checkpoints_after,
     is_pinned,
     latest_checkpoint,
     latest_valid,
     load_checkpoint,
     pin_checkpoint,
+    pin_only_the_last,
+    pinned_checkpoints,
     save_checkpoint,
+    tidy,
 )
 
 DTYPES = (
@@ -203,8 +205,18 @@ def test_the_one_just_written_stays_even_if_others_have_more_steps(tmp_path):
 def test_a_run_that_goes_on_from_an_earlier_one_forgets_the_later_ones(tmp_path):
     for steps in (1, 2, 3):
         save(tmp_path, steps)
-    assert [checkpoint_steps(path) for path in forget_checkpoints_after(tmp_path, 1)] == [2, 3]
+    half = checkpoint.checkpoint_home(tmp_path) / f"{checkpoint.WRITING}000000000004-ab"
+    half.mkdir()
+    tidy(tmp_path, 1)
     assert steps_in(tmp_path) == [1]
+    assert not half.exists()
+
+
+def test_only_the_last_pin_is_kept(tmp_path):
+    for steps in (1, 2, 3):
+        save(tmp_path, steps, pinned=steps < 3)
+    pin_only_the_last(tmp_path)
+    assert [checkpoint_steps(path) for path in pinned_checkpoints(tmp_path)] == [2]
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path):
@@ -277,7 +289,7 @@ def test_one_that_is_not_there_names_those_that_are(tmp_path):
 # Full disks
 
 
-@pytest.mark.parametrize("place", ["_write_tensors", "_write_text", "sync_path", "_put_in_place"])
+@pytest.mark.parametrize("place", ["_write_tensors", "write_text", "sync_path", "_put_in_place"])
 def test_a_full_disk_leaves_the_older_ones(tmp_path, monkeypatch, place):
     save(tmp_path, 1)
     real = getattr(checkpoint, place)
@@ -427,7 +439,7 @@ def test_an_interrupt_while_writing_leaves_nothing_behind(tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_write_text", interrupted)
+        patched.setattr(checkpoint, "write_text", interrupted)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, 2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000000000001"]

@@ -16,14 +16,15 @@ import pytest
 
 import velodrome
 from velodrome.errors import ConfigError
-from velodrome.runs.folder import RunError, RunFolder, run_folders
+from velodrome.runs.folder import INFORMATION, RunError, RunFolder, replace_text, run_folders
 from velodrome.runs.versions import git_commit, machine, versions
 
 
 def make(root: Path, name: str, minutes: int = 0) -> RunFolder:
     """Make a run that is some minutes old."""
     run = RunFolder.create(root, name)
-    run.update(created=(datetime.now(UTC) - timedelta(minutes=minutes)).isoformat())
+    created = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+    replace_text(run.path / INFORMATION, json.dumps({**run.information, "created": created}))
     return run
 
 
@@ -40,7 +41,7 @@ def test_a_new_run_says_what_it_was_made_with(tmp_path):
     name, day, moment, identity = run.path.name.split("-")
     assert (name, len(day), len(moment), identity) == ("ar1", 8, 6, run.id)
     assert run.config_path.read_text() == "seed: 3\n"
-    assert run.checkpoints_path.is_dir()
+    assert (run.path / "checkpoints").is_dir()
     assert run.evaluation_path.is_dir()
     found = run.information
     assert (found["id"], found["seeds"], found["data_hash"]) == (run.id, {"seed": 3}, "abc")
@@ -74,11 +75,10 @@ def test_a_root_that_cannot_be_written_is_told(tmp_path):
         RunFolder.create(tmp_path / "runs")
 
 
-def test_information_is_added_later(tmp_path):
+def test_a_file_is_replaced_and_leaves_nothing_beside_it(tmp_path):
     run = RunFolder.create(tmp_path)
-    run.update(data_hash="abc", note="é")
-    assert (run.information["data_hash"], run.information["note"]) == ("abc", "é")
-    assert run.information["id"] == run.id
+    replace_text(run.path / INFORMATION, json.dumps({**run.information, "note": "é"}))
+    assert run.information["note"] == "é"
     assert sorted(path.name for path in run.path.iterdir()) == ["checkpoints", "config.yaml", "evaluation", "run.json"]
 
 

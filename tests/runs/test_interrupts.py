@@ -120,7 +120,7 @@ def test_the_command_saves_says_how_to_go_on_and_exits_with_130(number, tmp_path
     os.kill(process.pid, number)
     assert ended(process) == 130
     told = (tmp_path / "output.txt").read_text()
-    assert f"velodrome: interrupted and saved; go on with: velodrome train --resume {run.path}" in told
+    assert f"velodrome: interrupted and saved; continue with: velodrome train --resume {run.path}" in told
     assert re.search(r"^interrupted: [\d,]+ of 1,000,000,000,000 steps", told, re.MULTILINE)
     assert "Traceback" not in told
     assert run.status == "interrupted"

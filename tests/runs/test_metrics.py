@@ -154,7 +154,7 @@ def test_a_failing_sink_is_told_once_the_others_go_on_and_nothing_is_lost():
     with pytest.raises(MetricsError) as caught:
         writer.add(2, {})
     assert "the broken one: OSError: [Errno 28] No space left on device. Those of steps 1 to 2" in str(caught.value)
-    assert "The others go on: the healthy one." in str(caught.value)
+    assert "The others carry on: the healthy one." in str(caught.value)
     for later in range(3, 8):
         writer.add(later, {})  # told once
         time.sleep(0.02)

@@ -15,8 +15,9 @@ from tests.runs.small_runs import assert_equal_runs, one_thread, signals_after  
 from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.baselines import BEST_SINGLE
+from velodrome.runs import checkpoint, setup
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.live.facts import action_names, facts_of
+from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.run import Run, resume, train
 from velodrome.runs.walk_forward import walk_forward
 
@@ -63,7 +64,8 @@ def test_another_split_and_the_latest_checkpoint_can_be_evaluated(run):
 def test_the_best_checkpoint_is_the_one_that_validated_best(run):
     validated = run.metrics.filter(pl.col("name") == "evaluation/validation/return")
     best = validated.sort("value", descending=True, maintain_order=True)["step"][0]
-    assert run._checkpoint("best").steps == best
+    (pinned,) = checkpoint.pinned_checkpoints(run.path)
+    assert checkpoint.checkpoint_steps(pinned) == best
 
 
 def test_commands_show_and_evaluate_it(run, capsys):
@@ -92,7 +94,7 @@ def test_a_basket_that_was_built_already_is_learnt_on(tmp_path):
     settings = {key: value for key, value in tiny(tmp_path).items() if not key.startswith("market.")}
     made = train(mode="quiet", evaluate=False, market=basket, **settings)
     assert vd.evaluate(made, market=basket, report=False).information["optimum"] is None
-    with pytest.raises(ConfigError, match=r"the basket that the run was given"):
+    with pytest.raises(ConfigError, match=r"the run.s own basket"):
         vd.evaluate(made, report=False)
     other = vd.build_basket(bars, windows=5, features=["log_return", "market_return"], check_leaks=False)
     with pytest.raises(RunError, match="the data has changed"):
@@ -148,8 +150,9 @@ def test_walk_forward_walks_on_the_basket_that_the_run_was_given_or_not_at_all(t
         assert fold.evaluation.information["data_hash"] != scaled.content_hash
 
 
-def test_what_the_live_view_is_told():
-    config = load_run_config("portfolio")
-    assert facts_of(config, "cpu").rule_environment
-    assert action_names(config) is None
+def test_what_the_live_view_is_told(tmp_path):
+    config = load_run_config(None, tiny(tmp_path))
+    assert RunFacts.of(config, "cpu").rule_environment
+    with setup.learning_worlds(config, setup.build_market(config), "cpu") as worlds:
+        assert worlds.envs.world.action_names == ()
     assert load_run_config("portfolio", ["params.action=discrete"]).params["action"] == "discrete"

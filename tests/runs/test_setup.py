@@ -54,6 +54,7 @@ def test_environments_are_those_of_the_training_split(tmp_path):
     market = setup.build_market(config)
     with setup.learning_worlds(config, market, "cpu") as worlds:
         assert worlds.envs.world.cursors == market.splits["train"]
+        assert worlds.envs.world.action_names
 
 
 def test_an_environment_without_a_market_builds_none(tmp_path):

@@ -1,23 +1,9 @@
-"""Benchmarks: the same environment as others write it, first proven to be the same, then timed beside it.
+"""What is measured and against whom. Every benchmark proves that contenders compute the same before it times them,
+lets them take turns, and has the same options, report, table and plot.
 
-`run_step_benchmark` is `velodrome bench step`. `peers.py` and `batched_peer.py` are the other ways to write the trading
-rule, `parity.py` is the proof, `contenders.py` says who is timed, `report.py` what follows from it.
+`velodrome bench step` steps an environment, `bench train` trains an algorithm, `bench vector` compares vectorisers.
+Read `machine`, `options`, `report` and `timing` (who is measured, what is found out, how turns are taken); `render` and
+`plot` (how it is shown); `trainer` and `peers` (what trains, and how others do it); `hosts` (contenders with an
+interpreter of their own) and `parity` (the proof); `run` (how any benchmark runs). Then the benchmarks: `step` with its
+`problems`, one for each environment; `race`, `sgemm` and `train`; `vector`.
 """
-
-from __future__ import annotations
-
-from velodrome.bench.machine import MachineStamp, machine_stamp
-from velodrome.bench.options import PEERS, StepBenchmarkOptions
-from velodrome.bench.parity import ParityError
-from velodrome.bench.report import StepReport
-from velodrome.bench.step import run_step_benchmark
-
-__all__ = [
-    "PEERS",
-    "MachineStamp",
-    "ParityError",
-    "StepBenchmarkOptions",
-    "StepReport",
-    "machine_stamp",
-    "run_step_benchmark",
-]

@@ -15,8 +15,7 @@ import psutil
 from pydantic import BaseModel, Field
 
 import velodrome
-from velodrome.runs.versions import cpu_model, git_commit
-from velodrome.vector.cores import available_cores
+from velodrome.runs.versions import git_commit, machine
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "NUMBA_", "MKL_", "OPENBLAS_")
 LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict")
@@ -43,11 +42,9 @@ class MachineStamp(BaseModel):
 
 def machine_stamp() -> MachineStamp:
     """Return what this process runs on, now."""
+    known = {name: value for name, value in machine().items() if name in MachineStamp.model_fields}
     return MachineStamp(
-        cpu=cpu_model(),
-        cores=available_cores(),
-        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        **known,
         python=platform.python_version(),
         libraries={name: library_version(name) for name in LIBRARIES},
         numba_threads=numba.config.NUMBA_NUM_THREADS,

@@ -1,46 +1,78 @@
-"""What `velodrome bench step` can be asked for."""
+"""What every benchmark can be asked for, and the peers that it may be asked to measure."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from velodrome.bench.benchmark import BenchmarkOptions
+from velodrome.errors import did_you_mean
 
-# By name: what a person calls it, and the module and the extra that it needs (none: always there).
-PEERS: dict[str, tuple[str, str | None, str | None]] = {
-    "numpy": ("NumPy-batched", None, None),
-    "sync": ("gymnasium SyncVectorEnv", None, None),
-    "async": ("gymnasium AsyncVectorEnv", None, None),
-    "dummy": ("SB3 DummyVecEnv", "stable_baselines3", "sb3"),
-    "subproc": ("SB3 SubprocVecEnv", "stable_baselines3", "sb3"),
-    "torchtrade": ("TorchTrade vectorised", "torchtrade", "torchtrade"),
-}
-LARGEST_IN_PROCESS = 1024  # plain Python environments in one process; more of them give no more steps per second
-QUICK: dict[str, Any] = {"sizes": (64, 1024), "seconds": 0.3, "repeats": 3, "bars": 20_000, "processes": (4,)}
+LARGEST = 1_024  # plain Python environments in one process; more of them give no more steps per second
 
 
-class StepBenchmarkOptions(BenchmarkOptions):
-    """How the stepping speed is measured."""
+class Peer(NamedTuple):
+    """Another way to do what Velodrome does. Its file in `peers/` says how it is opened."""
 
-    PEER_NAMES = tuple(PEERS)
-    QUICK = QUICK
+    label: str
+    open: Callable[..., Any]
+    modules: tuple[str, ...] = ()  # any one of them is enough; none: always there
+    install: str = ""  # how to get it
+    largest: int = LARGEST  # environments in a batch
+    own_problem: bool = False  # is compared on a problem of its own
+    processes: bool = False  # has one for each environment, so that it needs an interpreter of its own
 
-    env: Literal["trading"] = Field("trading", description="environment to step")
-    sizes: tuple[int, ...] = Field((64, 1024, 16384), description="numbers of environments in a batch")
-    seconds: float = Field(2.0, gt=0.0, le=600.0, description="seconds of stepping per measurement, all repeats")
-    repeats: int = Field(5, ge=1, le=100, description="repeats per measurement; the median counts")
-    bars: int = Field(100_000, ge=2_500, le=10_000_000, description="bars of the market")
-    window: int = Field(32, ge=1, le=1024, description="bars in an observation")
-    features: int = Field(8, ge=1, le=8, description="features of each bar in an observation")
-    episode_length: int = Field(1000, ge=1, description="decisions in an episode")
-    processes: tuple[int, ...] = Field((8, 32), description="worker processes tried for process-based peers")
-    threads: int | None = Field(None, ge=1, description="threads of the 'all threads' rows; if not given, all")
+    def missing(self) -> str | None:
+        """Return why it cannot be measured here, or None."""
+        if not self.modules or any(is_installed(module) for module in self.modules):
+            return None
+        return f"not installed: {self.install}"
 
-    @field_validator("sizes", "processes")
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
+
+
+class BenchmarkOptions(BaseModel):
+    """Options that every benchmark has; it says which peers there are and what a quick run sets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    PEERS: ClassVar[Mapping[str, Peer]] = {}
+    QUICK: ClassVar[Mapping[str, Any]] = {"seconds": 0.3, "repeats": 3}
+
+    against: tuple[str, ...] = Field(("all",), description="peers to measure: all, none, or some of them")
+    seconds: float = Field(2.0, gt=0.0, le=600.0, description="seconds per measurement, all repeats together")
+    repeats: int = Field(5, ge=1, le=100, description="rounds in which contenders take turns; the median counts")
+    seed: int = Field(0, ge=0, description="of the problem, the environments and the actions")
+    json_path: Path | None = Field(None, description="file for everything that was measured, as JSON")
+    plot_path: Path | None = Field(None, description="file for a plot, as PNG")
+    quick: bool = Field(False, description="a coarse run; other options still win where given")
+
+    @field_validator("against")
     @classmethod
-    def _counts_are_legal(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
-        if not counts or not all(1 <= count <= 1_000_000 for count in counts):
-            raise ValueError("needs one or more whole numbers from 1 to 1,000,000")
-        return tuple(sorted(set(counts)))
+    def _peers_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        legal = ("all", "none", *cls.PEERS)
+        for name in names:
+            if name not in legal:
+                raise ValueError(f"no peer {name!r}; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
+        return names
+
+    @property
+    def peers(self) -> dict[str, Peer]:
+        """The peers that are asked for, in their own order."""
+        return {name: peer for name, peer in self.PEERS.items() if "all" in self.against or name in self.against}
+
+    def resolved(self) -> Self:
+        """Return the options with those of a quick run in place of every default, if it is one."""
+        if not self.quick:
+            return self
+        coarse = {name: value for name, value in self.QUICK.items() if name not in self.model_fields_set}
+        return self.model_copy(update=coarse)

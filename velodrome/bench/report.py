@@ -1,133 +1,196 @@
-"""What a run measured, what follows from it, and its file."""
+"""What a benchmark measured, what follows from it, and its file."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
-from velodrome.bench.benchmark import BenchmarkReport, Target
-from velodrome.bench.memory import ALONE, BLOCKS, WHOLE, MemoryUse
-from velodrome.bench.parity import ParityResult
-from velodrome.bench.startup import FirstStep
+from velodrome.bench.machine import MachineStamp
 
-TARGET_SIZE = 1024  # environments
+OURS, BESIDE = "velodrome", "memcpy"  # who is measured, if it is no peer
+PHASES = ("environment", "inference", "learning", "other")  # of training
+BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
 
 
 class Measurement(BaseModel):
-    """Steps per second of one contender at one size."""
+    """Steps per second of one contender: who it is, and what each of its rounds gave."""
 
-    peer: str = Field(description="'native', 'memcpy' or the name of a peer")
+    peer: str = Field(description="'velodrome', the name of a peer, or 'memcpy'")
     label: str
-    group: str = Field(description="contenders of one group and size are compared with each other")
-    num_envs: int = Field(description="size in whose comparison this stands")
-    measured_envs: int = Field(description="environments that were stepped; fewer for process-based peers")
-    threads: int
+    num_envs: int = Field(description="environments in a batch")
+    threads: int = 1
     processes: int = Field(0, description="worker processes; 0: none")
-    observation: str = Field(description="'windows', or 'cursor' where no windows are written")
-    floats: int = Field(description="floats in an observation")
-    steps_per_second: float = Field(description="single environments' steps, median of the repeats")
-    slowest: float = Field(description="slowest repeat, steps per second")
-    fastest: float = Field(description="fastest repeat, steps per second")
-    repeats: int
-    calls: int = Field(description="batches stepped in all repeats")
-    native_ratio: float | None = Field(None, description="how many times as fast the native environment is")
-
-
-class WindowRate(BaseModel):
-    """How fast windows are written, in GB (1e9 bytes) of windows per second."""
-
-    num_envs: int
-    threads: int
-    stepping: float = Field(description="by whole steps, rule included")
-    windows_alone: float = Field(description="by the native environment's own loop over windows, nothing else done")
-    memcpy_windows: float = Field(description="memcpy of the same windows from random bars")
-    memcpy_block: float = Field(description="memcpy of as many bytes in one block, on so many threads or fewer")
-    share: float = Field(description="windows_alone over memcpy_block, the machine's memcpy rate")
-
-
-class StepReport(BenchmarkReport):
-    """Everything that a run of the step benchmark found out."""
-
-    kind: str = "step"
-    parameters: dict[str, Any] = Field(description="of the trading environment, beside the defaults")
-    observation_floats: int = Field(description="floats in an observation, the same for every contender")
-    parity: ParityResult | None = None
-    measurements: list[Measurement] = Field(default_factory=list)
-    memory: MemoryUse | None = None
-    first_step: FirstStep | None = None
-    window_rates: list[WindowRate] = Field(default_factory=list)
-
-    def native_rate(self, group: str, num_envs: int) -> float | None:
-        """Return the native environment's steps per second with windows, however it was fastest."""
-        rates = [
-            row.steps_per_second
-            for row in self.measurements
-            if (row.peer, row.group, row.num_envs, row.observation) == ("native", group, num_envs, "windows")
-        ]
-        return max(rates, default=None)
-
-    def conclude(self) -> None:
-        """Fill in what follows from the measurements: ratios, window rates and targets."""
-        for row in self.measurements:
-            native = self.native_rate(row.group, row.num_envs)
-            row.native_ratio = native / row.steps_per_second if native and row.peer != "memcpy" else None
-        self.window_rates = window_rates(self.measurements)
-        # A quick run is too coarse to judge by.
-        self.targets = [] if self.options.get("quick") else targets(self)
-
-
-def window_rates(measurements: list[Measurement]) -> list[WindowRate]:
-    """Set the native environment beside memcpy, for every size and number of threads for which both were measured."""
-    found = []
-    rows = {(row.label, row.num_envs, row.threads): row for row in measurements if row.group == "same rule"}
-    for (label, num_envs, threads), alone in rows.items():
-        native, blocks, whole = (rows.get((name, num_envs, threads)) for name in ("velodrome", BLOCKS, WHOLE))
-        if label != ALONE or native is None or blocks is None or whole is None:
-            continue
-        gigabytes = alone.floats * 4 / 1e9  # in the windows of one environment
-        # More threads do not make the machine's memcpy slower: where they seem to, other load took the cores, and a
-        # share of that would flatter.
-        copied = max(
-            row.steps_per_second
-            for (name, size, count), row in rows.items()
-            if name == WHOLE and size == num_envs and count <= threads
-        )
-        found.append(
-            WindowRate(
-                num_envs=num_envs,
-                threads=threads,
-                stepping=gigabytes * native.steps_per_second,
-                windows_alone=gigabytes * alone.steps_per_second,
-                memcpy_windows=gigabytes * blocks.steps_per_second,
-                memcpy_block=gigabytes * copied,
-                share=alone.steps_per_second / copied,
-            )
-        )
-    return found
-
-
-def targets(report: StepReport) -> list[Target]:
-    """Compare what was reached with what is promised, as far as it was measured."""
-    found = []
-    promised = (
-        ("dummy", "same rule", 100.0),
-        ("subproc", "same rule", 1000.0),
-        ("torchtrade", "torchtrade default", 15.0),
+    steps_per_call: int = Field(0, description="environment steps of one call, or of one iteration of training")
+    kind: str = Field("", description="backend, observation or engine, where a contender has several")
+    recommended: bool = Field(False, description="what `vd.recommend` chooses for the environment")
+    rollout_length: int | None = Field(None, description="training: steps of each environment in a batch")
+    floats: int | None = Field(None, description="floats in an observation")
+    rounds: list[float] = Field(default_factory=list, description="steps of single environments per second")
+    calls: int = Field(0, description="calls in all rounds")
+    details: dict[str, list[float]] = Field(
+        default_factory=dict, description="what else was measured, by round: busy cores, seconds of a phase, …"
     )
-    for peer, group, wanted in promised:
-        rows = [
-            row
-            for row in report.measurements
-            if (row.peer, row.group, row.num_envs) == (peer, group, TARGET_SIZE) and row.processes in (0, TARGET_SIZE)
-        ]
-        ratios = [row.native_ratio for row in rows if row.native_ratio]
-        if ratios:
-            name = f"native over {rows[0].label} at n = {TARGET_SIZE:,}"
-            found.append(Target(name=name, wanted=wanted, reached=min(ratios), met=min(ratios) >= wanted))
-    rates = [rate for rate in report.window_rates if rate.num_envs == TARGET_SIZE]
-    if rates:
-        reached = max(rate.share for rate in rates)
-        name = f"windows written over the machine's memcpy rate at n = {TARGET_SIZE:,}"
-        found.append(Target(name=name, wanted=0.5, reached=reached, met=reached >= 0.5))
-    return found
+    memory: int | None = Field(None, description="bytes by which its processes grew with the environments")
+    ratios: dict[str, float] = Field(default_factory=dict, description="times as fast as, by what it is compared with")
+
+    def add(self, calls: int, found: dict[str, float]) -> None:
+        """Add a round: what some calls took, in seconds, and what else is known of them."""
+        self.rounds.append(calls * self.steps_per_call / found["seconds"])
+        self.calls += calls
+        for name, value in found.items():
+            if name != "seconds":
+                self.details.setdefault(name, []).append(value)
+
+    @property
+    def size(self) -> int:
+        """Environments, where contenders of several numbers of them are told apart; those that train are not."""
+        return 0 if self.rollout_length else self.num_envs
+
+    @property
+    def layout(self) -> str:
+        """Environments × steps in a batch of training, for people."""
+        return f"{self.num_envs:,} × {self.rollout_length:,}" if self.rollout_length else ""
+
+    def mean(self, detail: str) -> float | None:
+        """Return the mean of a detail over the rounds, None if it was not measured."""
+        return statistics.fmean(self.details[detail]) if self.details.get(detail) else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def steps_per_second(self) -> float:
+        """Median of the rounds."""
+        return statistics.median(self.rounds) if self.rounds else 0.0
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def slowest(self) -> float:
+        """Slowest round."""
+        return min(self.rounds, default=0.0)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def fastest(self) -> float:
+        """Fastest round."""
+        return max(self.rounds, default=0.0)
+
+
+class Parity(BaseModel):
+    """What was compared before anything was timed; a case that never came up was not compared."""
+
+    contenders: list[str]
+    reference: str = Field(description="what they were compared with")
+    steps: int = Field(description="environment steps that were compared")
+    counts: dict[str, int] = Field(default_factory=dict, description="what came up in them: episodes, bankruptcies, …")
+
+    def sentence(self) -> str:
+        """Return it for people."""
+        few = len(self.contenders) <= 4
+        who = " and ".join(self.contenders) if few else f"{len(self.contenders)} contenders"
+        counts = "".join(f", {count:,} {name}" for name, count in self.counts.items())
+        agree = "agree" if len(self.contenders) > 1 else "agrees"
+        return f"Parity before timing: {who} {agree} with {self.reference} over {self.steps:,} steps{counts}"
+
+
+class Comparison(BaseModel):
+    """Contenders that are compared with each other: one table, and one panel of the plot."""
+
+    name: str
+    title: str = Field(description="heading of its table")
+    parity: Parity | None = None
+    lines: list[str] = Field(default_factory=list, description="what is said below its table")
+    facts: dict[str, Any] = Field(default_factory=dict, description="what else is known of what was measured")
+    measurements: list[Measurement] = Field(default_factory=list)
+
+    @property
+    def rows_to_show(self) -> list[Measurement]:
+        """The measurements of environments; what else was timed beside them is not for the table."""
+        return [row for row in self.measurements if row.peer != BESIDE and row.rounds]
+
+    def rows(self, **wanted: Any) -> list[Measurement]:
+        """Return the measurements that have these values."""
+        return [row for row in self.measurements if all(getattr(row, name) == wanted[name] for name in wanted)]
+
+    def best(self, **wanted: Any) -> float | None:
+        """Return the fastest rate among the measurements that have these values."""
+        return max((row.steps_per_second for row in self.rows(**wanted)), default=None)
+
+
+class MissingPeer(BaseModel):
+    """A peer that was asked for and not measured."""
+
+    peer: str
+    reason: str
+
+
+class Target(BaseModel):
+    """What the product promises, and what this run reached."""
+
+    name: str
+    wanted: float
+    reached: float
+    met: bool
+
+
+class Report(BaseModel):
+    """Everything that a run of a benchmark found out."""
+
+    schema_version: int = 2
+    kind: str
+    machine: MachineStamp
+    options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
+    comparisons: list[Comparison] = Field(default_factory=list)
+    facts: dict[str, Any] = Field(default_factory=dict, description="what else was measured, by name")
+    missing: list[MissingPeer] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    interrupted: bool = Field(False, description="stopped by a person; holds what was measured until then")
+    load_average_after: tuple[float, float, float] | None = None
+    seconds: float = Field(0.0, description="duration of the run")
+    targets: list[Target] = Field(default_factory=list)
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """Those of all comparisons."""
+        return [row for comparison in self.comparisons for row in comparison.measurements]
+
+    def begin(self, name: str, title: str) -> Comparison:
+        """Return a new comparison."""
+        self.comparisons.append(Comparison(name=name, title=title))
+        return self.comparisons[-1]
+
+    def write(self, path: Path) -> None:
+        """Write everything as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n")
+
+    def judge(self, name: str, reached: float | None, wanted: float) -> None:
+        """Set what was reached beside what was promised; a quick run is too coarse to judge by."""
+        if reached is not None and not self.options.get("quick"):
+            self.targets.append(Target(name=name, wanted=wanted, reached=reached, met=reached >= wanted))
+
+    def note_missing(self, peer: str, reason: str) -> None:
+        """Write down that a peer was not measured, and why."""
+        self.missing.append(MissingPeer(peer=peer, reason=reason))
+
+    def note_load(self) -> None:
+        """Warn of a machine that was busy when the run began."""
+        load, cores = self.machine.load_average[0], self.machine.cores
+        if load > BUSY_SHARE * cores:
+            self.notes.append(
+                f"The machine was busy when this began (load {load:.1f} on {cores} cores): speeds are low, those of "
+                f"several threads or processes most of all. Measure again when it is idle."
+            )
+
+
+def ratio(ours: float | None, theirs: float | None) -> float | None:
+    """Return one rate over the other, None if either was not measured."""
+    return ours / theirs if ours and theirs else None
+
+
+def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Return the median of the ratios within rounds: other load on the machine falls on both sides of each."""
+    ratios = [own / other for own, other in zip(ours, theirs, strict=False)]
+    return statistics.median(ratios) if ratios else None

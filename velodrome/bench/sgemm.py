@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, Field
 
 SQUARE = 1536  # rows of the matrices by which sgemm is measured: 18 MiB of operands, 7 GFLOP a product
-PRODUCTS = 4  # the best of so many counts
+PRODUCTS = 4  # the best of them counts
 
 
 class Operations(BaseModel):

@@ -4,69 +4,140 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
+import gymnasium
+
+from velodrome.bench.options import BenchmarkOptions
+from velodrome.bench.report import OURS, Measurement, Report
+from velodrome.errors import VelodromeError
 
 WARM_UP_CALLS = 3
 WARM_UP_SHARE = 0.2  # of the seconds of a measurement
+RING = 64  # batches of actions that are cycled through
+
+Tell = Callable[[str, int], object]  # says what is done, and how many turns that was
+
+
+class PeerFailedError(VelodromeError):
+    """A peer that is installed but could not be measured."""
+
+
+class Timed(Protocol):
+    """A contender that is ready."""
+
+    def warm_up(self, seconds: float) -> float:
+        """Run for that long at least; return the seconds of a call."""
+
+    def time(self, calls: int) -> dict[str, float]:
+        """Return the `seconds` that these calls take, and what else was measured."""
+
+
+class Contender(NamedTuple):
+    """Somebody who is to be measured."""
+
+    row: Measurement
+    open: Callable[[ExitStack], Timed]  # what it opens is closed with the stack
 
 
 class Stepper(NamedTuple):
-    """A contender that is ready to be stepped."""
+    """A batch in this process."""
 
-    step: Callable[[int], object]  # steps the batch once, with the k-th actions of the ring
+    step: Callable[[int], object]  # steps it once, with the k-th actions of the ring
     prepare: Callable[[], object] = lambda: None  # called before each timed slice, not timed
 
+    def warm_up(self, seconds: float) -> float:
+        """Step for that long at least; return the seconds of a call."""
+        self.prepare()
+        for k in range(WARM_UP_CALLS):
+            self.step(k)
+        calls, started = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - started) < seconds or calls == 0:
+            self.step(calls)
+            calls += 1
+        return elapsed / calls
 
-class Timing(NamedTuple):
-    """Steps per second of single environments."""
-
-    median: float
-    low: float  # slowest repeat
-    high: float  # fastest repeat
-    repeats: int
-    calls: int  # batches stepped, all repeats
-
-
-def seconds_per_call(stepper: Stepper, seconds: float) -> float:
-    """Warm a contender up for so many seconds at least; return what a call then takes."""
-    stepper.prepare()
-    for k in range(WARM_UP_CALLS):
-        stepper.step(k)
-    calls, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < seconds or calls == 0:
-        stepper.step(calls)
-        calls += 1
-    return elapsed / calls
+    def time(self, calls: int) -> dict[str, float]:
+        """Return the seconds that these calls take."""
+        self.prepare()
+        step = self.step
+        started = time.perf_counter()
+        for k in range(calls):
+            step(k)
+        return {"seconds": time.perf_counter() - started}
 
 
-def time_slice(stepper: Stepper, calls: int) -> float:
-    """Return the seconds that so many calls take."""
-    stepper.prepare()
-    step = stepper.step
-    started = time.perf_counter()
-    for k in range(calls):
-        step(k)
-    return time.perf_counter() - started
+class Batch(NamedTuple):
+    """Environments that step together, in the same terms whoever made them."""
+
+    reset: Callable[[int], Any]  # seed -> observations
+    step: Callable[[Any], tuple[Any, ...]]  # actions -> observations, rewards, done
+    close: Callable[[], Any] = lambda: None
+    envs: Any = None
+    action_space: Any = None  # of one environment
+
+    def stepper(self, actions: Sequence[Any], seed: int) -> Stepper:
+        """Reset the batch and return what steps it through a ring of actions."""
+        self.reset(seed)
+        step, count = self.step, len(actions)
+        return Stepper(lambda k: step(actions[k % count]))
+
+
+class Source(NamedTuple):
+    """What a peer makes its batch of."""
+
+    makers: list[Callable[[], gymnasium.Env]]  # one for each environment
+    seed: int = 0
+    tables: Any = None  # data and parameters, for a peer that has no single environments
+
+
+def action_ring(space: gymnasium.Space, num_envs: int, seed: int, count: int = RING) -> list[Any]:
+    """Return batches of sampled actions, the same for every contender."""
+    batched = gymnasium.vector.utils.batch_space(space, num_envs)
+    batched.seed(seed)
+    return [batched.sample() for _ in range(count)]
+
+
+@contextmanager
+def excused(row: Measurement, report: Report) -> Iterator[None]:
+    """Report a peer that fails as missing, so that the rest goes on; one of ours is an error."""
+    try:
+        yield
+    except Exception as error:
+        if row.peer == OURS:
+            raise
+        told = str(error) if isinstance(error, VelodromeError) else f"failed: {type(error).__name__}: {error}"
+        report.note_missing(row.peer, f"{row.label} with {row.num_envs:,} environments {told.splitlines()[0]}")
 
 
 def take_turns(
-    steppers: Sequence[Stepper], num_envs: Sequence[int], seconds: float, repeats: int
-) -> Iterator[tuple[int, Timing]]:
-    """Time each contender once per round, in rounds; after each slice yield its index and its timing so far."""
-    calls = []
-    for stepper in steppers:
-        per_call = seconds_per_call(stepper, WARM_UP_SHARE * seconds)
-        calls.append(max(1, round(seconds / repeats / per_call)))
-    rates: list[list[float]] = [[] for _ in steppers]
-    for _ in range(repeats):
-        for index, stepper in enumerate(steppers):
-            elapsed = time_slice(stepper, calls[index])
-            rates[index].append(calls[index] * num_envs[index] / elapsed)
-            yield index, summary(rates[index], calls[index])
+    contenders: Sequence[Contender],
+    options: BenchmarkOptions,
+    report: Report,
+    rows: list[Measurement],
+    tell: Tell = lambda done, turns: None,
+    check: Callable[[list[Timed]], object] = lambda ready: None,
+) -> None:
+    """Time each contender once per round; `rows` holds those that were measured, as far as they were.
 
-
-def summary(rates: Sequence[float], calls_per_repeat: int) -> Timing:
-    """Return the median and the spread of some repeats."""
-    return Timing(float(np.median(rates)), min(rates), max(rates), len(rates), calls_per_repeat * len(rates))
+    `check` is called before anything is timed and may refuse what it gets.
+    """
+    with ExitStack() as stack:
+        ready: list[tuple[Measurement, Timed, int]] = []
+        for row, start in contenders:
+            tell(f"opening {row.label}", 0)
+            with excused(row, report):
+                timed = start(stack)
+                per_call = timed.warm_up(WARM_UP_SHARE * options.seconds)
+                ready.append((row, timed, max(1, round(options.seconds / options.repeats / per_call))))
+        check([timed for _, timed, _ in ready])
+        for _ in range(options.repeats):
+            for row, timed, calls in tuple(ready):
+                with excused(row, report):
+                    row.add(calls, timed.time(calls))
+                    if len(row.rounds) == 1:
+                        rows.append(row)
+                    tell(f"{row.num_envs:,} × {row.label}", 1)
+                    continue
+                ready.remove((row, timed, calls))

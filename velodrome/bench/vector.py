@@ -6,125 +6,255 @@ contenders take turns, each in an interpreter of its own.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from rich.console import Console
+from pydantic import Field
+from rich.console import RenderableType
+from rich.text import Text
 
-from velodrome.bench.files import write_files
-from velodrome.bench.machine import machine_stamp
-from velodrome.bench.process_peers import PeerFailedError
-from velodrome.bench.progress import Turns, measuring
-from velodrome.bench.timing import WARM_UP_SHARE, summary
-from velodrome.bench.vector_contenders import Contender, missing_reason, own_contender, peer_contender
-from velodrome.bench.vector_envs import STRAGGLER_FACTOR, prepare_environment
-from velodrome.bench.vector_host import Host
-from velodrome.bench.vector_options import VectorBenchmarkOptions
-from velodrome.bench.vector_parity import check_trajectories, steps_to_compare
-from velodrome.bench.vector_plot import write_vector_plot
-from velodrome.bench.vector_render import show_vector_report
-from velodrome.bench.vector_report import EnvironmentResult, StragglerResult, VectorMeasurement, VectorReport
+from velodrome.bench.hosts.batches import VECTORISERS, BatchSpec, own_spec, peer_spec
+from velodrome.bench.hosts.environments import STRAGGLER_FACTOR, environment_source, store_environment
+from velodrome.bench.hosts.host import Host
+from velodrome.bench.options import BenchmarkOptions
+from velodrome.bench.parity import check_trajectories, steps_to_compare
+from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions
+from velodrome.bench.report import OURS, Comparison, Measurement, Report, median_ratio
+from velodrome.bench.run import Benchmark, Turns
+from velodrome.bench.timing import Contender, excused, take_turns
+from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError
 from velodrome.vector.cores import available_cores
+from velodrome.vector.messages import seconds_text
 from velodrome.vector.workers.autotune import worker_counts
 
+PLAIN_TRADING = "trading-plain"
+SUITE = (PLAIN_TRADING, "burn:20us", "burn:200us", "burn:2ms", "sleep:2ms")
+CHEAP = (PLAIN_TRADING, "burn:20us")  # what is promised of these is more than not to be slower
 LARGEST_SWEEP = 64  # workers
+STRAGGLERS = f"One environment {STRAGGLER_FACTOR:.0f} × slower than the rest"
+# Steps of milliseconds leave nothing for a vectoriser to gain: two that are equal differ by noise of about this much.
+NOISE = 0.03
+WANTED_OF_CHEAP = {"subproc": 3.0, "async": 2.0}  # process over these, on environments of microseconds
+WANTED_OF_ASYNC = 3.0  # over process, where one environment holds up the others
 
 
-def run_vector_benchmark(options: VectorBenchmarkOptions, console: Console | None = None) -> VectorReport:
-    """Measure, show the report on the console, and write the files that were asked for.
+class VectorOptions(BenchmarkOptions):
+    """How vectorisers are measured."""
 
-    Raises `ParityError` before an environment is timed if the contenders differ. Ctrl-C ends the measuring; what was
-    measured until then is shown and written.
-    """
-    console = console or Console(stderr=True)
-    options = options.resolved()
-    check_policy(options.policy)
-    report = VectorReport(machine=machine_stamp(), options=options.model_dump(mode="json"))
-    report.note_missing((peer, missing_reason(peer)) for peer in options.peers)
-    report.note_load("those of several processes most of all")
-    with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name, measuring(report, console) as advance:
-        advance.expect(count_turns(options))
-        measure_all(options, Path(name), report, advance)
-    show_vector_report(report, console)
-    write_files(options, report, write_vector_plot, console)
-    return report
+    PEERS: ClassVar = VECTORISERS
+    QUICK: ClassVar = {"seconds": 0.5, "repeats": 3}
 
+    env: str | None = Field(
+        None, description="Gymnasium id, module:Class, module:function, trading-plain, burn:20us or sleep:2ms"
+    )
+    num_envs: int = Field(16, ge=1, le=1024, description="environments of every contender")
+    policy: Literal["none", "cpu", "cuda"] = Field(
+        "none", description="where a small network computes the actions; none: a ring of sampled ones"
+    )
+    seconds: float = Field(3.0, gt=0.0, le=600.0, description="seconds of stepping per contender, all repeats")
+    repeats: int = Field(7, ge=1, le=100, description="rounds in which contenders take turns; medians count")
+    sweep: bool = Field(False, description="measure process with every sensible number of workers")
+    straggler: bool = Field(False, description="measure async beside process where one environment is 10 × slower")
+    suite: bool = Field(False, description=f"measure {', '.join(SUITE)} and the straggler, and judge what is promised")
 
-def check_policy(device: str) -> None:
-    """Refuse a policy on a GPU that is not there, before anything is started."""
-    if device == "cuda":
-        import torch
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """Names of the environments to measure."""
+        if self.suite:
+            return SUITE
+        return (self.env,) if self.env is not None else ()
 
-        if not torch.cuda.is_available():
-            raise ConfigError("--policy cuda: torch sees no CUDA device here; legal: none, cpu")
+    def resolved(self) -> Self:
+        """Return the options, those of a quick run in place of every default if it is one; refuse contradictions."""
+        if self.suite and self.env is not None:
+            raise ConfigError(f"--suite measures environments of its own; leave out {self.env}, or --suite")
+        if not (self.environments or self.straggler):
+            raise ConfigError("nothing to measure: name an environment, such as CartPole-v1, or --suite or --straggler")
+        if self.policy == "cuda":
+            import torch
 
-
-def count_turns(options: VectorBenchmarkOptions) -> int:
-    """Return how often the progress bar will move, or nearly."""
-    own = 4 + (len(swept_counts(options.num_envs)) if options.sweep else 0)
-    each = 2 + (len(options.peers) + own) * (1 + options.repeats)
-    stragglers = len(straggler_settings()) * 2 * (1 + options.repeats) if options.straggler or options.suite else 0
-    return len(options.environments) * each + stragglers
-
-
-def measure_all(options: VectorBenchmarkOptions, folder: Path, report: VectorReport, advance: Turns) -> None:
-    """Fill the report, measurement by measurement, so that an interrupted run keeps what it has."""
-    for env in options.environments:
-        result = EnvironmentResult(env=env, num_envs=options.num_envs)
-        prepare_environment(env, folder, options.seed)
-        report.environments.append(result)
-        measure_environment(options, result, folder, report, advance)
-    if options.straggler or options.suite:
-        for setting in straggler_settings():
-            report.stragglers.append(setting)
-            measure_straggler(options, setting, folder, report, advance)
+            if not torch.cuda.is_available():
+                raise ConfigError("--policy cuda: torch sees no CUDA device here; legal: none, cpu")
+        return super().resolved()
 
 
-def measure_environment(
-    options: VectorBenchmarkOptions, result: EnvironmentResult, folder: Path, report: VectorReport, advance: Turns
-) -> None:
-    """Ask for the recommendation, check parity, then time everybody in turns."""
-    env, num_envs = result.env, result.num_envs
-    with Host(folder) as host:
-        seconds = min(2.0, max(0.5, options.seconds))
-        # An environment that cannot be stepped ends the run here, with its fault.
-        result.recommendation = host.ask("recommend", seconds, env=env, num_envs=num_envs, seconds=seconds,
-                                         folder=str(folder))  # fmt: skip
-    advance(f"{env}: recommendation")
-    missing = {peer.peer for peer in report.missing}
-    peers = [peer for peer in options.peers if peer not in missing]
-    shared: dict[str, Any] = {"env": env, "num_envs": num_envs, "policy": options.policy, "seed": options.seed}
-    contenders = [*own_contenders(options, result.recommendation, shared),
-                  *(peer_contender(peer, **shared) for peer in peers)]  # fmt: skip
-    with ExitStack() as stack:
-        hosts = open_hosts(contenders, folder, stack, report, advance)
-        reference = next((host for host in hosts if host.contender and host.contender.kind == "sync"), None)
-        if reference is None:  # it was not asked for, and is needed all the same
-            reference = open_hosts([peer_contender("sync", **shared)], folder, stack, report, lambda _: None)[0]
-        steps = steps_to_compare(result.recommendation["step_seconds"], num_envs)
-        result.parity = check_trajectories(reference, hosts, steps, folder)
-        advance(f"{env}: parity")
-        take_turns(hosts, options, result.measurements, report, advance)
+class Straggling(NamedTuple):
+    """A setting in which async is compared with process."""
+
+    env: str  # the environments that are not slow
+    num_envs: int
+    workers: int
+    received: int  # environments that one recv of async waits for
+    note: str
+    judged: bool = True  # whether something is promised of it
+
+    @property
+    def name(self) -> str:
+        """The setting, for people."""
+        return f"{self.num_envs} × {self.env}"
 
 
-def own_contenders(options: VectorBenchmarkOptions, advice: dict[str, Any], shared: dict[str, Any]) -> list[Contender]:
-    """Return serial, process with the recommended workers and with one for each core, and async."""
-    num_envs = shared["num_envs"]
-    counts = {min(available_cores(), num_envs)}
-    if advice["backend"] == "process":
-        counts.add(advice["workers"])
-    # What waits is best served by as many workers as are recommended; else by one for each core.
-    most = max(counts)
-    if options.sweep:
-        counts |= set(swept_counts(num_envs))
-    found = [own_contender("serial", **shared)]
-    found += [own_contender("process", count, **shared) for count in sorted(counts)]
-    return [*found, own_contender("async", most, max(1, num_envs // 2), **shared)]
+class VectorBenchmark(Benchmark[VectorOptions, Report]):
+    """Vectorisers on environments that are no rules of Velodrome."""
+
+    title = "batches (* recommended)"
+
+    def __init__(self, options: VectorOptions) -> None:
+        super().__init__("vector", options)
+
+    def measure(self, tell: Turns) -> None:
+        """Measure each environment, then the stragglers."""
+        options = self.options
+        own = 4 + (len(swept_counts(options.num_envs)) if options.sweep else 0)
+        settings = straggler_settings() if options.straggler or options.suite else []
+        each = 2 + (len(self.peers) + own) * options.repeats
+        tell.expect(len(options.environments) * each + len(settings) * 2 * options.repeats)
+        with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name:
+            folder = Path(name)
+            for env in options.environments:
+                prepare_environment(env, folder, options.seed)
+                self.measure_environment(env, folder, tell)
+            if settings:
+                comparison = self.report.begin(STRAGGLERS, f"{STRAGGLERS}: steps per second")
+                for setting in settings:
+                    self.measure_straggler(setting, comparison, folder, tell)
+
+    def measure_environment(self, env: str, folder: Path, tell: Turns) -> None:
+        """Ask for the recommendation, check parity, then time everybody in turns."""
+        options, num_envs = self.options, self.options.num_envs
+        comparison = self.report.begin(env, f"{env}: steps per second of {num_envs} environments")
+        with Host(folder) as host:
+            seconds = min(2.0, max(0.5, options.seconds))
+            # An environment that cannot be stepped ends the run here, with its fault.
+            asked = {"env": env, "num_envs": num_envs, "seconds": seconds, "folder": folder}
+            advice = comparison.facts["recommendation"] = host.ask("recommend", seconds, **asked)
+        tell(f"{env}: recommendation")
+        shared = {"env": env, "num_envs": num_envs, "policy": options.policy, "seed": options.seed}
+        specs = [*own_specs(options, advice, shared), *(peer_spec(peer, **shared) for peer in self.peers)]
+        with ExitStack() as stack:
+            hosts = self.open_hosts(specs, folder, stack)
+            reference = next((host for host in hosts if host.spec and host.spec.peer == "sync"), None)
+            if reference is None:  # it was not asked for, and is needed all the same
+                reference = self.open_hosts([peer_spec("sync", **shared)], folder, stack)[0]
+            comparison.parity = check_trajectories(reference, hosts, steps_to_compare(advice["step_seconds"], num_envs))
+            tell(f"{env}: parity")
+            self.take_turns(hosts, comparison, tell)
+
+    def open_hosts(self, specs: Sequence[BatchSpec], folder: Path, stack: ExitStack) -> list[Host]:
+        """Start an interpreter for each contender; a peer that cannot be opened is reported, ours is an error."""
+        # All at the same time: most of it is importing.
+        started = [stack.enter_context(Host(folder, spec)) for spec in specs]
+        hosts = []
+        for host, spec in zip(started, specs, strict=True):
+            with excused(spec.row(), self.report):
+                host.answer()
+                hosts.append(host)
+        return hosts
+
+    def take_turns(self, hosts: Sequence[Host], comparison: Comparison, tell: Turns, start: str = "") -> None:
+        """Time each host once per round."""
+        contenders = []
+        for host in hosts:
+            assert host.spec is not None
+            row = host.spec.row()
+            if start:
+                row.label = start + row.label.removeprefix(f"{OURS} ")
+            contenders.append(Contender(row, lambda stack, host=host: host))  # type: ignore[misc]
+
+        def look(ready: Sequence[Any]) -> None:
+            for (row, _), host in zip(contenders, hosts, strict=True):
+                if host in ready:
+                    row.memory = host.ask("memory")
+                note = f"GPU use is not known: {host.gpu_missing}"
+                if host.gpu_missing and note not in self.report.notes:
+                    self.report.notes.append(note)
+
+        take_turns(contenders, self.options, self.report, comparison.measurements, tell, look)
+
+    def measure_straggler(self, setting: Straggling, comparison: Comparison, folder: Path, tell: Turns) -> None:
+        """Time async beside process, the same environments and workers."""
+        shared: dict[str, Any] = {"env": setting.env, "num_envs": setting.num_envs, "straggler": True}
+        shared["seed"] = self.options.seed
+        specs = [
+            own_spec("process", setting.workers, **shared),
+            own_spec("async", setting.workers, setting.received, **shared),
+        ]
+        comparison.facts[f"{setting.name}, {setting.workers} workers"] = setting._asdict()
+        with ExitStack() as stack:
+            self.take_turns(self.open_hosts(specs, folder, stack), comparison, tell, f"{setting.name}, ")
+
+    # What follows
+
+    def conclude(self) -> None:
+        """Fill in ratios, the lines below the tables, and the targets."""
+        for comparison in self.report.comparisons:
+            if comparison.name == STRAGGLERS:
+                self.conclude_stragglers(comparison)
+            elif comparison.measurements:
+                conclude_environment(comparison, self.options.sweep)
+                if self.judged:
+                    self.judge_environment(comparison)
+
+    @property
+    def judged(self) -> bool:
+        """Whether promises are about this run: those of the suite are, without a policy."""
+        return self.options.suite and self.options.policy == "none"
+
+    def judge_environment(self, comparison: Comparison) -> None:
+        """Set what was reached beside what is promised."""
+        env, level = comparison.name, 1.0 - NOISE
+        cheap = env in CHEAP
+        what = "over" if cheap else f"not slower, within {NOISE:.0%}, than"
+        process, serial = process_row(comparison), next(iter(comparison.rows(kind="serial")), None)
+        for peer, more in WANTED_OF_CHEAP.items():
+            if process is not None and peer in process.ratios:
+                name = f"{env}: process ({process.processes} workers) {what} {VECTORISERS[peer].label}"
+                self.report.judge(name, process.ratios[peer], more if cheap else level)
+        if serial is not None:
+            name = f"{env}: serial {what} {VECTORISERS['dummy'].label}"
+            self.report.judge(name, serial.ratios.get("dummy"), 1.0 if cheap else level)
+
+    def conclude_stragglers(self, comparison: Comparison) -> None:
+        """Fill in how much faster async is than process, setting by setting."""
+        for facts in comparison.facts.values():
+            setting = Straggling(**facts)
+            start = f"{setting.name}, "
+            rows = [row for row in comparison.rows(processes=setting.workers) if row.label.startswith(start)]
+            by_kind = {row.kind: row for row in rows}
+            if {"process", "async"} <= by_kind.keys():
+                gain = median_ratio(by_kind["async"].rounds, by_kind["process"].rounds)
+                by_kind["async"].ratios["process"] = gain or 0.0
+                if self.judged and setting.judged:
+                    name = f"one of {setting.name} {STRAGGLER_FACTOR:.0f} × slower: async over process"
+                    self.report.judge(f"{name}, {setting.workers} workers", gain, WANTED_OF_ASYNC)
+            comparison.lines.append(f"{setting.name}, {setting.workers} workers: {setting.note}")
+
+    def more(self) -> Sequence[RenderableType]:
+        """Return how to read the tables."""
+        lines = []
+        if any(comparison.parity for comparison in self.report.comparisons):
+            lines.append(
+                "Everyone steps the same number of environments; SubprocVecEnv and AsyncVectorEnv have a process for "
+                "each, forked from a fresh interpreter, their best case. cores: kept busy by all processes of a "
+                "contender; MiB: what they grew by with the environments; ×Dummy, ×Subp, ×Async: times the speed of, "
+                "median of the rounds"
+            )
+        if self.options.policy != "none":
+            policy = f"a network of 64 × 64 on {self.options.policy} (torch, one thread)"
+            lines.append(f"Actions: {policy}; its time is in the steps")
+        return [Text("\n".join(lines))] if lines else []
+
+
+def prepare_environment(name: str, folder: Path, seed: int) -> None:
+    """Check the name; the plain trading environment is stored in a folder that all contenders read."""
+    if name == PLAIN_TRADING:
+        (case,) = TradingBenchmark(CATALOG.get("trading"), TradingOptions(seed=seed)).cases()
+        store_environment(name, case.plain, folder)
+    environment_source(name, folder)
 
 
 def swept_counts(num_envs: int) -> list[int]:
@@ -132,108 +262,72 @@ def swept_counts(num_envs: int) -> list[int]:
     return [count for count in (1, *worker_counts(num_envs)) if count <= LARGEST_SWEEP]
 
 
-def open_hosts(
-    contenders: list[Contender], folder: Path, stack: ExitStack, report: VectorReport, advance: Callable[[str], None]
-) -> list[Host]:
-    """Start an interpreter for each contender; a peer that cannot be opened is reported, one of ours is an error."""
-    started = []
-    for contender in contenders:  # all at the same time: most of it is importing
-        host = stack.enter_context(Host(folder, contender))
-        host.tell("open", contender=contender.model_dump(mode="json"), folder=str(folder))
-        started.append((host, contender))
-    hosts = []
-    for host, contender in started:
-        try:
-            host.answer()
-            hosts.append(host)
-        except PeerFailedError as error:
-            if contender.peer == "velodrome" or contender.kind == "sync":
-                raise
-            report.notes.append(f"{contender.env}, {contender.label}: {str(error).splitlines()[0]}")
-        advance(f"{contender.env}: {contender.label}")
-    return hosts
+def own_specs(options: VectorOptions, advice: dict[str, Any], shared: dict[str, Any]) -> list[BatchSpec]:
+    """Return serial, process with the recommended workers and with one for each core, and async."""
+    num_envs = shared["num_envs"]
+    counts = {min(available_cores(), num_envs)}
+    if advice["backend"] == "process":
+        counts.add(advice["workers"])
+    # Steps that wait are best served by as many workers as are recommended; others by one for each core.
+    most = max(counts)
+    if options.sweep:
+        counts |= set(swept_counts(num_envs))
+    found = [own_spec("serial", **shared)]
+    found += [own_spec("process", count, **shared) for count in sorted(counts)]
+    return [*found, own_spec("async", most, max(1, num_envs // 2), **shared)]
 
 
-def take_turns(
-    hosts: list[Host], options: VectorBenchmarkOptions, rows: list[VectorMeasurement], report: VectorReport,
-    advance: Turns,
-) -> None:  # fmt: skip
-    """Time each contender once per round, in rounds; `rows` has what is known after each."""
-    calls: dict[int, int] = {}
-    for index, host in enumerate(hosts):
-        warm = host.ask("warm_up", options.seconds, seconds=WARM_UP_SHARE * options.seconds)
-        calls[index] = max(1, round(options.seconds / options.repeats / warm["seconds"]))
-        note = f"GPU use is not known: {warm['gpu_missing']}"
-        if warm["gpu_missing"] and note not in report.notes:
-            report.notes.append(note)
-    memory = [host.ask("memory") for host in hosts]
-    found: list[list[dict[str, Any]]] = [[] for _ in hosts]
-    places: dict[int, int] = {}  # contender -> its place among the measurements
-    for _ in range(options.repeats):
-        for index, host in enumerate(hosts):
-            found[index].append(host.ask("time", options.seconds, calls=calls[index]))
-            assert host.contender is not None
-            row = measurement(host.contender, calls[index], found[index], memory[index])
-            if index in places:
-                rows[places[index]] = row
-            else:
-                places[index] = len(rows)
-                rows.append(row)
-            advance(f"{row.label} × {row.num_envs}")
-
-
-def measurement(contender: Contender, calls: int, found: list[dict[str, Any]], memory: int) -> VectorMeasurement:
-    """Return what some rounds of a contender say."""
-    rates = [calls * contender.steps_per_call / turn["seconds"] for turn in found]
-    timing = summary(rates, calls)
-    busy = [turn["gpu"] for turn in found if turn["gpu"] is not None]
-    return VectorMeasurement(
-        peer=contender.peer, kind=contender.kind, label=contender.label, num_envs=contender.num_envs,
-        workers=contender.workers, received=contender.received, steps_per_second=timing.median, slowest=timing.low,
-        fastest=timing.high, rounds=rates, calls=timing.calls,
-        cores=statistics.fmean(turn["cores"] for turn in found), memory=memory,
-        gpu=statistics.fmean(busy) if busy else None,
-    )  # fmt: skip
-
-
-# One environment that is slower than the rest
-
-
-def straggler_settings() -> list[StragglerResult]:
+def straggler_settings() -> list[Straggling]:
     """Return the settings in which async is compared with process.
 
     Environments that wait have a worker each, and any number of them can wait at once. Environments that compute share
     the cores: a worker for each, with one environment, shows what a straggler costs; with many environments for each
     core the cores are busy either way, and there is little to gain.
     """
-    cores = available_cores()
-    few = max(2, cores)
-    settings = [
-        StragglerResult(env="sleep:2ms", num_envs=16, workers=16, received=4, judged=True,
-                        note="a worker for each environment"),
-        StragglerResult(env="burn:2ms", num_envs=few, workers=few, received=max(1, few // 2), judged=True,
-                        note="an environment for each core"),
-    ]  # fmt: skip
+    few = max(2, available_cores())
     # Steps that cost as much as (n − 1 + 10) others give n; without the slow one, the same time gives as many as that.
     bound = (16 - 1 + STRAGGLER_FACTOR) / 16
-    settings.append(
-        StragglerResult(
-            env="burn:2ms", num_envs=16, workers=few, received=4, judged=False,
-            note=f"many environments for each core: spread evenly, async could gain {bound:.2g} × at most",
-        )
-    )  # fmt: skip
-    return settings
-
-
-def measure_straggler(
-    options: VectorBenchmarkOptions, setting: StragglerResult, folder: Path, report: VectorReport, advance: Turns
-) -> None:
-    """Time async beside process, the same environments and workers."""
-    shared: dict[str, Any] = {"env": setting.env, "num_envs": setting.num_envs, "seed": options.seed, "straggler": True}
-    contenders = [
-        own_contender("process", setting.workers, **shared),
-        own_contender("async", setting.workers, setting.received, **shared),
+    little = f"many environments for each core: spread evenly, async could gain {bound:.2g} × at most"
+    return [
+        Straggling("sleep:2ms", 16, 16, 4, "a worker for each environment"),
+        Straggling("burn:2ms", few, few, max(1, few // 2), "an environment for each core"),
+        Straggling("burn:2ms", 16, few, 4, little, judged=False),
     ]
-    with ExitStack() as stack:
-        hosts = open_hosts(contenders, folder, stack, report, advance)
-        take_turns(hosts, options, setting.measurements, report, advance)
+
+
+def process_row(comparison: Comparison) -> Measurement | None:
+    """Return process as a user gets it: with the workers that are recommended, else one for each core."""
+    rows = comparison.rows(kind="process")
+    return next((row for row in rows if row.recommended), next(iter(rows), None))
+
+
+def conclude_environment(comparison: Comparison, sweep: bool) -> None:
+    """Fill in ratios, what is recommended, and how near it comes to the best of a sweep."""
+    for row in comparison.measurements:
+        for other in comparison.measurements:
+            found = median_ratio(row.rounds, other.rounds) if other.peer != OURS else None
+            if found is not None:
+                row.ratios[other.peer] = found
+    advice = comparison.facts["recommendation"]
+    own = next(iter(comparison.rows(kind=advice["backend"], processes=advice["workers"])), None)
+    facts = [f"reset {seconds_text(advice['reset_seconds'])}"] if advice["reset_seconds"] is not None else []
+    if advice["episode_length"] is not None:
+        facts.append(f"episodes of {advice['episode_length']:,.0f} steps")
+    if advice["bytes_per_worker"] is not None:
+        facts.append(f"a worker {advice['bytes_per_worker'] / 2**20:,.0f} MiB")
+    if advice["bytes_per_environment"] is not None:
+        facts.append(f"each further environment {advice['bytes_per_environment'] / 2**20:,.1f} MiB")
+    comparison.lines.append(f"* recommended: {advice['sentence']}")
+    comparison.lines.append(f"  {', '.join([*facts, str(advice['cores']) + ' cores'])}")
+    if own is not None:
+        own.recommended = True
+        rows = [row for row in comparison.measurements if row.kind in ("serial", "process")]
+        if sweep:
+            best = max(rows, key=lambda row: row.steps_per_second)
+            name = f"{best.kind}, {best.processes} workers" if best.processes else best.kind
+            share = comparison.facts["sweep_share"] = median_ratio(own.rounds, best.rounds) or 0.0
+            comparison.lines.append(f"  Sweep: what is recommended reaches {share:.0%} of the best of all, {name}")
+    if comparison.parity is None:
+        comparison.lines.append(
+            "  No parity: the environment gives something else for the same seeds and actions each time"
+        )

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from velodrome.cli.shared import Flag, Words, bench, console, split_words, validated
-from velodrome.errors import ConfigError, did_you_mean
+
+
+def asked(**given: Any) -> dict[str, Any]:
+    """Return the options that were given, as a benchmark's model names them."""
+    words = {name: split_words(value) if isinstance(value, list) else value for name, value in given.items()}
+    files = {"json": "json_path", "plot": "plot_path"}
+    return {files.get(name, name): value for name, value in words.items() if value is not None and value is not False}
 
 
 @bench.command
@@ -36,12 +42,12 @@ def step(
     Parameters
     ----------
     env
-        trading; portfolio, without processes and threads; or cage2, which takes sizes, against (cyborg, mini_cage),
-        seconds, repeats, seed, json, plot and quick.
+        Environment of the catalogue: trading, portfolio, cage2, template, or one that was registered. Options that
+        have no effect on it are refused.
     sizes
         Numbers of environments in a batch, such as 64 1024 16384.
     against
-        Peers to measure: all, none, or some of numpy, sync, async, dummy, subproc, torchtrade.
+        Peers to measure: all, none, or some of those that --against nonsense lists.
     seconds
         Seconds of stepping per measurement, all repeats together.
     repeats
@@ -70,34 +76,20 @@ def step(
         A coarse run of under half a minute; other options still win where given. The first run on a machine compiles
         before it measures, with --env portfolio for longer than that.
     """
-    given = {
-        "sizes": split_words(sizes), "against": split_words(against), "seconds": seconds, "repeats": repeats,
-        "bars": bars, "window": window, "features": features, "episode_length": episode_length,
-        "processes": split_words(processes), "threads": threads, "seed": seed, "json_path": json, "plot_path": plot,
-        "instruments": split_words(instruments), "quick": quick or None,
-    }  # fmt: skip
-    asked = {name: value for name, value in given.items() if value is not None}
-    if env == "trading":
-        from velodrome.bench.options import StepBenchmarkOptions
-        from velodrome.bench.step import run_step_benchmark
+    given = asked(**{name: value for name, value in locals().items() if name != "env"})
+    from velodrome.bench.run import run_benchmark
+    from velodrome.bench.step import step_benchmark
+    from velodrome.envs.catalog import CATALOG
 
-        run_step_benchmark(validated(StepBenchmarkOptions, asked), console())
-    elif env == "portfolio":
-        from velodrome.bench.portfolio_step import PortfolioOptions, run_portfolio_benchmark
-
-        run_portfolio_benchmark(validated(PortfolioOptions, asked), console())
-    elif env == "cage2":
-        from velodrome.bench.cage2_step import Cage2Options, run_cage2_benchmark
-
-        run_cage2_benchmark(validated(Cage2Options, asked), console())
-    else:
-        legal = ("trading", "portfolio", "cage2")
-        raise ConfigError(f"--env {env}: it is {', '.join(legal)}.{did_you_mean(env, legal)}")
+    entry = CATALOG.get(env)
+    benchmark = step_benchmark(entry)
+    run_benchmark(benchmark(entry, validated(benchmark.options_for(entry), given)), console())
 
 
 @bench.command(name="train")
 def bench_train(
     *,
+    algorithm: str | None = None,
     against: Words = None,
     seconds: float | None = None,
     seed: int | None = None,
@@ -109,6 +101,8 @@ def bench_train(
 
     Parameters
     ----------
+    algorithm
+        Algorithm of the catalogue: ppo, dqn, or one that was registered. The peers train ppo.
     against
         Peers to measure: all, none, or some of those that --against nonsense lists.
     seconds
@@ -122,13 +116,11 @@ def bench_train(
     quick
         A coarse run of about a minute; other options still win where given.
     """
-    from velodrome.bench.train import run_train_benchmark
-    from velodrome.bench.train_options import TrainBenchmarkOptions
+    given = asked(**locals())
+    from velodrome.bench.run import run_benchmark
+    from velodrome.bench.train import TrainBenchmark, TrainOptions
 
-    given = {"against": split_words(against), "seconds": seconds, "seed": seed, "json_path": json, "plot_path": plot,
-             "quick": quick or None}  # fmt: skip
-    options = validated(TrainBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
-    run_train_benchmark(options, console())
+    run_benchmark(TrainBenchmark(validated(TrainOptions, given)), console())
 
 
 @bench.command(name="vector")
@@ -180,13 +172,8 @@ def bench_vector(
     quick
         A coarse run; other options still win where given.
     """
-    from velodrome.bench.vector import run_vector_benchmark
-    from velodrome.bench.vector_options import VectorBenchmarkOptions
+    given = asked(**locals())
+    from velodrome.bench.run import run_benchmark
+    from velodrome.bench.vector import VectorBenchmark, VectorOptions
 
-    given = {
-        "env": env, "num_envs": num_envs, "against": split_words(against), "policy": policy, "seconds": seconds,
-        "repeats": repeats, "seed": seed, "sweep": sweep or None, "straggler": straggler or None,
-        "suite": suite or None, "json_path": json, "plot_path": plot, "quick": quick or None,
-    }  # fmt: skip
-    options = validated(VectorBenchmarkOptions, {name: value for name, value in given.items() if value is not None})
-    run_vector_benchmark(options, console())
+    run_benchmark(VectorBenchmark(validated(VectorOptions, given)), console())

@@ -57,7 +57,7 @@ def split_words(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def validated(model: type[Options], given: dict[str, Any]) -> Options:
-    """Return options as their model takes them; what it refuses is told as the option that was written."""
+    """Return options as their model takes them; what it refuses is reported under the option as it was written."""
     from pydantic import ValidationError
 
     try:

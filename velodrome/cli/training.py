@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from velodrome.cli.shared import INTERRUPTED, Flag, app, console
 from velodrome.errors import ConfigError
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 @app.command
 def train(
-    *words: str, resume: str | None = None, runs_folder: str = "runs", json: Flag = False, quiet: Flag = False,
+    *words: str,
+    resume: str | None = None,
+    runs_folder: str = "runs",
+    json: Flag = False,
+    quiet: Flag = False,
     no_evaluation: Flag = False,
-) -> int:  # fmt: skip
+) -> int:
     """Train an agent, evaluate it on data it never saw, and write a report.
 
     Without arguments: PPO on a built-in market whose best return is known. Ctrl-C saves and stops.
@@ -43,37 +47,30 @@ def train(
     from velodrome.runs.live.display import choose_mode
 
     out = console()
-    mode = choose_mode(out, json, quiet)
-    sources, overrides = settings_of(words)
+    shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
     if resume is not None:
         if words:
             raise ConfigError(
                 f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
                 "that out, or start a new run."
             )
-        finished = running.resume(resume, root=runs_folder, console=out, mode=mode, evaluate=not no_evaluation)
+        finished = running.resume(resume, root=runs_folder, **shown)
     else:
-        config = sources[0] if sources else None
-        finished = running.train(_with_overrides(config, overrides), console=out, mode=mode,
-                                 evaluate=not no_evaluation)  # fmt: skip
+        finished = running.train(config_of(words), **shown)
     if finished.status == "interrupted":
-        sys.stderr.write(f"velodrome: interrupted and saved; go on with: {finished.resume_command}\n")
+        sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED
     return 0
 
 
-def settings_of(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words that name a configuration, one at most, and the settings."""
+def config_of(words: Sequence[str]) -> RunConfig:
+    """Return the configuration that words give: one file or preset at most, and settings."""
+    from velodrome.runs.config.files import load_run_config
+
     sources = [word for word in words if "=" not in word]
     if len(sources) > 1:
         raise ConfigError(f"one configuration, file or preset, can be named; received {' '.join(sources)}")
-    return sources, [word for word in words if "=" in word]
-
-
-def _with_overrides(source: str | None, overrides: Sequence[str]) -> RunConfig:
-    from velodrome.runs.config.files import load_run_config
-
-    return load_run_config(source, overrides)
+    return load_run_config(sources[0] if sources else None, [word for word in words if "=" in word])
 
 
 @app.command(name="eval")
@@ -91,7 +88,7 @@ def evaluate(
     official: Flag = False,
     episodes: int | None = None,
 ) -> None:
-    """Evaluate a run on a split it did not learn from, beside policies without a thought such as buy and hold.
+    """Evaluate a run on a split it did not learn from, beside simple policies such as buy and hold.
 
     Prints the table with confidence intervals and writes report.html and images into the run's folder.
 
@@ -112,7 +109,7 @@ def evaluate(
     json
         Print the evaluation as JSON.
     walk_forward
-        Train anew over rolling windows with the run's configuration, and evaluate each on what follows it.
+        Train again over rolling windows with the run's configuration, and evaluate each on what follows it.
     folds
         Windows of --walk-forward.
     official
@@ -127,10 +124,10 @@ def evaluate(
     if episodes is not None and not official:
         raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
     if official:
-        others = {"--split": split is not None, "--walk-forward": walk_forward, "--no-report": no_report,
-                  "--allow-training-split": allow_training_split}  # fmt: skip
-        if any(others.values()):
-            raise ConfigError(f"--official plays episodes of its own; leave out {next(filter(others.get, others))}")
+        others = {"--split": split, "--walk-forward": walk_forward, "--no-report": no_report}
+        others["--allow-training-split"] = allow_training_split
+        if given := [flag for flag, value in others.items() if value]:
+            raise ConfigError(f"--official plays episodes of its own; leave out {given[0]}")
         from velodrome.runs.official import official_evaluation
 
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
@@ -147,9 +144,14 @@ def evaluate(
         sys.stdout.write(result.to_json() + "\n") if json else out.print(result.table())
         return
     found = evaluating.evaluate(
-        run, split, root=runs_folder, checkpoint=checkpoint, allow_training_split=allow_training_split,
-        report=not no_report, progress=not json and out.is_terminal,
-    )  # fmt: skip
+        run,
+        split,
+        root=runs_folder,
+        checkpoint=checkpoint,
+        allow_training_split=allow_training_split,
+        report=not no_report,
+        progress=not json and out.is_terminal,
+    )
     if json:
         sys.stdout.write(found.to_json() + "\n")
         return
@@ -206,8 +208,7 @@ def profile(*words: str, iterations: int = 10, folder: Path = Path("profile")) -
     from velodrome.runs import setup
     from velodrome.runs.profile import profile_iterations
 
-    sources, overrides = settings_of(words)
-    chosen = _with_overrides(sources[0] if sources else None, overrides)
+    chosen = config_of(words)
     with setup.learning_worlds(chosen, setup.build_market(chosen), chosen.usable_device()) as worlds:
         learner = setup.make_learner(chosen, worlds)
         console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())

@@ -28,7 +28,7 @@ class EnvEntry:
     presets: str | Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of parameters, by name
     data: Data | None = None  # what it plays on: instruments by themselves, several on one grid, or no prices at all
     evaluator: str | Callable[..., Any] | None = None  # a kind of evaluation.evaluator.Evaluator; None: the general one
-    benchmark: str | Callable[..., Any] | None = None  # what `velodrome bench step` measures; see bench/step.py
+    benchmark: str | Callable[..., Any] | None = None  # subclass of bench.step.StepBenchmark; None: it measures any
     official: str | Callable[..., Any] | None = None  # what `velodrome eval --official` plays; see runs/official.py
 
     def make_world(self, **values: Any) -> World:
@@ -69,6 +69,7 @@ CATALOG = Registry(
             presets="velodrome.envs.trading.config:PRESETS",
             data="market",
             evaluator="velodrome.evaluation.trading.evaluator:TradingEvaluator",
+            benchmark="velodrome.bench.problems.trading:TradingBenchmark",
         ),
         EnvEntry(
             "portfolio",
@@ -78,6 +79,7 @@ CATALOG = Registry(
             presets="velodrome.envs.portfolio.config:PRESETS",
             data="basket",
             evaluator="velodrome.evaluation.portfolio.evaluator:PortfolioEvaluator",
+            benchmark="velodrome.bench.problems.portfolio:PortfolioBenchmark",
         ),
         EnvEntry(
             "cage2",
@@ -85,6 +87,7 @@ CATALOG = Registry(
             "defend a network of 13 hosts: CAGE Challenge 2",
             parameters="velodrome.envs.cage2.config:Cage2Config",
             official="velodrome.evaluation.cage2.official:play_official",
+            benchmark="velodrome.bench.problems.cage2:Cage2Benchmark",
         ),
         EnvEntry(
             "template",

@@ -120,6 +120,7 @@ class World:
     reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it
     check_options: Callable[[Mapping[str, NDArray]], None] | None = None  # raises if an option of reset() is illegal
     describe_state: Callable[[Mapping[str, Any]], str] | None = None  # a line about an environment, given its columns
+    action_names: tuple[str, ...] = ()  # of discrete actions, for people; none where they have no names
 
     def __post_init__(self) -> None:
         if self.instruments is not None:

@@ -1,8 +1,8 @@
-"""Checkpoints: a folder for each, whole or absent. A crash, a kill or a full disk leaves the older ones as they were.
+"""Checkpoints: one folder each, whole or absent. A crash, a kill or a full disk leaves the older ones as they were.
 
-checkpoints/000000123456/    the steps done when it was taken
+checkpoints/000000123456/    named for the steps done so far
     tensors.safetensors
-    state.json               format, steps, everything that is no tensor, and a hash of both files
+    state.json               format, steps, everything that is not a tensor, and a hash of both files
     pinned                   only if it stays when older ones are removed
 """
 
@@ -12,20 +12,21 @@ import errno
 import hashlib
 import json
 import logging
-import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError, DamagedCheckpointError
-from velodrome.runs.folder import sync_path
+from velodrome.runs.folder import sync_path, write_text
 
 if TYPE_CHECKING:
     import torch
+
+    Tensors = Mapping[str, torch.Tensor]
 
 FORMAT = 1
 TENSORS, STATE, PINNED = "tensors.safetensors", "state.json", "pinned"
@@ -38,7 +39,7 @@ log = logging.getLogger("velodrome.runs")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that is needed to go on from where it was taken."""
+    """Everything needed to continue from where it was taken."""
 
     steps: int  # environment steps done
     tensors: dict[str, torch.Tensor]
@@ -47,13 +48,12 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, steps: int, tensors: Mapping[str, torch.Tensor], plain: dict[str, Any], keep: int = 3,
-    pinned: bool = False,
-) -> Path:  # fmt: skip
+    folder: Path, steps: int, tensors: Tensors, plain: dict[str, Any], keep: int = 3, pinned: bool = False
+) -> Path:
     """Write a checkpoint below a run's folder and return its path.
 
-    When it is safe on the disk, all but the newest `keep` are removed; pinned ones and this one stay. Another one of
-    the same step is replaced.
+    Once it is safe on the disk, all but the newest `keep` are removed; pinned ones stay. It replaces a checkpoint of
+    the same step.
     """
     if keep < 1:
         raise ConfigError(f"keep {keep} checkpoints: the last one is needed to resume; keep 1 or more.")
@@ -67,19 +67,17 @@ def save_checkpoint(
         _prepare(home)
         writing.mkdir()
         _write_tensors(tensors, writing / TENSORS)
-        _write_text(writing / STATE, _state_text(steps, plain, writing / TENSORS))
+        write_text(writing / STATE, _state_text(steps, plain, writing / TENSORS))
         if pinned or (target / PINNED).exists():
-            _write_text(writing / PINNED, "")
+            write_text(writing / PINNED, "")
         sync_path(writing)
         _put_in_place(writing, target)
     except BaseException as error:
         shutil.rmtree(writing, ignore_errors=True)
-        reason = _reason(error)
-        if reason is None:
+        told = _why_not_written(error, target)
+        if told is None:
             raise
-        raise CheckpointError(
-            f"{target}: could not be written: {reason}. {_what_is_left(home)} {_advice(error, home)}"
-        ) from error
+        raise CheckpointError(told) from error
     _remove_old(home, target, keep)
     return target
 
@@ -106,7 +104,7 @@ def checkpoint_steps(path: Path) -> int:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint with the most steps, whether or not it can be read; None if there is none."""
+    """Return the checkpoint with the most steps, readable or not; None if there is none."""
     found = checkpoints(folder)
     return found[-1] if found else None
 
@@ -114,7 +112,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
     """Load the newest checkpoint that is as it was written, or None if the run has none at all.
 
-    Every damaged one that is passed over is told as a warning in the log; if all are damaged, that is an error.
+    Each damaged one on the way is a warning in the log; if all are damaged, that is an error.
     """
     found = checkpoints(folder)
     for path in reversed(found):
@@ -124,8 +122,8 @@ def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
             log.warning("%s Looking for the one before it.", error)
     if found:
         raise CheckpointError(
-            f"{checkpoint_home(folder)}: all {len(found)} checkpoints are damaged, so there is nothing to go on from. "
-            "Restore one from a copy, or start a new run."
+            f"{checkpoint_home(folder)}: all {len(found)} checkpoints are damaged, so there is nothing to continue "
+            "from. Restore one from a copy, or start a new run."
         )
     return None
 
@@ -146,6 +144,11 @@ def load_checkpoint(path: Path, device: str = "cpu") -> Checkpoint:
     return Checkpoint(state["steps"], tensors, state["plain"], path)
 
 
+def pinned_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints that stay when older ones are removed, oldest step first; a run pins its best."""
+    return [path for path in checkpoints(folder) if is_pinned(path)]
+
+
 def is_pinned(path: Path) -> bool:
     """Return whether a checkpoint stays when older ones are removed."""
     return (path / PINNED).exists()
@@ -156,31 +159,50 @@ def pin_checkpoint(path: Path, pinned: bool = True) -> None:
     if not (path / STATE).exists():
         raise CheckpointError(f"{path}: there is no checkpoint to pin.")
     if pinned:
-        _write_text(path / PINNED, "")
+        write_text(path / PINNED, "")
     else:
         (path / PINNED).unlink(missing_ok=True)
     sync_path(path)
 
 
-def forget_checkpoints_after(folder: Path, steps: int) -> list[Path]:
-    """Remove the checkpoints of more than `steps` steps, as a run does that goes on from an earlier one."""
-    later = [path for path in checkpoints(folder) if checkpoint_steps(path) > steps]
-    for path in later:
-        _remove(path)
-    return later
+def pin_only_the_last(folder: Path) -> None:
+    """Unpin all but the last of the pinned checkpoints."""
+    for path in pinned_checkpoints(folder)[:-1]:
+        pin_checkpoint(path, False)
+
+
+def tidy(folder: Path, steps: int) -> None:
+    """Remove what a kill left: checkpoints later than `steps`, half ones, and the pin of a best that was surpassed."""
+    for path in checkpoints(folder):
+        if checkpoint_steps(path) > steps:
+            _remove(path)
+    for path in checkpoint_home(folder).glob(f"{WRITING}*"):
+        shutil.rmtree(path)
+    pin_only_the_last(folder)
+
+
+def broken_weights(tensors: Tensors) -> str:
+    """Return which of a policy's weights is not finite, '' if all are.
+
+    The last gradient step may have broken it, which the metrics show only one iteration later.
+    """
+    for name, tensor in tensors.items():
+        if name.startswith("policy.") and not bool(tensor.isfinite().all()):
+            return f"{name.removeprefix('policy.')} of the network is not finite"
+    return ""
 
 
 # Writing
 
 
-def _write_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+def _write_tensors(tensors: Tensors, path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(_separate(tensors), path)
     sync_path(path)
 
 
-def _separate(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _separate(tensors: Tensors) -> dict[str, torch.Tensor]:
     """Return the tensors on the CPU, dense, each with memory of its own: views and shared ones are copied."""
     import torch
 
@@ -210,7 +232,7 @@ def _state_text(steps: int, plain: dict[str, Any], tensors: Path) -> str:
 
 
 def _put_in_place(writing: Path, target: Path) -> None:
-    """Give a finished folder its name; one of the same step makes room, and meanwhile is found by its other name."""
+    """Give a finished folder its name; one of the same step makes room, found by its other name meanwhile."""
     replaced = target.with_name(target.name + REPLACED)
     if target.exists():
         target.rename(replaced)
@@ -244,17 +266,10 @@ def _remove_old(home: Path, newest: Path, keep: int) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint; its name goes first, so that half of one is never found."""
+    """Remove a checkpoint; it loses its name first, so that half of one is never found."""
     doomed = path.with_name(f"{WRITING}{path.name}-{secrets.token_hex(4)}")
     path.rename(doomed)
     shutil.rmtree(doomed)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _refuse_what_json_changes(value: Any, place: str) -> None:
@@ -317,30 +332,23 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _reason(error: BaseException) -> str | None:
-    """Return what the system said against writing, or None for an error of another kind."""
+def _why_not_written(error: BaseException, target: Path) -> str | None:
+    """Return what to say of a checkpoint that the system would not take; None for an error of another kind."""
     from safetensors import SafetensorError
 
     if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error) if isinstance(error, SafetensorError) else None
-
-
-def _out_of_space(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in NO_SPACE
-    return any(f"(os error {number})" in str(error) for number in NO_SPACE)  # safetensors tells it as text only
-
-
-def _advice(error: BaseException, home: Path) -> str:
-    if not _out_of_space(error):
-        return "Make sure that the folder can be written."
-    free = shutil.disk_usage(home if home.exists() else home.parent).free / 1e6
-    return f"{free:,.1f} MB are free there: make room, or keep fewer checkpoints."
-
-
-def _what_is_left(home: Path) -> str:
-    found: Sequence[Path] = checkpoints(home.parent)
-    if not found:
-        return "There is no older one."
-    return f"The older ones are as they were (the last is of step {checkpoint_steps(found[-1]):,})."
+        reason, full = error.strerror or str(error), error.errno in NO_SPACE
+    elif isinstance(error, SafetensorError):  # gives the number as text only
+        reason, full = str(error), any(f"(os error {number})" in str(error) for number in NO_SPACE)
+    else:
+        return None
+    home = target.parent
+    older = checkpoints(home.parent)
+    kept = "There is no older one."
+    if older:
+        kept = f"The older ones are as they were (the last is of step {checkpoint_steps(older[-1]):,})."
+    advice = "Make sure that the folder can be written."
+    if full:
+        free = shutil.disk_usage(home if home.exists() else home.parent).free / 1e6
+        advice = f"{free:,.1f} MB are free there: make room, or keep fewer checkpoints."
+    return f"{target}: could not be written: {reason}. {kept} {advice}"

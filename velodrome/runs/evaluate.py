@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.run import Run
 from velodrome.runs.store.store import EvaluationRow, SqlStore, open_store
+from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
     from velodrome.evaluation.result import Evaluation
@@ -145,3 +145,21 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
     if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
         write_images(evaluation, run.folder.evaluation_path)
+
+
+def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
+    """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
+    chosen = config.evaluation
+    if market is not None:
+        from velodrome.evaluation.validation import validate
+
+        assert chosen.split is not None
+        return validate(policy, config.env, market, chosen.split, config.params, chosen.episodes)
+    from velodrome.evaluation.play import play_episodes
+
+    envs = setup.make_few_environments(config, min(chosen.episodes, config.num_envs))
+    try:
+        played = play_episodes(policy, envs, chosen.episodes, seed=config.seed + 1_000_003)
+    finally:
+        envs.close()
+    return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}

@@ -1,4 +1,4 @@
-"""The folder of a run: what it was asked for, what it was made with, its log and its checkpoints.
+"""The folder of a run: its configuration, what it was made with, its log and its checkpoints.
 
 runs/<name>-<yyyymmdd-hhmmss>-<id>/
     config.yaml   run.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
@@ -36,7 +36,7 @@ log = logging.getLogger("velodrome.runs")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run by what a person may call it."""
+    """A run by the names that a person may use for it."""
 
     id: str
     title: str  # name of its folder
@@ -73,7 +73,7 @@ class RunFolder:
             name: Start of the folder's name: letters, digits, '.', '_' and '-'.
             config: The whole configuration as YAML.
             seeds: By what they are for.
-            data_hash: Of the content of the data that the run sees; may come later by `update`.
+            data_hash: Of the content of the data that the run sees.
             command: Words of the command; those of this process if not given.
         """
         name = "run" if name is None else name
@@ -90,27 +90,26 @@ class RunFolder:
             (path / "checkpoints").mkdir(parents=True)
             (path / "evaluation").mkdir()
             (path / "config.yaml").write_text(config, encoding="utf-8")
-            run = cls(path.resolve(), identity)
-            run._write_information(
-                {
-                    "id": identity,
-                    "name": name,
-                    "created": now.isoformat(),
-                    "command": shlex.join(command if command is not None else _own_command()),
-                    "folder_of_command": str(Path.cwd()),
-                    "seeds": dict(seeds or {}),
-                    "data_hash": data_hash,
-                    "versions": versions(),
-                    "machine": machine(),
-                    "git_commit": git_commit(Path.cwd()),
-                }
-            )
+            information = {
+                "id": identity,
+                "name": name,
+                "created": now.isoformat(),
+                "command": shlex.join(command if command is not None else _own_command()),
+                "folder_of_command": str(Path.cwd()),
+                "seeds": dict(seeds or {}),
+                "data_hash": data_hash,
+                "versions": versions(),
+                "machine": machine(),
+                "git_commit": git_commit(Path.cwd()),
+            }
+            replace_text(path / INFORMATION, json.dumps(information, indent=2, ensure_ascii=False) + "\n")
+            sync_path(path)
             sync_path(root)
         except OSError as error:
             raise RunError(
                 f"{path}: the run's folder could not be made: {error.strerror}. Name a folder that can be written."
             ) from error
-        return run
+        return cls(path.resolve(), identity)
 
     @classmethod
     def open(cls, run: Path | str, root: Path | str = "runs") -> RunFolder:
@@ -148,12 +147,8 @@ class RunFolder:
 
     @property
     def monitor_path(self) -> Path:
-        """Episodes of environments that are no rules, as Stable-Baselines3's plotter reads them."""
+        """Episodes of environments that are not rules, in the format that Stable-Baselines3's plotter reads."""
         return self.path / "monitor.csv"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        return self.path / "checkpoints"
 
     @property
     def evaluation_path(self) -> Path:
@@ -165,35 +160,18 @@ class RunFolder:
 
     @property
     def information(self) -> dict[str, Any]:
-        """What `run.json` says, read anew."""
+        """What `run.json` says now."""
         return json.loads((self.path / INFORMATION).read_text(encoding="utf-8"))
 
     @property
     def candidate(self) -> Candidate:
-        """What the run may be called by."""
+        """The names by which the run can be called."""
         created = datetime.fromisoformat(self.information["created"]).timestamp()
         return Candidate(self.id, self.path.name, created)
 
-    def update(self, **fields: Any) -> None:
-        """Add to `run.json`, or change what it says; the file is old or new, never half."""
-        self._write_information({**self.information, **fields})
-
-    def _write_information(self, information: Mapping[str, Any]) -> None:
-        file = self.path / INFORMATION
-        new = file.with_name(f".{INFORMATION}-{secrets.token_hex(4)}")
-        try:
-            with new.open("w", encoding="utf-8") as stream:
-                stream.write(json.dumps(information, indent=2, ensure_ascii=False) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            new.replace(file)
-            sync_path(self.path)
-        finally:
-            new.unlink(missing_ok=True)
-
     @contextlib.contextmanager
     def write_log(self, level: int = logging.INFO) -> Iterator[None]:
-        """Write what Velodrome logs to `log.txt` as well, times in UTC; a resumed run goes on in the same file."""
+        """Write what Velodrome logs to `log.txt` too, times in UTC; a resumed run continues the same file."""
         handler = logging.FileHandler(self.log_path, encoding="utf-8")
         form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
         form.converter = time.gmtime
@@ -212,7 +190,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training this run; the lock is the system's, so it ends with the process."""
+        """Keep other processes from training this run; the system holds the lock, so it ends with the process."""
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             self._take(descriptor)
@@ -256,6 +234,24 @@ class RunFolder:
             return not _locked_now(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file and wait until its content is on the disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that it is old or new, never half; `sync_path` of its folder makes that last."""
+    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        write_text(new, text)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def sync_path(path: Path) -> None:

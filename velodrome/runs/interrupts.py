@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, so that what was learnt is saved first."""
+"""Ctrl-C and SIGTERM as a request to stop, so that what was learnt is saved first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A wish to stop that was followed: everything is saved."""
+    """The run stopped as requested: everything is saved."""
 
 
 class Interrupts:
@@ -22,7 +22,7 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        # Only the main thread may say what a signal does; elsewhere they do what they always did.
+        # Only the main thread may set what a signal does; in another thread signals keep their meaning.
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self

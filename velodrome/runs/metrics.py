@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -23,7 +24,7 @@ log = logging.getLogger("velodrome.runs")
 
 
 class Entry(NamedTuple):
-    """What was added at once."""
+    """Metrics that were added together."""
 
     step: int
     time: float  # seconds since 1970
@@ -105,7 +106,7 @@ class MetricsWriter:
     def _raise(self, problems: Sequence[str]) -> None:
         if problems:
             healthy = [lane.sink.name for lane in self._lanes if lane.error is None]
-            others = f" The others go on: {', '.join(healthy)}." if healthy else ""
+            others = f" The others carry on: {', '.join(healthy)}." if healthy else ""
             raise MetricsError(" ".join(problems) + others)
 
     def __enter__(self) -> MetricsWriter:
@@ -142,7 +143,7 @@ class _Lane:
         self._thread.start()
 
     def put(self, entry: Entry) -> str | None:
-        """Take an entry and return a problem that has not been told."""
+        """Take an entry and return a problem that has not been reported yet."""
         with self._changed:
             if len(self._pending) >= self._capacity and self.error is None:
                 self._wait_for_room()
@@ -228,9 +229,16 @@ class _Lane:
             return None
         try:
             self.sink.write(batch)
-        except Exception as error:  # a sink may fail in any way: training hears of it at its next call
+        except Exception as error:  # a sink may fail in any way; training learns of it at its next call
             return error
         return None
+
+
+def broken_metrics(metrics: Mapping[str, float]) -> str:
+    """Return which of the numbers that learning depends on are not finite, '' if all are."""
+    vital = ("loss/", "policy/", "optimiser/", "episode/mean_reward")
+    broken = {name: value for name, value in metrics.items() if name.startswith(vital) and not math.isfinite(value)}
+    return ", ".join(f"{name} = {value}" for name, value in broken.items())
 
 
 def _close_at_exit(writer: MetricsWriter) -> Callable[[], None]:

@@ -137,7 +137,7 @@ def _sample_stacks(iterate: Callable[[], Any], iterations: int, flame_graph: Pat
 
 
 def _function_name(frame: Any) -> str:
-    """Return a function and its place; one of C has none and is told by who calls it."""
+    """Return a function and its place; a C function has none and is named by its caller."""
     if frame.file_path == "<built-in>" and frame.parent is not None:
         return f"{frame.function} in {frame.parent.function} ({frame.parent.code_position_short()})"
     return f"{frame.function} ({frame.code_position_short() or 'unknown'})"

@@ -16,6 +16,7 @@ import velodrome as vd
 from tests.markets import small_market
 from velodrome.bars.frame import Bars, Series
 from velodrome.envs.trading import codes
+from velodrome.envs.trading.account import COUNT_MASK
 from velodrome.envs.trading.config import Terms
 from velodrome.envs.trading.world import trading_world
 from velodrome.tables.market import Market
@@ -141,7 +142,7 @@ def check_money(record: dict[str, np.ndarray], values: dict[str, Any]) -> float:
 
     paid = after["fees"] - before["fees"] + after["funding"] - before["funding"]
     traded = (after["fees"] - before["fees"]) / values["fee"]  # notional of the step's fills
-    fills = (after["events"] & codes.COUNT_MASK) - (before["events"] & codes.COUNT_MASK)
+    fills = (after["events"] & COUNT_MASK) - (before["events"] & COUNT_MASK)
     change = after["units"] - before["units"]
     # The price of a step's only fill follows from its notional; that of a switch's first from what the second left.
     switched = (after["order_code"] == codes.SWITCHED) & (after["exit_code"] == codes.NONE)
@@ -254,7 +255,7 @@ def test_without_permission_nothing_is_sold_short(market, values, seed):
 @given(market=markets, values=parameters, seed=st.integers(0, 1000), cooldown=st.integers(1, 6))
 def test_a_cooldown_binds(market, values, seed, cooldown):
     record = play(market, seed, **{**values, "cooldown": cooldown})
-    filled = np.diff(record["events"] & codes.COUNT_MASK, axis=0) > 0
+    filled = np.diff(record["events"] & COUNT_MASK, axis=0) > 0
     ordered = np.isin(record["order_code"][1:], ORDER_FILLS)
     refused = record["order_code"][1:] == codes.REFUSED_COOLDOWN
     for step in range(STEPS):

@@ -20,8 +20,8 @@ from velodrome.errors import ConfigError
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.runs.report import charts
-from velodrome.runs.report.images import write_images
-from velodrome.runs.report.report import FOOTER, LISTED_TRADES, write_report
+from velodrome.runs.report.images import draw, page_colours, write_images
+from velodrome.runs.report.report import LISTED_TRADES, evaluation_charts, position_charts, write_report
 
 VOID = {"meta", "br", "link", "input", "img", "hr"}
 
@@ -104,7 +104,7 @@ def test_the_page_says_everything(page, evaluation):
         assert warning[1:] in said
     for note in evaluation.notes:
         assert note in said
-    assert FOOTER in said
+    assert "it is no forecast, no promise of profit and no advice." in said
     assert "stationary block bootstrap" in said
 
 
@@ -227,10 +227,29 @@ def test_an_exposure_that_flips_all_the_time_is_shown_by_mean_and_range():
 def test_images_are_written_and_not_blank(evaluation, tmp_path):
     image = pytest.importorskip("PIL.Image")
     paths = write_images(evaluation, tmp_path / "images")
-    assert [path.name for path in paths] == ["equity.png", "drawdown.png", "position.png", "actions.png"]
+    assert [path.name for path in paths] == ["equity.png", "drawdown.png", "actions.png", "position.png"]
     for path in paths:
         with image.open(path) as opened:
             pixels = np.asarray(opened.convert("L"))
         assert pixels.shape[1] >= 1000
         assert (pixels < 200).mean() > 0.003
-    assert [path.name for path in write_images(cartpole_evaluation(), tmp_path / "other")] == ["actions.png"]
+    assert [path.name for path in write_images(cartpole_evaluation(), tmp_path / "other")] == [
+        "episodes.png",
+        "actions.png",
+    ]
+
+
+def test_an_image_shows_what_the_figure_of_the_page_holds(evaluation):
+    figure = charts.equity_figure(evaluation)
+    (axes,) = draw(figure, "Equity").axes
+    legend = axes.get_legend()
+    wanted = [trace["name"] for trace in figure["data"] if trace.get("showlegend", True)]
+    assert [text.get_text() for text in legend.get_texts()] == wanted
+    agent = next(line for line in axes.lines if line.get_label() == "agent")
+    assert agent.get_ydata().tolist() == figure["data"][-1]["y"]
+    assert agent.get_color() == page_colours()["var(--agent)"]
+
+
+def test_the_colours_of_all_figures_are_those_of_the_page(evaluation):
+    drawn = json.dumps([chart.figure for chart in (*evaluation_charts(evaluation), *position_charts(evaluation))])
+    assert set(re.findall(r"var\(--[\w-]+\)", drawn)) <= page_colours().keys()

@@ -15,7 +15,7 @@ import pytest
 from tests.contracts.store import RUN, StoreContract
 from velodrome.errors import ConfigError, MissingDependencyError
 from velodrome.runs.store.schema import VERSION, StoreError, tables
-from velodrome.runs.store.store import FILE_NAME, MetricRow, RunRecord, SqlStore, Store, open_store
+from velodrome.runs.store.store import FILE_NAME, MetricRow, RunRecord, SqlStore, open_store
 
 WRITER = """
 import sys
@@ -30,7 +30,7 @@ for batch in range(batches):
 
 
 class TestSqlite(StoreContract):
-    def open(self, tmp_path) -> Store:
+    def open(self, tmp_path) -> SqlStore:
         return open_store(tmp_path)
 
 
@@ -41,7 +41,7 @@ class TestPostgres(StoreContract):
     def _database(self, postgres_url):
         type(self).url = postgres_url
 
-    def open(self, tmp_path) -> Store:
+    def open(self, tmp_path) -> SqlStore:
         if self.folder != tmp_path:  # a new test: begin with an empty database
             self.folder = tmp_path
             store = SqlStore(self.url)
@@ -54,7 +54,7 @@ class TestPostgres(StoreContract):
         write_at_once(store, self.url)
 
 
-def write_at_once(store: Store, url: str, writers: int = 4, batches: int = 25) -> None:
+def write_at_once(store: SqlStore, url: str, writers: int = 4, batches: int = 25) -> None:
     store.create_run(RUN)
     processes = [
         subprocess.Popen(

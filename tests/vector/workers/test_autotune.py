@@ -18,8 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from velodrome.bench.vector_contenders import travel_by_value
-from velodrome.bench.vector_envs import TimedEnv
+from velodrome.bench.hosts.environments import TimedEnv
 from velodrome.errors import ConfigError
 from velodrome.vector.make import make_vec
 from velodrome.vector.messages import seconds_text
@@ -41,7 +40,6 @@ from velodrome.vector.workers.options import WorkerOptions
 from velodrome.vector.workers.process import ProcessVectorEnv
 from velodrome.vector.workers.serial import SerialVectorEnv
 
-travel_by_value()  # else every worker would load the benchmark for the sake of TimedEnv
 BUSY = 20.0  # % of the cores taken by other programs, above which speeds cannot be judged
 SECONDS = 0.3  # of measuring, in tests that are not about speed
 

@@ -107,8 +107,8 @@ def cut_to_limits(
 ) -> float:
     """Return as much of an order that enlarges a position as the limits allow; a cut is counted."""
     # What is paid for the trade makes the equity smaller, and with it the limits.
-    by_weight, weight_scale = costs.terms.max_weight * book.equity - held * quote, 1.0 + costs.terms.max_weight * rate
-    by_gross, gross_scale = costs.terms.max_gross * book.equity - book.gross, 1.0 + costs.terms.max_gross * rate
+    by_weight, weight_scale = costs.max_weight * book.equity - held * quote, 1.0 + costs.max_weight * rate
+    by_gross, gross_scale = costs.max_gross * book.equity - book.gross, 1.0 + costs.max_gross * rate
     worth = size * quote
     if (worth * weight_scale <= by_weight) & (worth * gross_scale <= by_gross):
         return size
@@ -147,7 +147,7 @@ def opening_part(
     size = abs(wanted)
     rate = buy_rate(costs) if buys else sell_rate(costs)
     # Longs that cash has paid for are never worth more than the equity: limits from 1 up mean nothing to them.
-    if params.allow_short | (costs.terms.max_weight < 1.0) | (costs.terms.max_gross < 1.0):
+    if params.allow_short | (costs.max_weight < 1.0) | (costs.max_gross < 1.0):
         size = cut_to_limits(i, size, abs(held), rate, quote, costs, book, state)
     if buys:
         size = cut_to_cash(i, size, quote, costs, book.cash, state)
@@ -198,11 +198,11 @@ def is_due(i: int, k: int, phase: int, now: Moment, costs: Costs, state: Any, ta
     """Say whether there is an order in instrument k in a phase of the step."""
     tradable = is_tradable(k, now, tables, params)
     if phase == codes.STOPS:
-        due = tradable and is_stopped(i, k, quote_of(k, now, tables, params), costs.terms.trailing_stop, state)
+        due = tradable and is_stopped(i, k, quote_of(k, now, tables, params), costs.trailing_stop, state)
         state.wanted[k, i] = STOPPED_NOW if due else 0.0
         return due
     if phase == codes.DECAYS:
-        return (tradable or params.decay_when_halted) and decays(i, k, costs.terms.max_holding, state)
+        return (tradable or params.decay_when_halted) and decays(i, k, costs.max_holding, state)
     wanted = state.wanted[k, i]
     if phase == codes.CLOSING_SALES:
         wanted = screened(i, k, wanted, tradable, state, tables, params)
@@ -248,7 +248,7 @@ def take_orders(
         if LOCKSTEP and not is_due(i, k, phase, now, costs, state, tables, params):
             continue
         quote = quote_of(k, now, tables, params)
-        wanted = amount_of(i, k, phase, costs.terms.decay, state, params)
+        wanted = amount_of(i, k, phase, costs.decay, state, params)
         if opening:
             change = opening_part(i, k, wanted, quote, costs, book, state, tables, params)
         else:

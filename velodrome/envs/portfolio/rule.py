@@ -77,14 +77,13 @@ def step(i: int, action: Any, state: Any, tables: Tables, params: Any) -> tuple[
     """Take the orders, let the bar pass, mark the account at its close."""
     if state.cursor[i] >= state.last[i]:
         return 0.0, False, True
-    terms = episode_terms(i, state, params)
     now = Moment(state.cursor[i], state.cursor[i] + 1)
 
-    book, costs = value_at_quotes(i, now, terms, state, tables, params)
+    book, costs = value_at_quotes(i, now, state, tables, params)
     book = carry_out_orders(i, action, now, costs, book, state, tables, params)
-    mark = mark_account(i, now, book, terms, state, tables, params)
-    terminated, truncated = check_end(i, now, mark, terms, state)
-    reward = reward_step(i, now, mark, terminated or truncated, terms, state, tables, params)
+    mark = mark_account(i, now, book, state, tables, params)
+    terminated, truncated = check_end(i, now, mark, state, params)
+    reward = reward_step(i, now, mark, terminated or truncated, state, tables, params)
     keep_books(i, now, book, mark, reward, state)
     return reward, terminated, truncated
 
@@ -104,8 +103,9 @@ def fee_rate(i: int, fee: float, state: Any, tables: Tables) -> float:
     return rate
 
 
-def value_at_quotes(i: int, now: Moment, terms: Any, state: Any, tables: Tables, params: Any) -> tuple[Book, Costs]:
+def value_at_quotes(i: int, now: Moment, state: Any, tables: Tables, params: Any) -> tuple[Book, Costs]:
     """Value the account at the quotes of this step's orders, count a bar more for what is held, and say what costs."""
+    terms = episode_terms(i, state, params)
     draw = uniform(i, state) if terms.slippage > 0.0 else 0.0
     worth, gross, longest_held = 0.0, 0.0, 0
     for k in range(instrument_count(state, tables)):
@@ -118,15 +118,19 @@ def value_at_quotes(i: int, now: Moment, terms: Any, state: Any, tables: Tables,
         longest_held = max(longest_held, held)
     book = Book(state.cash[i], state.cash[i] + worth, gross, 0.0, 0.0)
     costs = Costs(
-        terms=terms,
         buy_fee=fee_rate(i, terms.buy_fee, state, tables),
         sell_fee=fee_rate(i, terms.sell_fee, state, tables),
         cost=fill_cost(terms.half_spread, terms.slippage, draw, 0.0),
         reserve=terms.cash_reserve * state.initial[i],
+        max_weight=terms.max_weight,
+        max_gross=terms.max_gross,
         safety=1.0 if params.action == codes.WEIGHTS else terms.buy_safety,
         # An original that keeps units in float32 keeps what rounding leaves of them, too.
         dust=0.0 if params.single_precision else DUST * book.equity,
         noticed=NOTICED * book.equity,
+        trailing_stop=terms.trailing_stop,
+        max_holding=terms.max_holding,
+        decay=terms.decay,
         decays=(terms.max_holding > 0.0) & (longest_held >= terms.max_holding),
     )
     return book, costs
@@ -142,7 +146,7 @@ def carry_out_orders(
     # One loop, so that compiled code has one copy of each function.
     for phase in range(codes.PHASES):
         if phase == codes.STOPS:
-            due = costs.terms.trailing_stop > 0.0
+            due = costs.trailing_stop > 0.0
         elif phase == codes.DECAYS:
             due = costs.decays
         elif (phase == codes.CLOSING_PURCHASES) | (phase == codes.OPENING_SALES):
@@ -179,8 +183,9 @@ def pay_funding(i: int, bar: int, cash: float, rate: float, state: Any, tables: 
     return 0.0, cash + part * longs
 
 
-def mark_account(i: int, now: Moment, book: Book, terms: Any, state: Any, tables: Tables, params: Any) -> Mark:
+def mark_account(i: int, now: Moment, book: Book, state: Any, tables: Tables, params: Any) -> Mark:
     """Let the bar pass: pay funding, and value the account and the benchmark at the close."""
+    terms = episode_terms(i, state, params)
     instruments = instrument_count(state, tables)
     before = state.equity[i]
     cash, paid = pay_funding(i, now.bar, book.cash, terms.funding, state, tables)
@@ -222,8 +227,9 @@ def mark_account(i: int, now: Moment, book: Book, terms: Any, state: Any, tables
 # The end
 
 
-def check_end(i: int, now: Moment, mark: Mark, terms: Any, state: Any) -> tuple[bool, bool]:
+def check_end(i: int, now: Moment, mark: Mark, state: Any, params: Any) -> tuple[bool, bool]:
     """Return whether ruin has terminated the episode, and whether it is truncated because it has no more bars."""
+    terms = episode_terms(i, state, params)
     terminated = mark.account.equity < terms.bankrupt_at * mark.account.initial
     return terminated, now.bar >= state.last[i]
 
@@ -231,10 +237,9 @@ def check_end(i: int, now: Moment, mark: Mark, terms: Any, state: Any) -> tuple[
 # The reward
 
 
-def reward_step(
-    i: int, now: Moment, mark: Mark, ended: bool, terms: Any, state: Any, tables: Tables, params: Any
-) -> float:
+def reward_step(i: int, now: Moment, mark: Mark, ended: bool, state: Any, tables: Tables, params: Any) -> float:
     """Return the reward of a step."""
+    terms = episode_terms(i, state, params)
     old = PortfolioAccount(
         equity=state.equity[i],
         cash=state.cash[i],

@@ -8,6 +8,7 @@ import numpy as np
 
 from velodrome.envs.exponential import exponential
 from velodrome.envs.portfolio import codes
+from velodrome.envs.portfolio.config import episode_terms
 from velodrome.envs.portfolio.orders import DUST, STOPPED_NOW, buy_rate, is_tradable, quote_of, sell_rate
 from velodrome.envs.portfolio.state import Book, Costs, Moment, instrument_count
 
@@ -21,12 +22,13 @@ def size_action(
     i: int, action: Any, now: Moment, costs: Costs, book: Book, state: Any, tables: Any, params: Any
 ) -> None:
     """Turn an action into quantities."""
+    terms = episode_terms(i, state, params)
     if params.action == codes.ORDERS:
-        size_orders(i, action, state.initial[i], costs.terms.order_scale, now, state, tables, params)
+        size_orders(i, action, state.initial[i], terms.order_scale, now, state, tables, params)
     elif params.action == codes.DISCRETE:
-        size_steps(i, action, costs.terms.trade_fraction, book.equity, now, state, tables, params)
+        size_steps(i, action, terms.trade_fraction, book.equity, now, state, tables, params)
     else:
-        write_weights(i, action, costs, state, tables, params)
+        write_weights(i, action, terms.softmax_scale, costs, state, tables, params)
         size_weights(i, now, costs, book, state, tables, params)
 
 
@@ -62,11 +64,10 @@ def size_steps(
         state.wanted[k, i] = wanted
 
 
-def write_weights(i: int, action: Any, costs: Costs, state: Any, tables: Any, params: Any) -> None:
+def write_weights(i: int, action: Any, scale: float, costs: Costs, state: Any, tables: Any, params: Any) -> None:
     """Turn the numbers of an action into target weights; a position that was stopped in this step has 0."""
     instruments = instrument_count(state, tables)
-    scale = costs.terms.softmax_scale
-    stops = costs.terms.trailing_stop > 0.0
+    stops = costs.trailing_stop > 0.0
     # float() of a float32 is a float32 in compiled code.
     largest, total, threshold = 0.0, 0.0, 0.0
     if params.weighting == codes.SOFTMAX:
@@ -92,10 +93,10 @@ def write_weights(i: int, action: Any, costs: Costs, state: Any, tables: Any, pa
         elif params.weighting == codes.SIMPLEX:
             weight = max(0.0, value - threshold)
         else:
-            weight = costs.terms.max_gross * value / max(1.0, total)
+            weight = costs.max_gross * value / max(1.0, total)
         if stops & (state.wanted[k, i] == STOPPED_NOW):
             weight = 0.0
-        state.wanted[k, i] = min(max(weight, -costs.terms.max_weight), costs.terms.max_weight)
+        state.wanted[k, i] = min(max(weight, -costs.max_weight), costs.max_weight)
 
 
 def simplex_threshold(action: Any, count: int) -> float:
@@ -135,7 +136,7 @@ def size_weights(i: int, now: Moment, costs: Costs, book: Book, state: Any, tabl
     buying, selling = buy_rate(costs), sell_rate(costs)
     factor, long_part, short_part = 1.0, 1.0, 1.0
     for _ in range(MOST_ITERATIONS):
-        room = max(0.0, costs.terms.max_gross - locked_gross / factor)
+        room = max(0.0, costs.max_gross - locked_gross / factor)
         short_part = min(1.0, room / (longs + shorts)) if longs + shorts > 0.0 else 1.0
         # Longs are paid for with equity and with what shorts bring in: cash is not borrowed.
         room = max(0.0, 1.0 - locked_net / factor + short_part * shorts)

@@ -82,16 +82,20 @@ class Moment(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What trading costs in this step, and what limits it."""
+    """What trading costs in this step, what limits it, and what is sold whatever the action says."""
 
-    terms: Any  # of the episode: limits, stops, decay
     buy_fee: float
     sell_fee: float
     cost: float  # spread and slippage, a fraction of the quote
     reserve: float  # cash that buying may not touch
+    max_weight: float
+    max_gross: float
     safety: float  # part of the cash that one purchase may take
     dust: float  # money: what is worth no more is neither bought nor left over
     noticed: float  # money: an order that loses no more was not cut but rounded
+    trailing_stop: float  # distance; 0: none
+    max_holding: float  # bars without a trade after which positions decay; 0: never
+    decay: float  # share of a position
     decays: bool  # whether any position was held for `max_holding` bars
 
 

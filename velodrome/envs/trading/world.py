@@ -149,6 +149,7 @@ def trading_world(
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
         **world_of_episodes(market, config),
         describe_state=lambda columns: describe_account(columns, market),
+        action_names=() if continuous else action_names(config),
     )
 
 

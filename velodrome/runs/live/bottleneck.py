@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.live.machine_use import MachineUse
+
+if TYPE_CHECKING:
+    from velodrome.runs.config.run_config import RunConfig
 
 Kind = Literal["unknown", "environment", "inference", "learning", "other", "disk", "processes", "gpu_idle", "none"]
 
@@ -29,6 +33,19 @@ class RunFacts:
     shared_trunk: bool = False  # network.shared
     bfloat16: bool = False  # precision of the matrix products
 
+    @classmethod
+    def of(cls, config: RunConfig, device: str) -> RunFacts:
+        """Return what a configuration says."""
+        rule = is_rule(config.env)
+        return cls(
+            algorithm=config.algorithm,
+            device=device,
+            environment_device=device if rule else "cpu",
+            rule_environment=rule,
+            shared_trunk=config.network.shared,
+            bfloat16=config.learner.precision == "bfloat16",
+        )
+
 
 @dataclass(frozen=True)
 class Bottleneck:
@@ -41,9 +58,9 @@ class Bottleneck:
 def find_bottleneck(
     seconds: Mapping[str, float], use: MachineUse | None = None, facts: RunFacts | None = None
 ) -> Bottleneck:
-    """Judge by the seconds of each phase over the same stretch, a sample of the machine, and how the run is set up.
+    """Judge from the seconds of each phase, a sample of the machine over the same stretch, and how the run is set up.
 
-    `seconds` has what `PhaseClock.take` gives; without a sample of the machine the phases alone decide.
+    `seconds` is what `PhaseClock.take` returns; without a sample of the machine the phases alone decide.
     """
     facts = facts or RunFacts()
     phases = {name: seconds.get(name, 0.0) for name in ("environment", "inference", "learning", "other")}
@@ -66,7 +83,7 @@ def find_bottleneck(
 def _outside_the_phases(
     shares: Mapping[str, float], largest: str, use: MachineUse, facts: RunFacts
 ) -> Bottleneck | None:
-    """Return what the split into phases cannot show: the disk, other processes, a GPU that waits."""
+    """Return what the phases cannot show: a slow disk, other processes, a GPU that waits."""
     if largest == "other" and use.disk_wait >= DISK_WAIT:
         return Bottleneck(
             "disk",

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from velodrome.errors import ConfigError
 from velodrome.runs.live.bottleneck import RunFacts
-from velodrome.runs.live.lines import Progress, closing_line, evaluation_line, json_line, plain_line, update_object
 from velodrome.runs.live.machine_use import MachineSampler
 from velodrome.runs.live.page import Page
+from velodrome.runs.live.progress import Progress, closing_line, evaluation_line, json_line, plain_line, update_object
 
 Mode = Literal["live", "plain", "json", "quiet"]
 
@@ -41,7 +41,7 @@ class LiveView:
     """Shows a training while it runs; open it around the loop and tell it what happens.
 
     `first_steps` is where a resumed run begins, `resume` the command that would continue it. Opening starts a thread
-    that samples the machine, and in a terminal one that draws; closing ends both and gives the terminal back, also
+    that samples the machine, and in a terminal one that draws; closing ends both and gives the terminal back, even
     after an error.
     """
 
@@ -85,7 +85,8 @@ class LiveView:
             self._drawing = threading.Thread(target=self._draw_on, name="velodrome-live-view", daemon=True)
             self._drawing.start()
         elif self.mode == "plain":
-            self._print(f"{self.title}: {self.progress.total_steps:,} steps{_in_folder(self.folder)}")
+            place = "" if self.folder is None else f", in {self.folder}"
+            self._print(f"{self.title}: {self.progress.total_steps:,} steps{place}")
         self.sampler.__enter__()
         return self
 
@@ -135,7 +136,7 @@ class LiveView:
                 self._print(f"warning: {warning}")
 
     def note(self, text: str) -> None:
-        """Show a remark; one that begins with "checkpoint" tells that one was saved."""
+        """Show a remark; one that begins with "checkpoint" says that one was saved."""
         if self.mode == "quiet":
             return
         self.progress.note(text)
@@ -156,7 +157,7 @@ class LiveView:
             self._print(evaluation_line(self.progress, split, results))
 
     def _new_warnings(self) -> list[str]:
-        """Return the warnings of a kind that was not shown yet; the numbers in them change all the time."""
+        """Return warnings of a kind not shown yet; the numbers in them change all the time."""
         found = [] if self.sampler.latest is None else self.sampler.latest.warnings()
         new = [warning for warning in found if warning.split(",")[0] not in self._warned]
         self._warned.update(warning.split(",")[0] for warning in new)
@@ -225,7 +226,3 @@ def _existing(folder: Path | None) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
-
-
-def _in_folder(folder: Path | None) -> str:
-    return "" if folder is None else f", in {folder}"

@@ -35,7 +35,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class MachineUse:
-    """One sample. Processor use is over the time since the sample before."""
+    """One sample. Processor use is measured since the previous sample."""
 
     cores: int  # that this process may run on
     process_cpu: float  # cores kept busy by this process and its children, e.g. 1.7
@@ -233,7 +233,7 @@ class _Gpu:
         self._name = self._ask(lambda: str(pynvml.nvmlDeviceGetName(handle))) or "GPU"
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return the answer, or None where this GPU does not know it (slices of a GPU and laptops know less)."""
+        """Return the answer, or None where this GPU cannot say (slices of a GPU and laptops report less)."""
         try:
             return question()
         except self._pynvml.NVMLError:

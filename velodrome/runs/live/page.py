@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.runs.live.lines import Progress, compact, duration, sparkline
 from velodrome.runs.live.machine_use import GpuUse, MachineSampler, MachineUse, bytes_text
+from velodrome.runs.live.progress import Progress, compact, duration, sparkline
 
 LABEL_WIDTH = 10  # characters
 WIDE = 76  # characters from which a meter and its numbers share a line
@@ -21,24 +22,19 @@ ASCII_LEVELS = "_.-=+*#"
 PHASE_STYLES = {"environment": "green", "inference": "cyan", "learning": "magenta", "other": "bright_black"}
 ACTION_STYLES = ("red", "blue", "green", "yellow", "magenta", "cyan", "bright_red", "bright_blue", "bright_black")
 EPISODE_FIRST = ("turnover", "trades", "sharpe", "max_drawdown", "length", "count")
-DROPPED_FIRST = (
-    "Losses",
-    "Episodes",
-    "Memory",
-    "Note",
-    "Folder",
-    "GPU",
-    "CPU",
-    "Actions",
-    "Saved",
-    "Bottleneck",
-    "Time",
-)
+# Rows that a low terminal loses, the least telling first.
+DROPPED = ("Losses", "Episodes", "Memory", "Note", "Folder", "GPU", "CPU", "Actions", "Saved", "Bottleneck", "Time")
 LOSSES = {
-    "loss/policy": "policy", "loss/value": "value", "loss/total": "total", "policy/entropy": "entropy",
-    "policy/kl": "KL", "policy/clip_fraction": "clipped", "value/explained_variance": "explained",
-    "optimiser/learning_rate": "rate", "optimiser/gradient_norm": "gradient",
-}  # fmt: skip
+    "loss/policy": "policy",
+    "loss/value": "value",
+    "loss/total": "total",
+    "policy/entropy": "entropy",
+    "policy/kl": "KL",
+    "policy/clip_fraction": "clipped",
+    "value/explained_variance": "explained",
+    "optimiser/learning_rate": "rate",
+    "optimiser/gradient_norm": "gradient",
+}
 
 
 def _episode_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -89,7 +85,7 @@ class Page:
         heights = [len(self.console.render_lines(content, column, pad=False)) for _, content in self.rows]
         spare = self.console.height - 3 - len(self.console.render_lines(footer, inside, pad=False)) - sum(heights)
         dropped: set[int] = set()
-        for label in DROPPED_FIRST:
+        for label in DROPPED:
             for index, (name, _) in enumerate(self.rows):
                 if spare < 0 and name == label:
                     dropped.add(index)
@@ -110,19 +106,21 @@ class Page:
             self.rows.append((label, self.pairs({name: f"{value:.4g}" for name, value in values.items()})))
 
     def pairs(self, values: Mapping[str, str]) -> Text:
-        """Return names and values, broken between pairs and never inside one that fits."""
-        text = Text(overflow="fold")
-        used = 0
-        for name, value in values.items():
-            length = len(name) + 1 + len(value)
-            if used and used + 2 + length > self.width:
+        """Return names and values side by side."""
+        return self.flow(Text.assemble((f"{name} ", "dim"), value) for name, value in values.items())
+
+    def flow(self, entries: Iterable[Text]) -> Text:
+        """Return entries side by side, broken between them and never inside one that fits."""
+        text, used = Text(overflow="fold"), 0
+        for entry in entries:
+            if used and used + 2 + len(entry) > self.width:
                 text.append("\n")
                 used = 0
             elif used:
                 text.append("  ")
                 used += 2
-            text.append(f"{name} ", style="dim").append(value)
-            used += length
+            text.append_text(entry)
+            used += len(entry)
         return text
 
     def meter(self, label: str, share: float, text: str, style: str) -> None:
@@ -146,30 +144,20 @@ class Page:
         total = sum(shares.values())
         if not total > 0:
             return
-        bar, names = Text(no_wrap=True, overflow="crop"), Text(overflow="fold")
-        reached, drawn, used = 0.0, 0, 0
-        for index, (name, share) in enumerate(shares.items()):
-            style = styles[index % len(styles)]
+        bar, names = Text(no_wrap=True, overflow="crop"), []
+        reached, drawn = 0.0, 0
+        for (name, share), style in zip(shares.items(), cycle(styles), strict=False):
             reached += share / total
             mark = name[0].upper() if self.ascii or not self.coloured else "█"
             bar.append(mark * (round(reached * self.width) - drawn), style=style)
             drawn = round(reached * self.width)
-            entry = f"{name} {share / total:.0%}"
-            if used and used + 2 + len(entry) > self.width:
-                names.append("\n")
-                used = 0
-            elif used:
-                names.append("  ")
-                used += 2
-            names.append(entry, style=style)
-            used += len(entry)
-        self.rows.append((label, Group(bar, names)))
+            names.append(Text(f"{name} {share / total:.0%}", style=style))
+        self.rows.append((label, Group(bar, self.flow(names))))
 
     def progress(self, progress: Progress, ended: bool) -> None:
         done = f"{progress.share:.0%}  {compact(progress.steps)} of {compact(progress.total_steps)} steps"
-        self.meter(
-            "Progress", progress.share, done if ended else f"{done}  {duration(progress.seconds_left())} left", "green"
-        )
+        left = "" if ended else f"  {duration(progress.seconds_left())} left"
+        self.meter("Progress", progress.share, done + left, "green")
         speeds = {"now": f"{compact(progress.speed_now())} steps/s", "mean": compact(progress.speed_mean())}
         self.rows.append(("Speed", self.pairs({**speeds, "elapsed": duration(progress.elapsed)})))
 
@@ -182,10 +170,9 @@ class Page:
         others = max(use.machine_cpu - use.process_cpu, 0.0)
         self.meter("CPU", use.process_cpu / use.cores, f"{cores}, others {others:.1f}", "blue")
         share = use.memory_used / use.memory_total
-        memory = (
-            f"{bytes_text(use.process_memory)}, machine {bytes_text(use.memory_used)} of {bytes_text(use.memory_total)}"
-        )
-        self.meter("Memory", share, memory, _level_style(share))
+        machine = f"machine {bytes_text(use.memory_used)} of {bytes_text(use.memory_total)}"
+        style = "red" if share >= 0.95 else "yellow" if share >= 0.85 else "blue"
+        self.meter("Memory", share, f"{bytes_text(use.process_memory)}, {machine}", style)
         if use.gpu is not None:
             self.meter("GPU", use.gpu.busy or 0.0, _gpu_text(use.gpu, self.ascii), "blue")
         elif sampler.device.startswith("cuda") and sampler.gpu_missing is not None:
@@ -193,11 +180,8 @@ class Page:
 
     def returns(self, progress: Progress) -> None:
         if "episode/return" in progress.metrics:
-            self.curve(
-                "In sample",
-                f"return {progress.metrics['episode/return']:.4g}",
-                progress.curves["episode/return"].values,
-            )
+            last = f"return {progress.metrics['episode/return']:.4g}"
+            self.curve("In sample", last, progress.curves["episode/return"].values)
         for split, results in progress.evaluations.items():
             name, value = progress.main_result(split)
             self.curve(split.capitalize(), f"{name} {value:.4g}", progress.curves[f"evaluation/{split}"].values)
@@ -213,19 +197,15 @@ class Page:
         self.rows.append((label, line))
 
     def actions(self, progress: Progress, names: Sequence[str] | None) -> None:
-        mix = progress.action_mix()
-        named = {
-            names[int(index)] if names and int(index) < len(names) else index: share for index, share in mix.items()
-        }
+        known = dict(enumerate(names or ()))
+        named = {known.get(int(index), index): share for index, share in progress.action_mix().items()}
         if len(named) > MOST_ACTIONS:
             largest = sorted(named, key=lambda name: -named[name])[: MOST_ACTIONS - 1]
             kept = {name: share for name, share in named.items() if name in largest}
             named = {**kept, "others": sum(named.values()) - sum(kept.values())}
         self.stacked("Actions", named, ACTION_STYLES)
-        continuous = {
-            name: progress.metrics[f"action/{name}"] for name in ("mean", "std") if f"action/{name}" in progress.metrics
-        }
-        self.numbers("Actions", continuous)
+        found = {name: progress.metrics.get(f"action/{name}") for name in ("mean", "std")}  # of continuous ones
+        self.numbers("Actions", {name: value for name, value in found.items() if value is not None})
 
     def saved(self, progress: Progress, use: MachineUse | None) -> None:
         if progress.checkpoint is None:
@@ -236,10 +216,6 @@ class Page:
         if use is not None and use.disk_free is not None:
             text += f", {bytes_text(use.disk_free)} of disk free"
         self.sentence("Saved", text)
-
-
-def _level_style(share: float) -> str:
-    return "red" if share >= 0.95 else "yellow" if share >= 0.85 else "blue"
 
 
 def _gpu_text(gpu: GpuUse, ascii_only: bool) -> str:

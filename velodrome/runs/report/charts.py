@@ -16,7 +16,7 @@ from velodrome.evaluation.baselines import HINDSIGHT, LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import drawdowns
 
-BUCKETS = 1500  # a wide screen has about so many pixels; a longer series keeps the lowest and highest of each
+BUCKETS = 1500  # about the pixels of a wide screen; a longer series keeps the lowest and highest of each
 SHOWN_INSTRUMENTS = 8
 MARKED_TRADES = 1000
 CROWDED_TRADES = 150  # beyond this the marks hide the price; they start switched off
@@ -24,6 +24,7 @@ CROWDED_CHANGES = 300  # changes of side, or jumps, beyond which single bars of 
 JUMP = 0.25  # of exposure, from bar to bar
 STRETCHES = 150
 DIGITS = 7  # significant, of what is drawn
+UNIFIED = "x unified"  # one hover box for all curves at a moment
 
 Figure = dict[str, Any]
 
@@ -54,15 +55,19 @@ def rounded(values: NDArray[np.float64]) -> list[float | None]:
 def line(time: NDArray, values: NDArray[np.float64], name: str, colour: str, **further: Any) -> Figure:
     """Return one line, with no more points than can be seen."""
     rows = kept_points(values)
+    points = {"x": time[rows].tolist(), "y": rounded(values[rows])}
     drawn = {"color": f"var(--{colour})", "width": 2.0 if colour == "agent" else 1.4, **further.pop("line", {})}
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": time[rows].tolist(), "y": rounded(values[rows]),
-        "line": drawn, **further,
-    }  # fmt: skip
+    return {"type": "scatter", "mode": "lines", "name": name, **points, "line": drawn, **further}
+
+
+def bars(x: list, y: list, colour: str, hover: str, **further: Any) -> Figure:
+    """Return bars of one colour."""
+    shown = {"marker": {"color": f"var(--{colour})"}, "hovertemplate": f"{hover}<extra></extra>"}
+    return {"type": "bar", "x": x, "y": y, **shown, **further}
 
 
 def is_thinned(evaluation: Evaluation) -> bool:
-    """Tell whether any curve has more bars than are drawn."""
+    """Return whether any curve has more bars than are drawn."""
     longest = max(evaluation.equity.height, _longest_instrument(evaluation))
     return longest > 2 * BUCKETS
 
@@ -88,7 +93,7 @@ def equity_figure(evaluation: Evaluation) -> Figure:
         values = frame[name].to_numpy()
         dash = {"line": {"dash": "dot"}} if name in HINDSIGHT else {}
         data.append(line(time, values, label, name, hovertemplate="%{y:.4f}", legendgroup=name, **dash))
-    return {"data": data, "layout": layout_of("equity / start equity", unified=True)}
+    return {"data": data, "layout": layout_of("equity / start equity", hovermode=UNIFIED)}
 
 
 def _band(time: NDArray, low: NDArray, high: NDArray, label: str, colour: str) -> list[Figure]:
@@ -109,9 +114,12 @@ def drawdown_figure(evaluation: Evaluation) -> Figure:
             filled = {"line": {"dash": "dot"}}
         depth = -drawdowns(frame[name].to_numpy())
         data.append(line(time, depth, label, name, hovertemplate="%{y:.2%}", **filled))
-    layout = layout_of("below the peak", unified=True)
-    layout["yaxis"]["tickformat"] = ".1%"
-    return {"data": data, "layout": layout}
+    return {"data": data, "layout": layout_of("below the peak", y={"tickformat": ".1%"}, hovermode=UNIFIED)}
+
+
+def shares_account(evaluation: Evaluation) -> bool:
+    """Return whether one account held all instruments: then the bars give the weight of each."""
+    return "weight" in evaluation.bars.columns
 
 
 def shown_symbols(evaluation: Evaluation) -> list[str]:
@@ -119,27 +127,27 @@ def shown_symbols(evaluation: Evaluation) -> list[str]:
 
     None where positions are not known.
     """
-    bars = evaluation.bars
-    if not {"weight", "exposure"} & set(bars.columns):
+    table = evaluation.bars
+    if not {"weight", "exposure"} & set(table.columns):
         return []
-    if "weight" in bars.columns:
-        size = bars.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
+    if shares_account(evaluation):
+        size = table.group_by("symbol", maintain_order=True).agg(pl.col("weight").abs().mean())
         return size.sort("weight", descending=True, maintain_order=True)["symbol"].to_list()[:SHOWN_INSTRUMENTS]
-    return bars["symbol"].unique(maintain_order=True).to_list()[:SHOWN_INSTRUMENTS]
+    return table["symbol"].unique(maintain_order=True).to_list()[:SHOWN_INSTRUMENTS]
 
 
 def instrument_bars(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
     """Return the bars of one instrument; its weight in a portfolio is its exposure."""
-    bars = evaluation.bars.filter(pl.col("symbol") == symbol)
-    return bars.rename({"weight": "exposure"}) if "weight" in bars.columns else bars
+    table = evaluation.bars.filter(pl.col("symbol") == symbol)
+    return table.rename({"weight": "exposure"}) if shares_account(evaluation) else table
 
 
 def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
     """The price of one instrument with entries and exits, and the exposure under it, both under the first seed."""
-    bars = instrument_bars(evaluation, symbol)
-    time = milliseconds(bars["time"])
-    exposure = bars["exposure"].to_numpy()
-    data = [line(time, bars["price"].to_numpy(), "close", "price", hovertemplate="%{y:.6g}")]
+    table = instrument_bars(evaluation, symbol)
+    time = milliseconds(table["time"])
+    exposure = table["exposure"].to_numpy()
+    data = [line(time, table["price"].to_numpy(), "close", "price", hovertemplate="%{y:.6g}")]
     below: dict[str, Any] = {"yaxis": "y2", "hovertemplate": "%{y:.1%}"}
     if stretch := exposure_stretch(exposure):
         begins, lowest, mean, highest = by_stretch(exposure, stretch)
@@ -152,13 +160,11 @@ def position_figure(evaluation: Evaluation, symbol: str) -> Figure:
             line(time, exposure, "exposure", "agent", line=step, fill="tozeroy", fillcolor="var(--agent-soft)", **below)
         )
     trades = first_seed_trades(evaluation, symbol)
-    if "weight" in evaluation.bars.columns:
-        trades = _at_closes(trades, bars)
+    if shares_account(evaluation):
+        trades = _at_closes(trades, table)
     data += _trade_marks(trades)
-    layout = layout_of("price")
-    layout["yaxis"]["domain"] = [0.36, 1.0]
-    layout["yaxis2"] = {"title": {"text": "exposure"}, "domain": [0.0, 0.28], "tickformat": ".0%", "zeroline": True}
-    layout["xaxis"]["anchor"] = "y2"
+    lower = {"title": {"text": "exposure"}, "domain": [0.0, 0.28], "tickformat": ".0%", "zeroline": True}
+    layout = layout_of("price", x={"type": "date", "anchor": "y2"}, y={"domain": [0.36, 1.0]}, yaxis2=lower)
     return {"data": data, "layout": layout}
 
 
@@ -169,7 +175,7 @@ def exposure_stretch(exposure: NDArray[np.float64]) -> int:
 
 
 def by_stretch(values: NDArray[np.float64], stretch: int) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-    """Return the first row of every so many rows, and the lowest, the mean and the highest value in them."""
+    """Return the first row of each stretch of rows, and the lowest, the mean and the highest value in it."""
     begins = np.arange(0, len(values), stretch)
     mean = np.add.reduceat(values, begins) / np.diff(np.r_[begins, len(values)])
     return begins, np.minimum.reduceat(values, begins), mean, np.maximum.reduceat(values, begins)
@@ -181,10 +187,10 @@ def first_seed_trades(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
     return evaluation.trades.filter((pl.col("symbol") == symbol) & (pl.col("seed") == seed))
 
 
-def _at_closes(trades: pl.DataFrame, bars: pl.DataFrame) -> pl.DataFrame:
+def _at_closes(trades: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Return trades with the closes of their bars as prices: a mean over thousands of fills lies off the chart."""
     for moment in ("entry", "exit"):
-        closes = bars.select(pl.col("time").alias(f"{moment}_time"), pl.col("price").alias(f"{moment}_price"))
+        closes = table.select(pl.col("time").alias(f"{moment}_time"), pl.col("price").alias(f"{moment}_price"))
         trades = trades.drop(f"{moment}_price").join(closes, on=f"{moment}_time", how="left", maintain_order="left")
     return trades
 
@@ -200,16 +206,19 @@ def _trade_marks(trades: pl.DataFrame) -> list[Figure]:
     ):
         chosen = trades if side is None else trades.filter(pl.col("side") == side)
         if chosen.height:
-            marks.append(
-                {
-                    "type": "scatter", "mode": "markers", "name": label, "visible": visible,
-                    "x": milliseconds(chosen[f"{moment}_time"]).tolist(),
-                    "y": rounded(chosen[f"{moment}_price"].to_numpy()),
-                    "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>",
-                    "marker": {"symbol": symbol, "size": 8, "color": f"var(--{colour})",
-                               "line": {"width": 1.5, "color": f"var(--{colour})"}},
-                }
-            )  # fmt: skip
+            time, price = milliseconds(chosen[f"{moment}_time"]), rounded(chosen[f"{moment}_price"].to_numpy())
+            edge = {"width": 1.5, "color": f"var(--{colour})"}
+            mark = {
+                "type": "scatter",
+                "mode": "markers",
+                "name": label,
+                "visible": visible,
+                "x": time.tolist(),
+                "y": price,
+                "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>",
+                "marker": {"symbol": symbol, "size": 8, "color": f"var(--{colour})", "line": edge},
+            }
+            marks.append(mark)
     return marks
 
 
@@ -217,18 +226,17 @@ def actions_figure(evaluation: Evaluation) -> Figure:
     """How often the agent took each action."""
     names = [name for name, _ in evaluation.actions]
     shares = [share for _, share in evaluation.actions]
-    many = len(names) > 8
-    bars = {
-        "type": "bar", "marker": {"color": "var(--agent)"}, "hovertemplate": "%{x}: %{text}<extra></extra>",
-        "text": [f"{share:.1%}" for share in shares], "cliponaxis": False,
-        "textposition": "none" if many else "outside",
-    }  # fmt: skip
-    layout = layout_of("share of bars" if evaluation.kind == "backtest" else "share of steps")
-    layout["showlegend"] = False
-    layout["bargap"] = 0.5 if len(names) < 6 else 0.2
-    layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
-    layout["xaxis"] = {"type": "category", "automargin": True, "title": {"text": "action"}}
-    return {"data": [{**bars, "x": names, "y": [float(f"{share:.6g}") for share in shares]}], "layout": layout}
+    texts = {"text": [f"{share:.1%}" for share in shares], "textposition": "none" if len(names) > 8 else "outside"}
+    heights = [float(f"{share:.6g}") for share in shares]
+    drawn = bars(names, heights, "agent", "%{x}: %{text}", cliponaxis=False, **texts)
+    layout = layout_of(
+        "share of bars" if evaluation.kind == "backtest" else "share of steps",
+        x={"type": "category", "title": {"text": "action"}},
+        y={"tickformat": ".0%", "rangemode": "tozero"},
+        bargap=0.5 if len(names) < 6 else 0.2,
+        showlegend=False,
+    )
+    return {"data": [drawn], "layout": layout}
 
 
 def episodes_figure(evaluation: Evaluation) -> Figure:
@@ -236,16 +244,9 @@ def episodes_figure(evaluation: Evaluation) -> Figure:
     returns = evaluation.episodes["returns"]
     counts, edges = np.histogram(returns, bins=min(40, max(5, len(returns) // 5)))
     middles = 0.5 * (edges[:-1] + edges[1:])
-    layout = layout_of("episodes")
-    layout["showlegend"] = False
-    layout["bargap"] = 0.05
-    layout["xaxis"] = {"title": {"text": "episode return"}, "automargin": True}
-    bars = {
-        "type": "bar",
-        "marker": {"color": "var(--agent)"},
-        "hovertemplate": "%{y} episodes at %{x:.4g}<extra></extra>",
-    }
-    return {"data": [{**bars, "x": rounded(middles), "y": counts.tolist()}], "layout": layout}
+    drawn = bars(rounded(middles), counts.tolist(), "agent", "%{y} episodes at %{x:.4g}")
+    layout = layout_of("episodes", x={"title": {"text": "episode return"}}, bargap=0.05, showlegend=False)
+    return {"data": [drawn], "layout": layout}
 
 
 def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
@@ -269,20 +270,18 @@ def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
                 # A single result would be a line without length.
                 data.append({**drawn, "mode": "lines+markers"} if own.height < 30 else drawn)
         if data:
-            layout = layout_of(unit)
-            layout["xaxis"] = {"title": {"text": "environment steps"}, "automargin": True}
-            layout["showlegend"] = len(data) > 1
-            layout["yaxis"]["tickformat"] = "~s" if "second" in unit else ""
-            figures.append((title, {"data": data, "layout": layout}))
+            x, y = {"title": {"text": "environment steps"}}, {"tickformat": "~s" if "second" in unit else ""}
+            figures.append((title, {"data": data, "layout": layout_of(unit, x=x, y=y, showlegend=len(data) > 1)}))
     return figures
 
 
-def layout_of(unit: str, unified: bool = False) -> Figure:
-    """Return the layout of a chart over time, with a name for what is drawn upwards."""
+def layout_of(unit: str, *, x: Figure | None = None, y: Figure | None = None, **further: Any) -> Figure:
+    """Return the layout of a chart: over time unless the x axis is given, with a name for what is drawn upwards."""
     return {
-        "xaxis": {"type": "date", "automargin": True},
-        "yaxis": {"title": {"text": unit}, "automargin": True},
-        "hovermode": "x unified" if unified else "closest",
+        "xaxis": {"automargin": True, **({"type": "date"} if x is None else x)},
+        "yaxis": {"title": {"text": unit}, "automargin": True, **(y or {})},
+        "hovermode": "closest",
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
         "showlegend": True,
+        **further,
     }

@@ -1,183 +1,174 @@
-"""The charts of an evaluation as PNG files, for where no browser is."""
+"""The charts of a report as PNG files, for where there is no browser: the same figures, drawn by matplotlib.
+
+One translator serves all charts. It knows as much of Plotly as the figures of this folder use: lines, markers, fills,
+stacked areas and bars, over numbers, dates or categories, in one panel or several above one another.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from velodrome.errors import ConfigError
 from velodrome.evaluation.evaluate import Evaluation
-from velodrome.evaluation.measures import drawdowns, format_figure
-from velodrome.runs.report import portfolio_charts as charts_portfolio
-from velodrome.runs.report.charts import (
-    by_stretch,
-    exposure_stretch,
-    instrument_bars,
-    kept_points,
-    policies,
-    shown_symbols,
-)
+from velodrome.runs.report.charts import Figure
+from velodrome.runs.report.report import TEMPLATE, evaluation_charts, position_charts
 
 if TYPE_CHECKING:
-    import polars as pl
+    from matplotlib.axes import Axes
 
-COLOURS = {
-    "agent": "#1f5fd0", "buy_and_hold": "#b4580a", "random": "#7a4fb5", "always_flat": "#6b7280", "price": "#39424e",
-    "equal_held": "#b4580a", "equal_rebalanced": "#0f766e", "best_single": "#a21c6b", "cash": "#b9c1cc",
-    "others": "#7d8896", "gain": "#0b7a57", "loss": "#c0341d", "series-0": "#1f5fd0", "series-1": "#e08a1e",
-    "series-2": "#1a936f", "series-3": "#c8402f", "series-4": "#7a4fb5", "series-5": "#8a5a2b", "series-6": "#d35d9b",
-    "series-7": "#8a9a1f", "series-8": "#2aa7c4", "series-9": "#173f7a", "series-10": "#f2bf5e",
-    "series-11": "#6fc2a0",
-}  # fmt: skip
-WIDE = (10.0, 4.2)  # inches
+SIZE = (10.0, 4.2)  # inches
+TALL = 5.2  # inches, of a chart with a long legend
 DOTS_PER_INCH = 120
+DASHES = {"dot": ":"}
+MARKERS = {"triangle-up": "^", "triangle-down": "v", "x-thin-open": "x"}
+UNKNOWN_COLOUR = (0.42, 0.45, 0.5)
 
 
 def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
-    """Write the charts and return their paths.
+    """Write each chart of the report as a PNG file named for it, and return the paths.
 
-    equity.png, drawdown.png, position.png and actions.png; of a portfolio weights.png, contributions.png and
-    turnover.png as well; of episodes actions.png alone.
+    Of the positions, only the first instrument's is written, as position.png.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    drawings = (
-        {"equity": _equity, "drawdown": _drawdown, "position": _position} if evaluation.kind == "backtest" else {}
-    )
-    if drawings and not shown_symbols(evaluation):
-        del drawings["position"]
-    if charts_portfolio.is_portfolio(evaluation):
-        drawings |= {"weights": _weights, "contributions": _contributions, "turnover": _turnover}
-    if evaluation.actions:
-        drawings["actions"] = _actions
-    if not drawings:
-        raise ConfigError("this evaluation has neither curves nor discrete actions; there is nothing to draw")
     paths = []
-    for name, draw in drawings.items():
-        figure = _figure()
-        draw(figure, evaluation)
-        paths.append(target / f"{name}.png")
-        figure.savefig(paths[-1], dpi=DOTS_PER_INCH)
+    for chart in (*evaluation_charts(evaluation), *position_charts(evaluation)[:1]):
+        paths.append(target / f"{chart.identity.removesuffix('-0')}.png")
+        size = (SIZE[0], TALL) if chart.tall else SIZE
+        draw(chart.figure, f"{chart.title}, {evaluation.label}", size).savefig(paths[-1], dpi=DOTS_PER_INCH)
     return paths
 
 
-def _figure() -> Any:
+def draw(figure: Figure, title: str, size: tuple[float, float] = SIZE) -> Any:
+    """Return a Plotly figure as one of matplotlib's."""
+    from matplotlib import figure as matplotlib_figure
+
     # A Figure by itself needs no display and leaves pyplot's global state alone.
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=WIDE, layout="constrained")
-
-
-def _axes(figure: Any, title: str, unit: str, *place: Any, **further: Any) -> Any:
-    axes = figure.add_subplot(*place, **further)
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_ylabel(unit)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    return axes
-
-
-def _moments(time: pl.Series) -> Any:
-    # As NumPy's: matplotlib would draw moments with a zone in the machine's own.
-    return time.dt.replace_time_zone(None).to_numpy()
-
-
-def _plot(axes: Any, time: pl.Series, values: Any, colour: str, label: str, **further: Any) -> None:
-    rows = kept_points(values)
-    moments = _moments(time)[rows]
-    axes.plot(
-        moments,
-        values[rows],
-        color=COLOURS[colour],
-        label=label,
-        linewidth=1.6 if colour == "agent" else 1.0,
-        **further,
-    )
+    drawing = matplotlib_figure.Figure(figsize=size, layout="constrained")
+    layout = figure["layout"]
+    panels = _panels(drawing, layout)
+    drawing.suptitle(title, x=0.01, ha="left", fontsize=11)
+    colours = page_colours()
+    stacked: dict[str, Any] = {}  # top of each stack so far
+    before = None  # points of the trace before, to which a band is filled
+    for trace in figure["data"]:
+        axes = panels[trace.get("yaxis", "y")]
+        if trace["type"] == "bar":
+            _draw_bars(axes, trace, layout, colours)
+        elif trace.get("visible") != "legendonly":
+            before = _draw_line(axes, trace, layout, colours, before, stacked)
+    for axis, axes in panels.items():
+        _finish(axes, layout["xaxis"], layout[f"yaxis{axis[1:]}"])
+    if layout["showlegend"]:
+        first = next(iter(panels.values()))
+        handles, labels = [], []
+        for axes in panels.values():
+            own_handles, own_labels = axes.get_legend_handles_labels()
+            handles += own_handles
+            labels += own_labels
+        place: Any = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "ncols": 6}
+        first.legend(handles, labels, frameon=False, fontsize=8, **place)
+    return drawing
 
 
-def _equity(figure: Any, evaluation: Evaluation) -> None:
-    axes = _axes(figure, f"Equity, {evaluation.label}", "equity / start equity")
-    frame = evaluation.equity
-    for name, label in policies(evaluation):
-        _plot(axes, frame["time"], frame[name].to_numpy(), name, label)
-    axes.legend(frameon=False, fontsize=9)
-    axes.tick_params("x", rotation=20)
+def page_colours() -> dict[str, Any]:
+    """Return the page's colours on a light background by the name that figures call them, "var(--agent)"."""
+    style = TEMPLATE.read_text(encoding="utf-8").partition("@media")[0]
+    found: dict[str, Any] = {}
+    for name, value in re.findall(r"--([\w-]+): (#\w{6}|rgba\([^)]*\));", style):
+        numbers = [float(number) for number in re.findall(r"[\d.]+", value)]
+        soft = value.startswith("rgba")
+        found[f"var(--{name})"] = (*(part / 255 for part in numbers[:3]), numbers[3]) if soft else value
+    return found
 
 
-def _drawdown(figure: Any, evaluation: Evaluation) -> None:
-    axes = _axes(figure, f"Drawdown, {evaluation.label}", "below the peak")
-    frame = evaluation.equity
-    for name, label in policies(evaluation):
-        _plot(axes, frame["time"], -drawdowns(frame[name].to_numpy()), name, label)
-    axes.yaxis.set_major_formatter("{x:.1%}")
-    axes.legend(frameon=False, fontsize=9)
-    axes.tick_params("x", rotation=20)
+def _panels(drawing: Any, layout: Figure) -> dict[str, Axes]:
+    """Return the axes of a figure by Plotly's name for them, the highest panel first; all share the x axis."""
+    domains = {key: axis.get("domain", [0.0, 1.0]) for key, axis in layout.items() if key.startswith("yaxis")}
+    keys = sorted(domains, key=lambda key: -domains[key][0])
+    heights = [domains[key][1] - domains[key][0] for key in keys]
+    axes = drawing.subplots(len(keys), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    return {f"y{key.removeprefix('yaxis')}": panel for key, panel in zip(keys, axes, strict=True)}
 
 
-def _position(figure: Any, evaluation: Evaluation) -> None:
-    symbol = shown_symbols(evaluation)[0]
-    bars = instrument_bars(evaluation, symbol)
-    upper = _axes(figure, f"{symbol}: price and exposure, {evaluation.label}", "price", 2, 1, 1)
-    lower = _axes(figure, "", "exposure", 2, 1, 2, sharex=upper)
-    _plot(upper, bars["time"], bars["price"].to_numpy(), "price", "close")
-    exposure = bars["exposure"].to_numpy()
-    if stretch := exposure_stretch(exposure):
-        begins, lowest, mean, highest = by_stretch(exposure, stretch)
-        lower.fill_between(
-            _moments(bars["time"])[begins], lowest, highest, step="post", color=COLOURS["agent"], alpha=0.15, lw=0
-        )
-        _plot(lower, bars["time"].gather(begins), mean, "agent", "mean exposure", drawstyle="steps-post")
-        lower.set_ylabel(f"exposure: mean, range\nof every {stretch} bars")
+def _draw_line(
+    axes: Axes, trace: Figure, layout: Figure, colours: dict[str, Any], before: Any, stacked: dict[str, Any]
+) -> Any:
+    """Draw a line, its markers and what is filled below it; return its points."""
+    x = np.array(trace["x"], "datetime64[ms]" if layout["xaxis"].get("type") == "date" else float)
+    y = np.array(trace["y"], float)
+    line, marker = trace.get("line", {}), trace.get("marker", {})
+    floor = np.zeros_like(y)
+    group = trace.get("stackgroup")
+    if group is not None:
+        floor = stacked.get(group, floor)
+        stacked[group] = y = floor + y
+    if line.get("shape") == "hv":  # each value holds until the next
+        x, y, floor = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1], np.repeat(floor, 2)[:-1]
+    label = trace["name"] if trace.get("showlegend", True) else None
+    colour = colours.get(line.get("color") or marker.get("color"), UNKNOWN_COLOUR)
+    if "fill" in trace or group is not None:
+        soft = {"color": colours.get(trace["fillcolor"], UNKNOWN_COLOUR), "linewidth": 0}
+        if trace.get("fill") == "tonexty":
+            axes.fill(np.r_[before[0], x[::-1]], np.r_[before[1], y[::-1]], **soft)
+        else:
+            axes.fill_between(x, floor, y, label=label if group else None, **soft)
+    width = 0.8 * line.get("width", 0.0)
+    shown = {"color": colour, "linewidth": width, "linestyle": DASHES.get(line.get("dash"), "-")}
+    if "markers" in trace["mode"]:
+        shown |= {"marker": MARKERS.get(marker.get("symbol"), "o"), "markersize": 0.6 * marker.get("size", 6)}
+    if width or "markers" in trace["mode"]:
+        axes.plot(x, y, label=label, **(shown if width else {**shown, "linestyle": ""}))
+    return x, y
+
+
+def _draw_bars(axes: Axes, trace: Figure, layout: Figure, colours: dict[str, Any]) -> None:
+    """Draw bars, upright or lying, at numbers or at categories."""
+    lying = trace.get("orientation") == "h"
+    places, lengths = (trace["y"], trace["x"]) if lying else (trace["x"], trace["y"])
+    axis = layout["yaxis" if lying else "xaxis"]
+    width = 1.0 - layout.get("bargap", 0.2)
+    if axis.get("type") == "category":
+        names = axis.get("categoryarray", places)
+        turned: Any = {"rotation": 30, "ha": "right"} if len(names) > 6 and not lying else {}
+        (axes.set_yticks if lying else axes.set_xticks)(range(len(names)), names, **turned)
+        places = [names.index(place) for place in places]
     else:
-        _plot(lower, bars["time"], exposure, "agent", "exposure", drawstyle="steps-post")
-    lower.yaxis.set_major_formatter("{x:.0%}")
-    upper.tick_params("x", labelbottom=False)
-    lower.tick_params("x", rotation=20)
+        width *= min(np.diff(places), default=1.0)
+    drawn = (axes.barh if lying else axes.bar)(places, lengths, width, color=colours[trace["marker"]["color"]])
+    if trace.get("textposition") == "outside":
+        axes.bar_label(drawn, trace["text"], fontsize=8, padding=3)
 
 
-def _weights(figure: Any, evaluation: Evaluation) -> None:
-    found = charts_portfolio.shares(evaluation)
-    axes = _axes(figure, f"Weights, {evaluation.label}", "part of equity")
-    drawn = {"colors": [COLOURS[part.colour] for part in found.parts], "step": "post", "linewidth": 0}
-    longs, shorts = ([getattr(part, side) for part in found.parts] for side in ("longs", "shorts"))
-    axes.stackplot(_moments(found.time), longs, labels=[part.name for part in found.parts], **drawn)
-    if np.any(shorts):
-        axes.stackplot(_moments(found.time), shorts, **drawn)
-    axes.margins(x=0)
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axes.tick_params("x", rotation=20)
+def _finish(axes: Axes, x: Figure, y: Figure) -> None:
+    """Give axes their titles, ticks and ranges."""
+    from matplotlib.ticker import EngFormatter
+
+    axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    for axis, about in ((axes.xaxis, x), (axes.yaxis, y)):
+        axis.set_label_text(about.get("title", {}).get("text", ""))
+        form = about.get("tickformat", "")
+        if form.endswith("%"):
+            axis.set_major_formatter(functools.partial(_percent, form))
+        elif form == "~s":
+            axis.set_major_formatter(EngFormatter(sep=""))
+    if "range" in x:
+        axes.set_xlim(*x["range"])
+    if y.get("rangemode") == "tozero":
+        axes.set_ylim(bottom=0.0)
+    if x.get("type") == "date":
+        axes.margins(x=0.01)
+        axes.tick_params("x", rotation=20)
+    if not axes.get_subplotspec().is_last_row():  # type: ignore[union-attr]
+        axes.set_xlabel("")
 
 
-def _contributions(figure: Any, evaluation: Evaluation) -> None:
-    rows = charts_portfolio.contribution_rows(evaluation)[::-1]
-    axes = _axes(figure, f"Contribution by instrument, {evaluation.label}", "")
-    values = [row["contribution"] for row in rows]
-    colours = [COLOURS["gain" if value >= 0.0 else "loss"] for value in values]
-    bars = axes.barh([row["symbol"] for row in rows], values, color=colours)
-    axes.bar_label(bars, [format_figure(value, "change") for value in values], fontsize=8, padding=3)
-    axes.margins(x=0.12)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:,.3g} %")
-    axes.set_xlabel("of start equity")
-
-
-def _turnover(figure: Any, evaluation: Evaluation) -> None:
-    time, stretch, mean = charts_portfolio.turnovers(evaluation)
-    unit = f"per bar, mean of {stretch}" if stretch > 1 else "per bar"
-    axes = _axes(figure, f"Turnover, {evaluation.label}", f"traded / equity {unit}")
-    _plot(axes, time, mean, "agent", "turnover", drawstyle="steps-post")
-    axes.set_ylim(bottom=0.0)
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    axes.tick_params("x", rotation=20)
-
-
-def _actions(figure: Any, evaluation: Evaluation) -> None:
-    axes = _axes(figure, f"Actions, {evaluation.label}", "share")
-    names = [name for name, _ in evaluation.actions]
-    axes.bar(range(len(names)), [share for _, share in evaluation.actions], color=COLOURS["agent"])
-    axes.set_xticks(
-        range(len(names)), names, rotation=30 if len(names) > 6 else 0, ha="right" if len(names) > 6 else "center"
-    )
-    axes.yaxis.set_major_formatter("{x:.0%}")
+def _percent(form: str, value: float, place: int | None = None) -> str:
+    """Write a tick in one of d3's percent formats, in which "~" drops trailing zeros."""
+    return f"{100.0 * value:,.4g} %" if "~" in form else format(value, form)

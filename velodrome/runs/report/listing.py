@@ -13,14 +13,15 @@ import polars as pl
 
 from velodrome.errors import ConfigError
 from velodrome.runs.folder import INFORMATION, Candidate, RunFolder, choose_run
-from velodrome.runs.live.lines import compact, sparkline
-from velodrome.runs.store.store import RunRecord, Store
+from velodrome.runs.live.progress import compact, sparkline
+from velodrome.runs.store.schema import KILLED
+from velodrome.runs.store.store import RunRecord, SqlStore
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-KILLED = "killed"  # it says that it runs, and no process has its folder locked
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
 SPEED, RETURN = "time/steps_per_second", "episode/return"
 CURVE_WIDTH = 60  # characters
@@ -28,7 +29,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 NOTHING = "–"
 
 
-def find_run(store: Store, text: str) -> RunRecord:
+def find_run(store: SqlStore, text: str) -> RunRecord:
     """Return the run that a person means by a path, an id, a folder's name, the unique start of those, or 'latest'."""
     if (Path(text) / INFORMATION).is_file():
         return store.run(RunFolder.open(text).id)
@@ -36,54 +37,39 @@ def find_run(store: Store, text: str) -> RunRecord:
     return store.run(choose_run(text, candidates, "in the store").id)
 
 
-def shown_status(run: RunRecord) -> str:
-    """Return a run's status; 'killed' if it should be running and its folder, where it can be seen, is not locked."""
-    folder = Path(run.folder)
-    if run.status != "running" or not folder.is_dir():
-        return run.status
-    return run.status if RunFolder(folder, run.id).is_locked() else KILLED
-
-
 # The list
 
 
-def list_content(store: Store, **filters: Any) -> list[dict[str, Any]]:
-    """Return what the list shows, newest run first; takes the filters of `Store.runs`."""
+def list_content(store: SqlStore, **filters: Any) -> list[dict[str, Any]]:
+    """Return what the list shows, newest run first; takes the filters of `SqlStore.runs`."""
     return [_summary(store, run) for run in store.runs(**filters)]
 
 
-def list_table(store: Store, **filters: Any) -> Table:
+def list_table(store: SqlStore, **filters: Any) -> Table:
     """Return the runs as a table, newest first."""
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title="runs")
-    for heading in ("id", "name", "status", "env", "algorithm"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("steps", "steps/s", "test return", "age"):
-        table.add_column(heading, justify="right")
+    rows = []
     for entry in list_content(store, **filters):
-        names = (escape(entry["name"]), Text(entry["status"], STYLES[entry["status"]]), escape(entry["env"]))
-        test = entry["evaluation"]
-        table.add_row(
-            entry["id"],
-            *names,
-            entry["algorithm"],
-            _steps(entry),
-            NOTHING if entry["steps_per_second"] is None else compact(entry["steps_per_second"]),
-            NOTHING if test is None else _with_interval(test["value"], test["low"], test["high"]),
-            age(entry["age_seconds"]),
+        speed, test = entry["steps_per_second"], entry["evaluation"]
+        rows.append(
+            (
+                *(entry["id"], entry["name"], _status(entry), entry["env"], entry["algorithm"]),
+                _steps(entry),
+                NOTHING if speed is None else compact(speed),
+                NOTHING if test is None else _with_interval(test["value"], test["low"], test["high"]),
+                age(entry["age_seconds"]),
+            )
         )
-    table.caption = "no runs" if not table.row_count else None
+    headings = ("id", "name", "status", "env", "algorithm", "steps", "steps/s", "test return", "age")
+    table = _table("runs", headings, rows, numbers=headings[5:])
+    table.caption = None if rows else "no runs"
     return table
 
 
-def _summary(store: Store, run: RunRecord) -> dict[str, Any]:
+def _summary(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     return {
         "id": run.id,
         "name": run.name,
-        "status": shown_status(run),
+        "status": run.shown_status(),
         "env": run.env,
         "algorithm": run.algorithm,
         "steps": run.steps,
@@ -97,7 +83,7 @@ def _summary(store: Store, run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _test_return(store: Store, run: RunRecord) -> dict[str, Any] | None:
+def _test_return(store: SqlStore, run: RunRecord) -> dict[str, Any] | None:
     """Return the last return on the final split: of the final evaluation, or of one during training."""
     split = (run.config.get("evaluation") or {}).get("final_split") or "test"
     found = store.evaluations(run.id).filter((pl.col("split") == split) & (pl.col("name") == "return"))
@@ -112,7 +98,7 @@ def _test_return(store: Store, run: RunRecord) -> dict[str, Any] | None:
 # One run
 
 
-def show_content(store: Store, run: RunRecord) -> dict[str, Any]:
+def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run in plain values."""
     evaluations = [
         {name: _plain(value) for name, value in row.items()} for row in store.evaluations(run.id).iter_rows(named=True)
@@ -133,52 +119,41 @@ def show_content(store: Store, run: RunRecord) -> dict[str, Any]:
     }
 
 
-def show_view(store: Store, run: RunRecord) -> Group:
+def show_view(store: SqlStore, run: RunRecord) -> Group:
     """Return a run as tables: facts, what differs from the defaults, last metrics, evaluations, the learning curve."""
     from rich.console import Group
     from rich.text import Text
 
     content = show_content(store, run)
-    parts: list[Any] = [_facts(content)]
-    rows: list[tuple[str, ...]]
-    changed = content["config_differences"]
-    if changed:
-        rows = [(key, _text(own), _text(default)) for key, (own, default) in changed.items()]
-        parts.append(_table("configuration, where it differs from the defaults", ("key", "value", "default"), rows))
-    else:
-        parts.append(Text("configuration: the defaults"))
-    if content["versions"]:
-        rows = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
-        parts.append(_table("made with", ("", ""), rows))
-    if content["metrics"]:
-        rows = [(name, _number(value)) for name, value in store.last_metrics(run.id).items()]
-        parts.append(_table(f"metrics at step {run.steps:,}, or the last before it", ("metric", "value"), rows))
-    if content["evaluations"]:
-        rows = [
-            (row["split"], f"{row['step']:,}", row["name"], _with_interval(row["value"], row["low"], row["high"]))
-            for row in content["evaluations"]
-        ]
-        parts.append(_table("evaluation", ("split", "step", "figure", "value [interval]"), rows))
-    curve = [value for value in content["episode_return"] if value is not None]
-    if curve:
+    changed = [(key, _text(own), _text(default)) for key, (own, default) in content["config_differences"].items()]
+    made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
+    metrics = [(name, _number(value)) for name, value in store.last_metrics(run.id).items()]
+    evaluations = [
+        (row["split"], f"{row['step']:,}", row["name"], _with_interval(row["value"], row["low"], row["high"]))
+        for row in content["evaluations"]
+    ]
+    tables = [
+        _table("configuration, where it differs from the defaults", ("key", "value", "default"), changed),
+        _table("made with", ("", ""), made_with),
+        _table(f"metrics at step {run.steps:,}, or the last before it", ("metric", "value"), metrics),
+        _table("evaluation", ("split", "step", "figure", "value [interval]"), evaluations),
+    ]
+    parts: list[Any] = [_facts(content), *([] if changed else [Text("configuration: the defaults")])]
+    parts += [table for table in tables if table.row_count]
+    if curve := [value for value in content["episode_return"] if value is not None]:
         drawn = sparkline(curve, CURVE_WIDTH, LEVELS)
-        parts.append(
-            Text(f"{RETURN}  {drawn}  {_number(curve[0])} to {_number(curve[-1])}, best {_number(max(curve))}")
-        )
+        ends = f"{_number(curve[0])} to {_number(curve[-1])}, best {_number(max(curve))}"
+        parts.append(Text(f"{RETURN}  {drawn}  {ends}"))
     return Group(*parts)
 
 
 def _facts(content: Mapping[str, Any]) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"run {content['id']}", show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
     checkpoints = content["checkpoints"]
     last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
     facts = {
+        "status": _status(content),
         "name": content["name"],
         "environment": f"{content['env']}, {content['algorithm']}, seed {content['seed']}",
         "steps": _steps(content),
@@ -187,12 +162,9 @@ def _facts(content: Mapping[str, Any]) -> Table:
         "checkpoints": last,
         "folder": content["folder"],
     }
-    table.add_row("status", Text(content["status"], STYLES[content["status"]]))
-    for label, value in facts.items():
-        table.add_row(label, escape(str(value)))
     if content["error"]:
-        table.add_row("error", Text(content["error"], "red"))
-    return table
+        facts["error"] = Text(content["error"], "red")
+    return _table(f"run {content['id']}", ("", ""), list(facts.items()))
 
 
 def config_differences(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -206,7 +178,7 @@ def config_differences(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 # Several side by side
 
 
-def compare_content(store: Store, runs: Sequence[RunRecord]) -> dict[str, Any]:
+def compare_content(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any]:
     """Return the configuration fields that differ, the last metrics and the evaluations of several runs, by run."""
     if len({run.id for run in runs}) < 2:
         raise ConfigError(f"compare needs two different runs or more, and got {len({run.id for run in runs})}.")
@@ -226,7 +198,7 @@ def compare_content(store: Store, runs: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
-def compare_view(store: Store, runs: Sequence[RunRecord]) -> Group:
+def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
     """Return several runs side by side: what they were told, what came of it."""
     from rich.console import Group
     from rich.text import Text
@@ -239,33 +211,32 @@ def compare_view(store: Store, runs: Sequence[RunRecord]) -> Group:
         ("steps", *(_steps(run) for run in summary)),
         ("steps/s", *(_number(run["steps_per_second"]) for run in summary)),
     ]
-    parts: list[Any] = [_table("runs", heads, state)]
-    if content["config"]:
-        rows = [(key, *map(_text, values)) for key, values in content["config"].items()]
-        parts.append(_table("configuration, where it differs", heads, rows))
-    else:
-        parts.append(Text("configuration: the same"))
+    told = [(key, *map(_text, values)) for key, values in content["config"].items()]
+    evaluations = [
+        (key, *(NOTHING if found is None else _with_interval(**found) for found in values))
+        for key, values in content["evaluations"].items()
+    ]
+    metrics = [(name, *map(_number, values)) for name, values in _last_metrics(store, runs).items()]
+    parts: list[Any] = [
+        _table("runs", heads, state),
+        _table("configuration, where it differs", heads, told) if told else Text("configuration: the same"),
+    ]
     if not content["same_data"]:
         parts.append(Text("They saw different data, so evaluations do not measure the same thing.", "yellow"))
-    if content["evaluations"]:
-        rows = [
-            (key, *(NOTHING if found is None else _with_interval(**found) for found in values))
-            for key, values in content["evaluations"].items()
-        ]
-        parts.append(_table("evaluation, the last of each", heads, rows))
-    if content["metrics"]:
-        rows = [(name, *map(_number, values)) for name, values in _last_metrics(store, runs).items()]
-        parts.append(_table("metrics, the last of each", heads, rows))
-    return Group(*parts)
+    tables = [
+        _table("evaluation, the last of each", heads, evaluations),
+        _table("metrics, the last of each", heads, metrics),
+    ]
+    return Group(*parts, *(table for table in tables if table.row_count))
 
 
-def _last_metrics(store: Store, runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
+def _last_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
     """Return the last of each metric by name, one for each run; None where it has none."""
     found = [store.last_metrics(run.id) for run in runs]
     return {name: [own.get(name) for own in found] for name in sorted({name for own in found for name in own})}
 
 
-def _last_evaluations(store: Store, run: RunRecord) -> dict[str, dict[str, float | None]]:
+def _last_evaluations(store: SqlStore, run: RunRecord) -> dict[str, dict[str, float | None]]:
     """Return the last of a run's evaluations by 'split/figure'; rows come in the order of their steps."""
     return {
         f"{row['split']}/{row['name']}": {name: _plain(row[name]) for name in ("value", "low", "high")}
@@ -296,16 +267,24 @@ def age(seconds: float) -> str:
     return f"{int(seconds)} s"
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    from rich.markup import escape
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Table:
+    """Return a table of texts; `numbers` are the headings of columns that are aligned on the right."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, show_header=any(headings))
     for heading in headings:
-        table.add_column(escape(heading), overflow="fold")
+        right = heading in numbers
+        table.add_column(Text(heading), justify="right" if right else "left", overflow="ellipsis" if right else "fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table
+
+
+def _status(entry: Mapping[str, Any]) -> Text:
+    from rich.text import Text
+
+    return Text(entry["status"], STYLES[entry["status"]])
 
 
 def _steps(entry: Mapping[str, Any]) -> str:

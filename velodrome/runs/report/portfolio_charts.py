@@ -1,6 +1,6 @@
-"""What the charts of a portfolio show: weights over time, what each instrument contributed, turnover.
+"""The charts of an account that holds several instruments: weights over time, contributions, turnover.
 
-The figures are Plotly's, as in `charts.py`; what they are drawn from serves the images as well.
+The figures are Plotly's, as in `charts.py`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,11 @@ from numpy.typing import NDArray
 
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import format_figure
-from velodrome.runs.report.charts import Figure, layout_of, line, milliseconds, rounded
+from velodrome.runs.report.charts import UNIFIED, Figure, bars, layout_of, line, milliseconds
 
 SHOWN = 12  # instruments with a colour of their own; the rest is drawn as one
-STRETCHES = 300  # of time, in each of which weights and turnover are averaged
+STRETCHES = 300  # parts of the time; weights and turnover are averaged in each
 CASH, OTHERS = "cash", "others"
-
-
-def is_portfolio(evaluation: Evaluation) -> bool:
-    """Tell whether one account held all instruments."""
-    return evaluation.kind == "backtest" and evaluation.information.get("environment") == "portfolio"
 
 
 class Share(NamedTuple):
@@ -46,10 +41,10 @@ class Shares:
 
 def by_bar(evaluation: Evaluation, column: str) -> tuple[pl.Series, list[str], NDArray[np.float64]]:
     """Return times [T], symbols [K] and a column of the bars as a table [T, K], as they were written."""
-    bars = evaluation.bars
-    symbols = bars["symbol"].unique(maintain_order=True).to_list()
-    time = bars["time"].head(bars.height // len(symbols))
-    return time, symbols, bars[column].to_numpy().reshape(len(symbols), -1).T
+    table = evaluation.bars
+    symbols = table["symbol"].unique(maintain_order=True).to_list()
+    time = table["time"].head(table.height // len(symbols))
+    return time, symbols, table[column].to_numpy().reshape(len(symbols), -1).T
 
 
 def averaged(values: NDArray[np.float64], stretches: int = STRETCHES) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -90,17 +85,10 @@ def weights_figure(evaluation: Evaluation) -> Figure:
         for side, drawn in (("long", longs), ("short", shorts)):
             if side == "short" and not drawn.any():
                 continue
-            shape = {"color": f"var(--{colour})", "width": 0.0, "shape": "hv"}
-            data.append(
-                {
-                    "type": "scatter", "mode": "lines", "name": name, "x": time.tolist(), "y": rounded(drawn),
-                    "stackgroup": side, "line": shape, "fillcolor": f"var(--{colour})", "legendgroup": name,
-                    "showlegend": side == "long", "hovertemplate": "%{y:.1%}",
-                }
-            )  # fmt: skip
-    layout = layout_of("part of equity", unified=True)
-    layout["yaxis"]["tickformat"] = ".0%"
-    return {"data": data, "layout": layout}
+            area = {"stackgroup": side, "fillcolor": f"var(--{colour})", "line": {"width": 0.0, "shape": "hv"}}
+            shown = {"legendgroup": name, "showlegend": side == "long", "hovertemplate": "%{y:.1%}"}
+            data.append(line(time, drawn, name, colour, **area, **shown))
+    return {"data": data, "layout": layout_of("part of equity", y={"tickformat": ".0%"}, hovermode=UNIFIED)}
 
 
 def contribution_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -117,34 +105,24 @@ def contributions_figure(evaluation: Evaluation) -> Figure:
     """What each instrument added to the return, after its costs."""
     rows = contribution_rows(evaluation)[::-1]  # Plotly draws the first at the bottom
     data = []
-    for colour, chosen in (("gain", [row for row in rows if row["contribution"] >= 0.0]),
-                           ("loss", [row for row in rows if row["contribution"] < 0.0])):  # fmt: skip
+    for colour in ("gain", "loss"):
+        chosen = [row for row in rows if (row["contribution"] >= 0.0) == (colour == "gain")]
         values = [float(f"{row['contribution']:.6g}") for row in chosen]
         detail = [
             f"{format_figure(row['gain'], 'change')} from prices, {format_figure(row['costs'], 'share')} costs"
             for row in chosen
         ]
-        data.append(
-            {
-                "type": "bar", "orientation": "h", "x": values, "y": [row["symbol"] for row in chosen],
-                "marker": {"color": f"var(--{colour})"}, "customdata": detail, "cliponaxis": False,
-                "text": [format_figure(value, "change") for value in values], "textposition": "outside",
-                "hovertemplate": "%{y}: %{text} (%{customdata})<extra></extra>",
-            }
-        )  # fmt: skip
-    layout = layout_of("")
-    layout["showlegend"] = False
-    layout["xaxis"] = {"tickformat": ",.3~%", "automargin": True, "title": {"text": "of start equity"}}
+        texts = {"text": [format_figure(value, "change") for value in values], "textposition": "outside"}
+        further = {"orientation": "h", "customdata": detail, "cliponaxis": False, **texts}
+        symbols = [row["symbol"] for row in chosen]
+        data.append(bars(values, symbols, colour, "%{y}: %{text} (%{customdata})", **further))
     # Room for the numbers beside the bars.
     lowest, highest = (end(0.0, *(row["contribution"] for row in rows)) for end in (min, max))
     room = 0.3 * max(highest - lowest, 1e-9)
-    layout["xaxis"]["range"] = [lowest - room if lowest < 0.0 else 0.0, highest + room if highest > 0.0 else 0.0]
-    layout["yaxis"] = {
-        "type": "category", "automargin": True, "categoryorder": "array",
-        "categoryarray": [row["symbol"] for row in rows],
-    }  # fmt: skip
-    layout["bargap"] = 0.3
-    return {"data": data, "layout": layout}
+    ends = [lowest - room if lowest < 0.0 else 0.0, highest + room if highest > 0.0 else 0.0]
+    x = {"tickformat": ",.3~%", "title": {"text": "of start equity"}, "range": ends}
+    y = {"type": "category", "categoryorder": "array", "categoryarray": [row["symbol"] for row in rows]}
+    return {"data": data, "layout": layout_of("", x=x, y=y, bargap=0.3, showlegend=False)}
 
 
 def turnovers(evaluation: Evaluation) -> tuple[pl.Series, int, NDArray[np.float64]]:
@@ -157,11 +135,8 @@ def turnovers(evaluation: Evaluation) -> tuple[pl.Series, int, NDArray[np.float6
 def turnover_figure(evaluation: Evaluation) -> Figure:
     """What was traded in a bar, over equity."""
     time, _, mean = turnovers(evaluation)
-    drawn = line(
-        milliseconds(time), mean, "turnover", "agent", line={"shape": "hv", "width": 1.2}, fill="tozeroy",
-        fillcolor="var(--agent-soft)", hovertemplate="%{y:.1%}",
-    )  # fmt: skip
-    layout = layout_of("traded value / equity, per bar", unified=True)
-    layout["showlegend"] = False
-    layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    filled = {"line": {"shape": "hv", "width": 1.2}, "fill": "tozeroy", "fillcolor": "var(--agent-soft)"}
+    drawn = line(milliseconds(time), mean, "turnover", "agent", hovertemplate="%{y:.1%}", **filled)
+    y = {"tickformat": ".0%", "rangemode": "tozero"}
+    layout = layout_of("traded value / equity, per bar", y=y, hovermode=UNIFIED, showlegend=False)
     return {"data": [drawn], "layout": layout}

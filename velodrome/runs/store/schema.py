@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 STATUSES = ("running", "finished", "interrupted", "failed")
+KILLED = "killed"  # shown, never stored: it says that it runs, yet no process has its folder locked
 ID_LENGTH, NAME_LENGTH = 64, 200  # characters
 ADVISORY_LOCK = 0x76656C6F  # PostgreSQL: held while the tables are made, so that two processes do not make them at once
 

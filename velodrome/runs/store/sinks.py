@@ -7,21 +7,36 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError, MissingDependencyError
-from velodrome.runs.folder import sync_path
-from velodrome.runs.metrics import Entry, MetricsError
-from velodrome.runs.store.store import MetricRow, Store
+from velodrome.runs.folder import RunFolder, replace_text, sync_path
+from velodrome.runs.metrics import Entry, MetricsError, Sink
+from velodrome.runs.store.store import MetricRow, SqlStore
+
+if TYPE_CHECKING:
+    from velodrome.runs.config.run_config import RunConfig
 
 # Numbers that JSON has no way to write, as in the JSON form of protocol buffers.
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+def sinks_of_run(folder: RunFolder, config: RunConfig, store: SqlStore, resume_step: int | None) -> list[Sink]:
+    """Return the sinks that a run's configuration asks for; a resumed run continues from `resume_step` in each."""
+    chosen = config.logging
+    sinks: list[Sink] = [StoreSink(store, folder.id), JsonLinesSink(folder.metrics_path, resume_step)]
+    if chosen.tensorboard:
+        sinks.append(TensorBoardSink(folder.path / "tensorboard", resume_step))
+    if chosen.wandb:
+        named = {"project": chosen.wandb_project, "name": folder.path.name, "mode": chosen.wandb_mode}
+        sinks.append(WandbSink(folder.path, folder.id, config=config.content(), **named))
+    return sinks
+
+
 class StoreSink:
     """Rows in the store, one transaction for each batch."""
 
-    def __init__(self, store: Store, run: str):
+    def __init__(self, store: SqlStore, run: str):
         self.name = "the store"
         self._store = store
         self._run = run
@@ -97,13 +112,8 @@ def _cut_last_line(path: Path) -> None:
 
 
 def _forget_lines_after(path: Path, steps: int) -> None:
-    """Write the file anew without the lines of later steps, then put it in place of the old one."""
-    new = path.with_name(f".{path.name}-new")
-    with new.open("w", encoding="utf-8") as file:
-        file.writelines(_line(entry) for entry in read_lines(path) if entry.step <= steps)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    """Replace the file by one without the lines of later steps."""
+    replace_text(path, "".join(_line(entry) for entry in read_lines(path) if entry.step <= steps))
 
 
 class TensorBoardSink:
@@ -136,16 +146,11 @@ class WandbSink:
     """A run of Weights & Biases; `offline` writes below the folder, and `wandb sync` sends that later.
 
     Weights & Biases takes steps in rising order only: what a resumed run does again is not drawn twice there.
+    `named` is what it shows: `project` ("velodrome" if not given) and `name`.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        run: str,
-        project: str = "velodrome",
-        name: str | None = None,
-        config: dict[str, Any] | None = None,
-        mode: Literal["offline", "online"] = "offline",
+        self, folder: Path, run: str, *, config: dict[str, Any] | None = None, mode: str = "offline", **named: str
     ):
         if mode not in ("offline", "online"):
             raise ConfigError(f"wandb mode {mode!r}: it is offline or online.")
@@ -161,10 +166,9 @@ class WandbSink:
         # The terminal is ours, and so is watching the machine.
         quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, save_code=False, disable_git=True)
         try:
-            self._run = wandb.init(
-                mode=mode, dir=str(folder), project=project, name=name, id=run, config=config, settings=quiet,
-                resume="allow" if mode == "online" else None, reinit="create_new",
-            )  # fmt: skip
+            about: dict[str, Any] = {"project": "velodrome", "id": run, "dir": str(folder), "config": config, **named}
+            about |= {"mode": mode, "resume": "allow" if mode == "online" else None, "reinit": "create_new"}
+            self._run = wandb.init(settings=quiet, **about)
         except wandb.Error as error:
             raise MetricsError(
                 f"Weights & Biases did not start: {str(error).rstrip('.')}. Without an account or a network use mode "

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
 
 from velodrome.errors import ConfigError, MissingDependencyError, did_you_mean
-from velodrome.runs.store.schema import STATUSES, StoreError, prepare, tables
+from velodrome.runs.checkpoint import checkpoint_steps, checkpoints, is_pinned
+from velodrome.runs.folder import RunFolder
+from velodrome.runs.store.schema import KILLED, STATUSES, StoreError, prepare, tables
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Executable
@@ -48,6 +50,13 @@ class RunRecord:
     def __post_init__(self) -> None:
         _check_status(self.status)
 
+    def shown_status(self, folder: Path | None = None) -> str:
+        """Return the status; 'killed' if it says running and its folder, where it can be seen, is not locked."""
+        path = folder or Path(self.folder)
+        if self.status != "running" or not path.is_dir():
+            return self.status
+        return self.status if RunFolder(path, self.id).is_locked() else KILLED
+
 
 class MetricRow(NamedTuple):
     """One number of a run."""
@@ -78,29 +87,12 @@ class CheckpointRow(NamedTuple):
     time: float  # seconds since 1970
 
 
-class Store(Protocol):
-    """What a store does; `tests/contracts/store.py` is its contract. Every call is one transaction.
-
-    A run has one number for a name and a step: writing it again replaces it.
-    """
-
-    def create_run(self, run: RunRecord) -> None: ...
-    def update_run(self, run: str, **changes: Any) -> None: ...
-    def delete_run(self, run: str) -> None: ...
-    def run(self, run: str) -> RunRecord: ...
-    def runs(
-        self, *, status: str | None = None, env: str | None = None, algorithm: str | None = None,
-        name: str | None = None, limit: int | None = None,
-    ) -> list[RunRecord]: ...  # fmt: skip
-    def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None: ...
-    def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame: ...
-    def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]: ...
-    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None: ...
-    def evaluations(self, run: str) -> pl.DataFrame: ...
-    def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None: ...
-    def checkpoints(self, run: str) -> list[CheckpointRow]: ...
-    def forget_after(self, run: str, steps: int) -> None: ...
-    def close(self) -> None: ...
+def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
+    """Return the rows of the checkpoints in a run's folder."""
+    return [
+        CheckpointRow(checkpoint_steps(path), str(path), is_pinned(path), path.stat().st_mtime)
+        for path in checkpoints(folder)
+    ]
 
 
 def open_store(root: Path | str, url: str | None = None, create: bool = True) -> SqlStore:
@@ -122,7 +114,11 @@ def open_store(root: Path | str, url: str | None = None, create: bool = True) ->
 
 
 class SqlStore:
-    """A store in a database. Threads may share it; a process that was forked opens its own."""
+    """A store in a database; `tests/contracts/store.py` is its contract. Every call is one transaction.
+
+    A run has one number for a name and a step: writing it again replaces it. Threads may share a store; a process that
+    was forked opens its own.
+    """
 
     def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS):
         self._busy_seconds = busy_seconds
@@ -145,6 +141,13 @@ class SqlStore:
 
         self._write(add)
 
+    def begin_run(self, run: RunRecord) -> None:
+        """Add a run; the row of one that is resumed says again that it is running."""
+        if self.find(run.id) is None:
+            self.create_run(run)
+        else:
+            self.update_run(run.id, status="running", error="")
+
     def update_run(self, run: str, **changes: Any) -> None:
         """Change fields of a run's row; `updated` becomes now."""
         legal = [entry.name for entry in fields(RunRecord) if entry.name != "id"]
@@ -156,51 +159,31 @@ class SqlStore:
         values = {"updated": time.time(), **changes}
         self._write(lambda connection: self._change(connection, run, runs.update().values(values)))
 
-    def delete_run(self, run: str) -> None:
-        """Remove a run and all its rows; its folder stays."""
-        runs = self._tables.runs
-        self._write(lambda connection: self._change(connection, run, runs.delete()))
+    def find(self, run: str) -> RunRecord | None:
+        """Return the row of the run with this id; None if there is none, as for one that was killed too early."""
+        return next(iter(self.runs(id=run)), None)
 
     def run(self, run: str) -> RunRecord:
-        """Return the row of the run with this id."""
-        runs = self._tables.runs
-        found = self._read(
-            lambda connection: connection.execute(runs.select().where(runs.c.id == run)).mappings().all()
-        )
-        if not found:
+        """Return the row of the run with this id; one that is not there is an error."""
+        found = self.find(run)
+        if found is None:
             raise self._unknown(run)
-        return RunRecord(**found[0])
+        return found
 
-    def runs(
-        self, *, status: str | None = None, env: str | None = None, algorithm: str | None = None,
-        name: str | None = None, limit: int | None = None,
-    ) -> list[RunRecord]:  # fmt: skip
-        """Return the runs with these fields, newest first."""
+    def runs(self, *, limit: int | None = None, **fields: str | None) -> list[RunRecord]:
+        """Return the runs whose row has these fields (status, env, algorithm, name, ...), newest first."""
         runs = self._tables.runs
         query = runs.select().order_by(runs.c.created.desc(), runs.c.id).limit(limit)
-        for column, wanted in ((runs.c.status, status), (runs.c.env, env), (runs.c.algorithm, algorithm)):
-            query = query if wanted is None else query.where(column == wanted)
-        query = query if name is None else query.where(runs.c.name == name)
+        for name, wanted in fields.items():
+            query = query if wanted is None else query.where(runs.c[name] == wanted)
         found = self._read(lambda connection: connection.execute(query).mappings().all())
         return [RunRecord(**row) for row in found]
 
     def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None:
         """Add numbers; the run's steps become the largest of theirs, if that is more."""
-        by_key = {
-            (name, int(step)): {"run": run, "name": name, "step": int(step), "value": float(value), "time": moment}
-            for step, name, value, moment in rows
-        }
-        if not by_key:
-            return
-        most = max(step for _, step in by_key)
-
-        def add(connection: Connection) -> None:
-            self._touch(connection, run)
-            runs = self._tables.runs
-            connection.execute(runs.update().where(runs.c.id == run, runs.c.steps < most).values(steps=most))
-            self._replace(connection, self._tables.metrics, list(by_key.values()))
-
-        self._write(add)
+        typed = [MetricRow(int(step), name, float(value), moment) for step, name, value, moment in rows]
+        if typed:
+            self._add(run, self._tables.metrics, typed, max(row.step for row in typed))
 
     def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame:
         """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name."""
@@ -225,13 +208,7 @@ class SqlStore:
 
     def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None:
         """Add the numbers of evaluations."""
-        by_key = {(row.split, row.name, row.step): {"run": run, **row._asdict()} for row in rows}
-
-        def add(connection: Connection) -> None:
-            self._touch(connection, run)
-            self._replace(connection, self._tables.evaluations, list(by_key.values()))
-
-        self._write(add)
+        self._add(run, self._tables.evaluations, list(rows))
 
     def evaluations(self, run: str) -> pl.DataFrame:
         """Return the numbers of a run's evaluations as columns step, split, name, value, low, high."""
@@ -242,7 +219,7 @@ class SqlStore:
         return self._frame(query.order_by(table.c.step, table.c.split, table.c.name), schema)
 
     def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None:
-        """Say which checkpoints there are; others that were said before are gone."""
+        """Say which checkpoints there are now, in place of those said before."""
         table = self._tables.checkpoints
         values = [{"run": run, **row._asdict()} for row in rows]
 
@@ -262,7 +239,7 @@ class SqlStore:
         return [CheckpointRow(*row) for row in self._read(lambda connection: connection.execute(query).all())]
 
     def forget_after(self, run: str, steps: int) -> None:
-        """Remove the rows of later steps, as a run does that goes on from a checkpoint, so that none is doubled."""
+        """Remove the rows of later steps, as a run does that continues from a checkpoint, so that none is doubled."""
         known = self._tables
 
         def forget(connection: Connection) -> None:
@@ -294,20 +271,26 @@ class SqlStore:
     def _touch(self, connection: Connection, run: str) -> None:
         self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
 
-    def _replace(self, connection: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
-        """Insert rows in place of those with the same key; in statements that every database knows."""
+    def _add(self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow], steps: int = 0) -> None:
+        """Insert rows in place of those with the same key, in statements that every database knows."""
         from sqlalchemy import and_, bindparam
 
-        if not rows:
-            return
         keys = [column.name for column in table.primary_key]
         same = and_(*(table.c[name] == bindparam(f"key_{name}") for name in keys))
-        for start in range(0, len(rows), CHUNK):
-            chunk = rows[start : start + CHUNK]
-            connection.execute(
-                table.delete().where(same), [{f"key_{name}": row[name] for name in keys} for row in chunk]
-            )
-            connection.execute(table.insert(), chunk)
+        complete = [{"run": run, **row._asdict()} for row in rows]
+        new = list({tuple(row[name] for name in keys): row for row in complete}.values())
+
+        def add(connection: Connection) -> None:
+            self._touch(connection, run)
+            runs = self._tables.runs
+            connection.execute(runs.update().where(runs.c.id == run, runs.c.steps < steps).values(steps=steps))
+            for start in range(0, len(new), CHUNK):
+                chunk = new[start : start + CHUNK]
+                old = [{f"key_{name}": row[name] for name in keys} for row in chunk]
+                connection.execute(table.delete().where(same), old)
+                connection.execute(table.insert(), chunk)
+
+        self._write(add)
 
     def _frame(self, query: Executable, schema: dict[str, Any]) -> pl.DataFrame:
         rows = self._read(lambda connection: connection.execute(query).all())

@@ -1,0 +1,220 @@
+"""`velodrome bench step`: the trading environment beside the same rule in other hands, and beside TorchTrade."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from pydantic import Field, field_validator
+from rich.console import RenderableType
+from rich.text import Text
+
+from velodrome.bars import synthetic_bars
+from velodrome.bench.parity import compare_with_plain
+from velodrome.bench.peers.gymnasium import ASYNC, SYNC
+from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
+from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv, TradingTables
+from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
+from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
+from velodrome.bench.problems.footprint import memory_use, time_to_first_step, window_contenders, window_rates
+from velodrome.bench.render import narrow_table
+from velodrome.bench.report import OURS, Comparison, Parity
+from velodrome.bench.run import Turns
+from velodrome.bench.step import Case, MarketOptions, StepBenchmark, whole_numbers
+from velodrome.bench.timing import Contender, PeerFailedError, Timed, action_ring
+from velodrome.compat.torchtrade import torchtrade_market
+from velodrome.envs.trading.config import TradingConfig
+from velodrome.tables.market import Market
+
+FEE = 0.0005  # fraction of notional
+WIPED_OUT = -10.0  # the reward for losing everything
+PARITY_STEPS = 2_000
+SAME_RULE, TORCHTRADE_DEFAULT = "same rule", "torchtrade default"
+WINDOWS_SHARE = 0.5  # promised, of the machine's memcpy rate
+
+
+class TradingOptions(MarketOptions):
+    """How the stepping speed is measured."""
+
+    PEERS: ClassVar = {
+        "numpy": NUMPY,
+        "sync": SYNC,
+        "async": ASYNC,
+        "dummy": DUMMY,
+        "subproc": SUBPROC,
+        "torchtrade": TORCHTRADE,
+    }
+    QUICK: ClassVar = {**MarketOptions.QUICK, "bars": 20_000, "processes": (4,)}
+
+    bars: int = Field(100_000, ge=2_500, le=10_000_000, description="bars of the market")
+    features: int = Field(8, ge=1, le=8, description="features of each bar in an observation")
+    episode_length: int = Field(1000, ge=1, description="decisions in an episode")
+    processes: tuple[int, ...] = Field((8, 32), description="worker processes tried for process-based peers")
+
+    @field_validator("processes")
+    @classmethod
+    def _processes_are_legal(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
+        return whole_numbers(counts, 1, 1_000_000)
+
+
+class TradingBenchmark(StepBenchmark):
+    """The default parameters with a fee."""
+
+    Options = TradingOptions
+    PROMISED: ClassVar = {"dummy": 100.0, "subproc": 1000.0, "torchtrade": 15.0}
+
+    def cases(self) -> list[Case]:
+        """Return synthetic one-minute bars, default parameters and a fee."""
+        values = {"fee": FEE, "episode_length": self.options.episode_length}  # type: ignore[attr-defined]
+        return [trading_case(self.market(), values)]
+
+    def heading(self, case: Case) -> str:
+        """Return the title of a case's table."""
+        return f"Steps per second, {case.name}: {case.floats} floats observed by all that write windows"
+
+    def check_parity(self, case: Case) -> Parity:
+        """Run native and peers on the market and on a violent one."""
+        return check_trading(case, self.options.seed)
+
+    def contenders(self, case: Case, size: int) -> list[Contender]:
+        """Return everyone, and beside them what only writes windows."""
+        windows = window_contenders(self.entry.name, case.values, size, self.thread_counts(size))
+        return [*super().contenders(case, size), *windows]
+
+    def more_groups(self) -> list[tuple[Comparison, list[Contender]]]:
+        """Return TorchTrade in its default configuration, and Velodrome with the same observation."""
+        sizes = [size for size in self.options.sizes if size <= TORCHTRADE.largest]
+        if "torchtrade" not in self.peers or not sizes:
+            return []
+        options: Any = self.options
+        bars = synthetic_bars("gbm", options.bars, options.seed, timeframe="1h")
+        series = bars[bars.symbols[0]]
+        data = {"timestamp": series.time, **{name: getattr(series, name) for name in COLUMNS}}
+        # TorchTrade's spot mode has no shorts: their level stands for flat, as with allow_short=False.
+        market = torchtrade_market(data, ["1h"], [WINDOW], "1h")
+        values = {"market": market, "preset": "torchtrade", "allow_short": False}
+        title = f"Steps per second, {TORCHTRADE_DEFAULT}: {FLOATS} floats observed"
+        comparison = self.report.begin(TORCHTRADE_DEFAULT, title)
+        found = []
+        for size in sizes:
+            actions = functools.cache(
+                lambda size=size: action_ring(Discrete(len(LEVELS)), size, options.seed, self.ring)
+            )
+            group = []
+            for threads in self.thread_counts(size):
+                shared = {"threads": threads, "floats": FLOATS, "kind": "flat"}
+                own = self.native_opener(size, {**values, "threads": threads}, actions)
+                group.append(Contender(self.row(OURS, OURS, size, **shared), own))
+
+                def start(stack: ExitStack, size: int = size, threads: int = threads, ring: Any = actions) -> Timed:
+                    return open_torchtrade(series, size, threads, ring(), stack)
+
+                group.append(Contender(self.row("torchtrade", TORCHTRADE.label, size, **shared), start))
+            found.append((comparison, group))
+        return found
+
+    def finish(self, pairs: Sequence[tuple[Comparison, Case]], tell: Turns) -> None:
+        """Measure memory and, in a full run, the time to a first step."""
+        tell("memory", 0)
+        self.report.facts["memory"] = memory_use(self.entry.name, pairs[0][1].values)
+        if not self.options.quick:
+            tell("first step", 0)
+            try:
+                self.report.facts["first_step"] = time_to_first_step()
+            except PeerFailedError as error:
+                self.report.notes.append(f"Time to first step: {error}")
+
+    def conclude(self) -> None:
+        """Fill in the rates at which windows are written, too."""
+        super().conclude()
+        rates = self.report.facts["window_rates"] = window_rates(self.report.comparisons[0])
+        shares = [rate["share"] for rate in rates if rate["num_envs"] == self.TARGET_SIZE]
+        name = f"windows written over the machine's memcpy rate at n = {self.TARGET_SIZE:,}"
+        self.report.judge(name, max(shares, default=None), WINDOWS_SHARE)
+
+    def more(self) -> Sequence[RenderableType]:
+        """Return the windows' table, memory and start-up."""
+        facts, lines = self.report.facts, []
+        if "memory" in facts:
+            allocated, resident = facts["memory"]["bytes_allocated"], facts["memory"]["bytes_resident"]
+            lines.append(
+                f"Memory per environment without windows: {allocated:.0f} bytes allocated, {resident:.0f} resident "
+                f"({facts['memory']['num_envs']:,} environments)"
+            )
+        if "first_step" in facts:
+            parts = ("cpu_seconds", "environment_cpu_seconds", "wall_seconds")
+            cpu, environments, wall = (facts["first_step"][name] for name in parts)
+            lines.append(
+                f"First step of a fresh process, warm cache: {cpu:.2f} s CPU ({environments:.2f} s of it the "
+                f"environments), {wall:.2f} s on the clock"
+            )
+        title = "Windows written, GB/s (memcpy: the same windows, the same run)"
+        names = ("envs", "threads", "whole steps", "windows alone", "memcpy of windows", "memcpy", "share")
+        table = narrow_table(title, names)
+        for rate in facts["window_rates"]:
+            num_envs, threads, *written, share = rate.values()
+            table.add_row(f"{num_envs:,}", str(threads), *(f"{one:.1f}" for one in written), f"{share:.0%}")
+        return [*([table] if table.rows else []), *([Text("\n".join(lines))] if lines else []), *super().more()]
+
+
+def trading_case(market: Market, parameters: dict[str, Any], name: str = SAME_RULE) -> Case:
+    """Return a market and the parameters of the trading environment over it, for native and for its peers."""
+    config = TradingConfig.create(**parameters)
+    length, width = int(market.windows.length[0]), int(market.windows.width[0])
+    # The native layout precedes the bars by `length` rows of zeros; the peers read the bars alone.
+    features = market.windows.values.reshape(-1, width)[length:]
+    numbers = {name: float(getattr(config, name)) for name in TradingTables._fields[-4:]}
+    first, last = int(market.begin[0]), int(market.end[0])
+    tables = TradingTables(market.ohlc, features, length, first, last, config.episode_lengths[0], **numbers)
+    values = {"market": market, **parameters}
+    return Case(name, values, functools.partial(PlainTradingEnv, tables), tables)
+
+
+def stress_case(case: Case, seed: int) -> Case:
+    """Return the case over violent bars and gaps, in which shorts are liquidated and accounts go bust."""
+    market = case.values["market"]
+    bars = len(market)
+    generator = np.random.default_rng(seed)
+    # The price may double within a bar and between two; it returns to 100, so that it stays a sensible number.
+    path = np.empty(bars)
+    level = 0.0
+    for bar, shock in enumerate(generator.normal(0.0, 0.3, bars).tolist()):
+        level = 0.9 * level + shock
+        path[bar] = level
+    close = 100.0 * np.exp(path)
+    opened = np.r_[100.0, close[:-1]] * np.exp(generator.normal(0.0, 0.3, bars))
+    high = np.maximum(opened, close) * np.exp(np.abs(generator.normal(0.0, 0.1, bars)))
+    low = np.minimum(opened, close) * np.exp(-np.abs(generator.normal(0.0, 0.1, bars)))
+    violent = replace(market, ohlc=np.stack([opened, high, low, close], axis=1), name="stress")
+    parameters = {name: value for name, value in case.values.items() if name != "market"}
+    return trading_case(violent, parameters, "stress")
+
+
+PEERS: dict[str, Any] = {"plain": PlainTradingEnv, "numpy": BatchedTradingEnv}
+
+
+def check_trading(case: Case, seed: int, steps: int = PARITY_STEPS, **peers: type) -> Parity:
+    """Run native and peers on the case's market and on a violent one; raise ParityError if they differ."""
+    size, counts = 8, np.zeros(3, np.int64)
+    for part in (case, stress_case(case, seed)):
+        tables = part.tables
+        ends, plains = compare_with_plain(
+            "trading",
+            part.values,
+            tables,
+            {**PEERS, **peers},
+            {"cash": tables.initial_cash, "units": 0.0},
+            seed=seed,
+            steps=steps,
+            size=size,
+            # What is left after a liquidation at the bankruptcy price is rounding, and so is its logarithm.
+            lowest_reward=WIPED_OUT,
+        )
+        counts += (*ends, sum(env.liquidations for env in plains))
+    named = dict(zip(("episodes", "bankruptcies", "liquidations"), map(int, counts), strict=True))
+    return Parity(contenders=["the plain", "the NumPy rule"], reference="native", steps=2 * steps * size, counts=named)

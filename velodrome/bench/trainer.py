@@ -1,0 +1,141 @@
+"""Something that trains: what the benchmark asks of any, and Velodrome's own learners."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.bench.report import PHASES
+from velodrome.learn.catalog import AlgorithmEntry
+from velodrome.vector.make import make_vec
+
+if TYPE_CHECKING:
+    from velodrome.bench.problems.ar1 import TrainProblem
+
+
+@dataclass(frozen=True)
+class Settings:
+    """PPO's settings, the same for every contender; another algorithm takes those that it has."""
+
+    batch: int  # steps
+    epochs: int
+    minibatches: int
+    hidden: tuple[int, ...]
+    learning_rate: float = 3e-4
+    adam_epsilon: float = 1e-5
+    clip: float = 0.2
+    # Without costs an action changes nothing but the next reward, so there is little to look ahead to.
+    gamma: float = 0.9
+    gae_lambda: float = 0.95
+    value_weight: float = 0.5  # of the mean squared error
+    max_gradient_norm: float = 0.5
+
+    @property
+    def minibatch(self) -> int:
+        """Samples in a gradient step."""
+        return self.batch // self.minibatches
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use that many threads meanwhile; None changes nothing."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Trainer(ABC):
+    """An iteration is a batch of steps and an update by it."""
+
+    parameters: int  # trainable numbers of all networks
+    threads: int | None = None  # of torch, if not as many as everyone's
+
+    @abstractmethod
+    def run(self) -> dict[str, float]:
+        """Collect one batch and learn from it; return the seconds of each phase but `other`."""
+
+    @abstractmethod
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the best actions, [n], for observations laid out flat, [n, floats]."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back."""
+
+    def iterate(self) -> dict[str, float]:
+        """Run one iteration; return the seconds of every phase, which add up to the time on the clock."""
+        began = time.perf_counter()
+        with torch_threads(self.threads):
+            phases = self.run()
+        elapsed = time.perf_counter() - began
+        return {**phases, "other": max(0.0, elapsed - sum(phases.values()))}
+
+    def warm_up(self, seconds: float) -> float:
+        """Train once, which compiles; return the seconds of the next iteration."""
+        self.iterate()
+        return sum(self.iterate().values())
+
+    def time(self, calls: int) -> dict[str, float]:
+        """Return the seconds of some iterations, and the mean of each phase."""
+        phases = dict.fromkeys(PHASES, 0.0)
+        for _ in range(calls):
+            for phase, seconds in self.iterate().items():
+                phases[phase] += seconds
+        return {"seconds": sum(phases.values()), **{phase: phases[phase] / calls for phase in PHASES}}
+
+
+class VelodromeTrainer(Trainer):
+    """An algorithm of the catalogue over native environments."""
+
+    def __init__(self, problem: TrainProblem, algorithm: AlgorithmEntry, num_envs: int, engine: str, seed: int) -> None:
+        from velodrome.learn.acting import TrainedPolicy
+        from velodrome.learn.config import NetworkConfig
+        from velodrome.rollout.worlds import make_worlds
+
+        settings = problem.settings
+        values: dict[str, Any] = {**problem.training, "observation": "cursor", "check_actions": False}
+        self.envs = make_vec("trading", num_envs, backend="native", seed=seed, threads=1, **values)
+        wanted: dict[str, Any] = {
+            **vars(settings),
+            "rollout_length": settings.batch // num_envs,
+            "value_weight": 2.0 * settings.value_weight,  # PPO's own value loss is half the mean squared error
+            "engine": engine,
+            "per_bar": "never",  # else a small market would be learned with fewer operations than the bound counts
+        }
+        model = algorithm.config_model()
+        config = model(**{name: value for name, value in wanted.items() if name in model.model_fields})
+        network = NetworkConfig(hidden=settings.hidden, activation="tanh", shared=False)
+        worlds = make_worlds(self.envs)
+        self.learner = algorithm.make_learner(worlds, network, config, total_steps=10**12, seed=seed)
+        self.policy = TrainedPolicy.of(self.learner.policy, worlds, getattr(self.learner, "moments", None))
+        self.parameters = sum(parameter.numel() for parameter in self.learner.policy.parameters())
+
+    @property
+    def engine(self) -> str:
+        """What the algorithm learns by, if it has a choice."""
+        return getattr(getattr(self.learner, "engine", None), "name", "")
+
+    def run(self) -> dict[str, float]:
+        """Collect one batch and learn from it."""
+        metrics = self.learner.iterate()
+        return {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES[:-1]}
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the best actions."""
+        return self.policy.act(observations)
+
+    def close(self) -> None:
+        """Give the environments back."""
+        self.envs.close()
