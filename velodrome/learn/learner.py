@@ -21,7 +21,7 @@ from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.argument_checks import check_num_envs
+from velodrome.vector.argument_checks import checked_count
 
 MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
 
@@ -98,7 +98,7 @@ class Learner:
         """Go on with another number of environments, between two iterations: the first keep their episodes, new ones
         begin. What was learnt, the moments and the count of steps stay.
         """
-        if check_num_envs(num_envs) == self.worlds.num_envs:
+        if checked_count("num_envs", num_envs) == self.worlds.num_envs:
             return
         self.check_size(num_envs)
         self.worlds.resize(num_envs)

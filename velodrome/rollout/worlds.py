@@ -159,7 +159,7 @@ class CudaWorlds(RuleWorlds):
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        shape = self.envs._shape_of_actions()  # [n], or [n, size]
+        shape = (self.envs.num_envs, *self.envs._action_shape)  # [n], or [n, size]
         self.envs.step_kernels(self.legal(actions).reshape(shape))
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
 
