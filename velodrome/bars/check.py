@@ -151,13 +151,10 @@ def summarise_gaps(
     if len(gaps.before) == 0:
         return 0, gaps.session_breaks, (), Finding(OK, "gaps", rows.symbol)
     longest = np.argsort(-gaps.length, kind="stable")[:LISTED_GAPS]
+    before, after = series.time[gaps.before[longest]], series.time[gaps.before[longest] + 1]
     examples = tuple(
-        GapExample(
-            describe_time(series.time[gaps.before[i]]),
-            describe_time(series.time[gaps.before[i] + 1]),
-            int(gaps.missing[i]),
-        )
-        for i in longest
+        GapExample(describe_time(last), describe_time(first), int(missing))
+        for last, first, missing in zip(before, after, gaps.missing[longest], strict=True)
     )
     missing = int(gaps.missing.sum())
     message = (
@@ -165,8 +162,7 @@ def summarise_gaps(
         f"{describe_length(int(gaps.length[longest[0]]))}, after {examples[0].after} UTC"
     )
     advice = "Fill short gaps from another source, or let windows end at long ones; single days may be holidays."
-    row = first_row_at(rows, series.time[gaps.before[longest[0]]])
-    note = rows.finding(NOTE, "gaps", row, "time", message, advice, len(gaps.before))
+    note = note_at(rows, series.time[gaps.before[longest[0]]], "gaps", "time", message, advice, len(gaps.before))
     return missing, gaps.session_breaks, examples, note
 
 
@@ -177,13 +173,13 @@ def note_jumps(rows: SymbolRows, series: Series) -> Finding:
     if len(jumps) == 0:
         return Finding(OK, "jumps", rows.symbol)
     largest = int(jumps[np.argmax(np.abs(change[jumps]))])
-    row = first_row_at(rows, series.time[largest + 1])
+    moment = series.time[largest + 1]
     message = (
         f"the close changes by more than {JUMP:.0%} from one bar to the next; "
-        f"by {change[largest]:+.1%} at {describe_time(series.time[largest + 1])} UTC"
+        f"by {change[largest]:+.1%} at {describe_time(moment)} UTC"
     )
     advice = "Look for a split, a contract change or a wrong price; adjusted prices avoid the first two."
-    return rows.finding(NOTE, "jumps", row, "close", message, advice, len(jumps))
+    return note_at(rows, moment, "jumps", "close", message, advice, len(jumps))
 
 
 def note_flat(rows: SymbolRows, series: Series) -> Finding:
@@ -201,12 +197,14 @@ def note_flat(rows: SymbolRows, series: Series) -> Finding:
         f"from {describe_time(start)} UTC"
     )
     advice = "Gaps may have been filled forward, or trading was halted; leave the stretch out if so."
-    row = first_row_at(rows, start)
-    return rows.finding(NOTE, "flat stretches", row, "close", message, advice, int(long.sum()))
+    return note_at(rows, start, "flat stretches", "close", message, advice, int(long.sum()))
 
 
-def first_row_at(rows: SymbolRows, time: np.int64) -> int:
-    return int(np.argmax((rows.time == time) & rows.timed))
+def note_at(
+    rows: SymbolRows, moment: np.int64, rule: str, column: str, message: str, advice: str, count: int
+) -> Finding:
+    row = int(np.argmax((rows.time == moment) & rows.timed))
+    return rows.finding(NOTE, rule, row, column, message, advice, count)
 
 
 def describe_length(nanoseconds: int) -> str:
@@ -230,16 +228,10 @@ def rich_table(report: BarsReport) -> Any:
     for heading in ("symbol", "rows", "first (UTC)", "last (UTC)", "bar", "missing", "session breaks", "zero volume"):
         overview.add_column(heading, justify="left" if heading in ("symbol", "bar") else "right")
     for entry in report.symbols:
-        overview.add_row(
-            escape(entry.symbol),
-            f"{entry.rows:,}",
-            entry.first,
-            entry.last,
-            entry.timeframe,
-            f"{entry.missing_bars:,} ({entry.missing_share:.2%})",
-            f"{entry.session_breaks:,}",
-            f"{entry.zero_volume_share:.1%}",
-        )
+        span = (f"{entry.rows:,}", entry.first, entry.last, entry.timeframe)
+        missing = f"{entry.missing_bars:,} ({entry.missing_share:.2%})"
+        shares = (missing, f"{entry.session_breaks:,}", f"{entry.zero_volume_share:.1%}")
+        overview.add_row(escape(entry.symbol), *span, *shares)
     details = Table(title="findings")
     for heading in ("", "symbol", "rule", "count", "first at", "what", "what to do"):
         details.add_column(heading, overflow="fold")
@@ -247,15 +239,8 @@ def rich_table(report: BarsReport) -> Any:
     shown = (*report.of(REFUSED), *report.of(NOTE))
     for finding in shown:
         location = " ".join(part for part in (Path(finding.file).name, finding.place, finding.column) if part)
-        details.add_row(
-            Text(finding.severity, style=style[finding.severity]),
-            escape(finding.symbol),
-            escape(finding.rule),
-            f"{finding.count:,}",
-            escape(location),
-            escape(finding.message),
-            escape(finding.advice),
-        )
+        cells = (finding.symbol, finding.rule, f"{finding.count:,}", location, finding.message, finding.advice)
+        details.add_row(Text(finding.severity, style=style[finding.severity]), *map(escape, cells))
     passed = f"{len(report.of(OK))} checks passed, {len(report.of(NOTE))} notes, {len(report.of(REFUSED))} refusals"
     verdict = Text("These bars can be read. " if report.ok else "These bars would be refused. ", style="bold")
     tables = [table for table, filled in ((overview, report.symbols), (details, shown)) if filled]

@@ -1,7 +1,7 @@
 """Data files as tables: finding them, detecting separator and header, and reading them with Polars.
 
-Text files come in as text columns; `numbers.py` and `times.py` turn them into values, so that a value that cannot be
-read is still there to be shown.
+Text files come in as text columns; `values.py` parses them, so that a value that cannot be read is still there to be
+shown.
 """
 
 from __future__ import annotations

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from velodrome.envs.parameters import EnvConfig
-from velodrome.errors import did_you_mean
 
 LONGEST_EPISODE = 1_000_000  # steps; the counts of a longer one would not fit
-
-RedAgent = Literal["b_line", "meander", "sleep", "mixture"]
-ObservationRule = Literal["official", "corrected"]
-ActionSet = Literal["full", "reduced"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "red_agent": get_args(RedAgent),
-    "observation_rule": get_args(ObservationRule),
-    "action_set": get_args(ActionSet),
-}
 
 
 class Cage2Config(EnvConfig):
     """One network of 13 hosts, Red against Blue; the defaults are the official challenge against B_line."""
 
-    red_agent: RedAgent = Field(
+    red_agent: Literal["b_line", "meander", "sleep", "mixture"] = Field(
         "b_line", description="who attacks; 'mixture' draws one of the others for every episode"
     )
     mixture: tuple[float, float, float] = Field(
@@ -36,7 +26,7 @@ class Cage2Config(EnvConfig):
     episode_length: int = Field(
         100, ge=1, le=LONGEST_EPISODE, description="steps in an episode; the challenge scores 30, 50 and 100"
     )
-    observation_rule: ObservationRule = Field(
+    observation_rule: Literal["official", "corrected"] = Field(
         "official", description="how activity is shown on a host where a decoy starts; 'corrected' is ChallengeWrapper2"
     )
     impact_repeats: bool = Field(
@@ -48,20 +38,12 @@ class Cage2Config(EnvConfig):
     decoy_memory: bool = Field(
         False, description="also observe which decoys run: 41 values of 0 or 1, one for each that can"
     )
-    action_set: ActionSet = Field(
+    action_set: Literal["full", "reduced"] = Field(
         "full", description="all 145 actions, or 36: CardiffUni's, with one action for a host's next decoy"
     )
     reward: Literal["official"] | Callable = Field(
         "official", description="the challenge's reward, or your own function of (old situation, new situation)"
     )
-
-    @field_validator("red_agent", "observation_rule", "action_set", mode="before")
-    @classmethod
-    def _choices_exist(cls, value: Any, info: Any) -> Any:
-        legal = CHOICES[info.field_name]
-        if value not in legal:
-            raise ValueError(f"legal: {', '.join(legal)}.{did_you_mean(str(value), legal)}".removesuffix("."))
-        return value
 
     @field_validator("mixture")
     @classmethod

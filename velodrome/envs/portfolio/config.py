@@ -202,4 +202,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 def portfolio_config(preset: str | None = None, **values: Any) -> PortfolioConfig:
     """Return the parameters of a preset (or the defaults) with some values replaced."""
-    return with_preset(PortfolioConfig, PRESETS, preset, values)
+    return PortfolioConfig.create(**with_preset(PRESETS, preset, values))
