@@ -66,18 +66,17 @@ def inspect_bars(
     for symbol_rows in rows.values():
         findings.extend(judge_rows(symbol_rows))
     series = {symbol: clean_series(symbol_rows) for symbol, symbol_rows in rows.items()}
-    for symbol, bars in series.items():
-        if len(bars) < 2 and rows[symbol].timed.all():  # unreadable times are a finding already
-            findings.append(too_short(symbol, bars, rows[symbol]))
-    if any(finding.severity == REFUSED for finding in findings):
-        return Inspection(tuple(findings), rows, series, None)
-
-    try:
-        common, sized = fit_timeframe(series, wanted, timezone)
-    except DataError as error:
-        findings.append(file_refusal(error, "", rule="bar size"))
-        return Inspection(tuple(findings), rows, series, None)
-    return Inspection(tuple(findings), rows, series, Bars(sized, common.text, timezone, str(path)))
+    for symbol, own in series.items():
+        if len(own) < 2 and rows[symbol].timed.all():  # unreadable times are a finding already
+            findings.append(too_short(symbol, own, rows[symbol]))
+    bars = None
+    if not any(finding.severity == REFUSED for finding in findings):
+        try:
+            common, sized = fit_timeframe(series, wanted, timezone)
+            bars = Bars(sized, common.text, timezone, str(path))
+        except DataError as error:
+            findings.append(file_refusal(error, "", rule="bar size"))
+    return Inspection(tuple(findings), rows, series, bars)
 
 
 def file_refusal(error: DataError, file: str, rule: str = "unreadable file") -> Finding:

@@ -14,13 +14,15 @@ from velodrome.errors import ConfigError, did_you_mean
 Ranged = float | tuple[float, float]  # a value, or a range (low, high) from which each episode draws its own
 
 
-def ranged(default: Ranged, low: float, high: float, meaning: str, *, unit: str, whole: bool = False) -> Any:
+def option(default: Any, meaning: str, **limits: Any) -> Any:
+    """Declare a parameter; limits are those of a pydantic field, such as ge=1."""
+    return Field(default, description=meaning, **limits)
+
+
+def ranged(default: Ranged, low: float, high: float, meaning: str, unit: str, *, whole: bool = False) -> Any:
     """Declare a numeric parameter that may be a range; low and high are the legal bounds, both included."""
-    return Field(
-        default,
-        description=meaning,
-        json_schema_extra={"number": True, "low": low, "high": high, "unit": unit, "whole": whole},
-    )
+    bounds: dict[str, Any] = {"number": True, "low": low, "high": high, "unit": unit, "whole": whole}
+    return Field(default, description=meaning, json_schema_extra=bounds)
 
 
 def _bounds(model: type[BaseModel], name: str) -> dict[str, Any] | None:
