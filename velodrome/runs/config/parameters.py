@@ -79,8 +79,8 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
             return json.loads(json.dumps(dict(given)))
         (entry, model), own = declared, dict(given)
         preset = own.pop("preset", None)
-        made = with_preset(model, entry.parameter_presets(), None if preset is None else str(preset), own)
-        return made.model_dump(mode="json")
+        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own)
+        return model.create(**values).model_dump(mode="json")
     except ConfigError as error:
         cause = error.__cause__
         about_one = isinstance(cause, ValidationError) and bool(cause.errors()[0]["loc"])
