@@ -49,17 +49,18 @@ class Optimiser:
     def __init__(self, network: nn.Module, config: LearnerConfig, *, epsilon: float) -> None:
         device = next(network.parameters()).device
         self.network, self.longest = network, config.max_gradient_norm
+        self.names = [name for name, _ in network.named_parameters()]
         self.fixed = device.type == "cuda"
         rate: Any = torch.tensor(config.learning_rate, device=device) if self.fixed else config.learning_rate
         self.adam = torch.optim.Adam(network.parameters(), rate, eps=epsilon, fused=True, capturable=self.fixed)
 
     def set_rate(self, rate: float) -> None:
         """Set the size of the next steps."""
-        for group in self.adam.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        (group,) = self.adam.param_groups
+        if self.fixed:
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
     def descend(self, loss: Tensor) -> Tensor:
         """Take a step down the gradient of a loss; return the length that the gradient had."""
@@ -75,20 +76,18 @@ class Optimiser:
 
     def state(self) -> dict[str, Tensor]:
         """Return the state by the names of the parameters; empty before the first step."""
-        names = [name for name, _ in self.network.named_parameters()]
         return {
-            f"{names[index]}.{key}": torch.as_tensor(value)
+            f"{self.names[index]}.{key}": torch.as_tensor(value)
             for index, own in self.adam.state_dict()["state"].items()
             for key, value in own.items()
         }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
-        names = [name for name, _ in self.network.named_parameters()]
         state: dict[int, dict[str, Tensor]] = {}
         for full, tensor in tensors.items():
             name, _, key = full.rpartition(".")
-            state.setdefault(names.index(name), {})[key] = tensor
+            state.setdefault(self.names.index(name), {})[key] = tensor
         self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
 
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from velodrome.learn.engines.cpu import losses
-from velodrome.learn.engines.cpu.activations import ACTIVATIONS
-from velodrome.learn.engines.cpu.flat import round_up
+from velodrome.learn.engines.cpu.kernels import ACTIVATIONS
+from velodrome.learn.engines.cpu.perceptrons import Block, Network, round_up
 
 MOST_PLANS = 256  # of a tile: two sizes for every lane of a few minibatch sizes
 
@@ -28,46 +27,11 @@ class Operation(NamedTuple):
     call: Callable[[], Any]
 
 
-class Block(NamedTuple):
-    """One matrix product of a layer: columns `inputs` of the layer before to columns `outputs` of this one."""
-
-    weight: torch.Tensor  # [outputs, inputs] view of the flat parameters
-    inputs: slice
-    outputs: slice
-    offset: int  # of the weight in the flat buffer
-
-
-class Layer(NamedTuple):
-    """A layer of both trunks: its products and the biases of all its columns."""
-
-    blocks: tuple[Block, ...]
-    bias: NDArray[np.float32]  # [columns]
-    bias_offset: int
-    width: int
-
-
 class LaneGradient(NamedTuple):
     """Where a lane adds up: a flat buffer laid out like the parameters, and the sums of the loss."""
 
     flat: torch.Tensor  # [size]
     heads: losses.HeadGradient  # views of it, and the sums
-
-
-class Network(NamedTuple):
-    """The layers of the network, as a tile uses them."""
-
-    features: int  # floats of an observation
-    hidden: tuple[Layer, ...]
-    last: Layer  # to the outputs of the policy, then the value
-    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
-    log_std: NDArray[np.float32]  # [A], or [0] where actions are discrete
-    log_std_offset: int
-    activation: str
-
-    @property
-    def head(self) -> NDArray:
-        """What the actions' distribution needs beside the outputs: the sizes of choices, or log_std."""
-        return self.sizes if self.sizes.size else self.log_std
 
 
 class Tile:
