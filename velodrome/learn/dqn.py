@@ -18,10 +18,10 @@ from torch.nn import functional
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
 from velodrome.learn.engines.autograd import Optimiser
-from velodrome.learn.engines.graphs import Captured
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.networks.layers import BarEncoding, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import Worlds
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import LearnerConfig
-from velodrome.learn.engines.graphs import Captured
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock

@@ -17,10 +17,10 @@ from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.engines.autograd import Batch, Task
 from velodrome.learn.engines.choice import make_engine
-from velodrome.learn.engines.graphs import Captured
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.rollout.advantages import write_advantages
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.storage import Rollout, resized
 from velodrome.rollout.worlds import Worlds
 

@@ -7,7 +7,7 @@ are one matrix. The modules keep working: their parameters become views of the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,9 @@ from velodrome.learn.engines.cpu.kernels import ACTIVATIONS
 ALIGNMENT = 16  # floats
 
 
-def round_up(count: int, multiple: int = ALIGNMENT) -> int:
-    """Return the smallest multiple that is not below a count."""
-    return -(-count // multiple) * multiple
+def round_up(count: int) -> int:
+    """Return the smallest multiple of ALIGNMENT that is not below a count."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 class Perceptrons(NamedTuple):
@@ -41,8 +41,9 @@ class Perceptrons(NamedTuple):
 
     def cannot_be_served(self) -> str | None:
         """Return why the loops cannot work on these layers, or None if they can."""
-        reasons = (reason for check in CHECKS for reason in check(self))
-        return next(reasons, None)
+        # In this order: a later check relies on what the earlier ones have found.
+        checks = (_check_layers, _check_trunks, _check_activation, _check_actions)
+        return next((reason for check in checks for reason in check(self)), None)
 
 
 def _check_layers(parts: Perceptrons) -> Iterator[str]:
@@ -110,15 +111,6 @@ def _check_actions(parts: Perceptrons) -> Iterator[str]:
         yield f"log_std must be a parameter of {outputs} float32 numbers, one per action"
     if not log_std.requires_grad or log_std.device.type != "cpu":
         yield "log_std must be trainable and on the CPU"
-
-
-# In this order: a later check relies on what the earlier ones have found.
-CHECKS: tuple[Callable[[Perceptrons], Iterator[str]], ...] = (
-    _check_layers,
-    _check_trunks,
-    _check_activation,
-    _check_actions,
-)
 
 
 class Block(NamedTuple):

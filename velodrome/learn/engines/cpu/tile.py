@@ -18,6 +18,7 @@ from velodrome.learn.engines.cpu.kernels import ACTIVATIONS
 from velodrome.learn.engines.cpu.perceptrons import Block, Network, round_up
 
 MOST_PLANS = 256  # of a tile: two sizes for every lane of a few minibatch sizes
+Loss = Callable[[losses.LossScalars], None]
 
 
 class Operation(NamedTuple):
@@ -59,7 +60,7 @@ class Tile:
         self._activation = ACTIVATIONS[network.activation]
         shape = (rows, width) if self._activation.stores_slopes else (0, 0)
         self._slopes = [np.zeros(shape, np.float32) for _ in network.hidden]
-        self._plans: dict[Any, list[Operation]] = {}
+        self._plans: dict[Any, Any] = {}
 
     def forward_plan(self, rows: int) -> list[Operation]:
         """Return the operations from gathered inputs to outputs without their biases, for the first rows."""
@@ -67,22 +68,14 @@ class Tile:
 
     def backward_plan(
         self, rows: int, lane: int, gradient: LaneGradient, accumulate: bool
-    ) -> tuple[Callable[[losses.LossScalars], None], list[Operation]]:
+    ) -> tuple[Loss, list[Operation]]:
         """Return the loss, a function of its weights, and the operations from its gradient to that of the parameters.
 
         They write to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
+        return self._plan(("backward", rows, lane, accumulate), lambda: self._backward(rows, gradient, accumulate))
 
-        bias, head, added = self.network.last.bias, self.network.head, gradient.heads
-
-        def loss(scalars: losses.LossScalars) -> None:
-            self._loss(self.outputs_array, bias, head, self.samples, scalars, self.scratch, added, rows, accumulate)
-
-        return loss, self._plan(
-            ("backward", rows, lane, accumulate), lambda: self._backward_operations(rows, gradient.flat, accumulate)
-        )
-
-    def _plan(self, key: Any, make: Callable[[], list[Operation]]) -> list[Operation]:
+    def _plan(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._plans:
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
@@ -103,10 +96,16 @@ class Tile:
             operations.append(_product(block.weight, before[:, block.inputs].t(), self.outputs[block.outputs, :rows]))
         return operations
 
-    def _backward_operations(self, rows: int, gradient: torch.Tensor, accumulate: bool) -> list[Operation]:
+    def _backward(self, rows: int, lane: LaneGradient, accumulate: bool) -> tuple[Loss, list[Operation]]:
         operations = []
-        array = gradient.numpy()
+        gradient, array = lane.flat, lane.flat.numpy()
         beta = 1 if accumulate else 0
+        # Not `self` below: a tile that its own plans referred to would outlive its network for a while.
+        read = (self.outputs_array, self.network.last.bias, self.network.head, self.samples)
+        kernel, written = self._loss, (self.scratch, lane.heads, rows, accumulate)
+
+        def loss(scalars: losses.LossScalars) -> None:
+            kernel(*read, scalars, *written)
 
         def add_to_weight(block: Block, slopes: torch.Tensor, inputs: torch.Tensor) -> None:
             target = gradient[block.offset : block.offset + block.weight.numel()].view(block.weight.shape)
@@ -132,7 +131,7 @@ class Tile:
                 for block in layer.blocks:
                     target = self.hidden[k][:rows, block.inputs]
                     operations.append(_product(slopes[:, block.outputs], block.weight, target))
-        return operations
+        return loss, operations
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Operation:
