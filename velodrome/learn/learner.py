@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import LearnerConfig
-from velodrome.learn.engines.graphs import Captured
-from velodrome.learn.optimiser import learning_rate
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
@@ -74,7 +73,7 @@ class Learner:
 
         began: the part of the run that was over before it. reward: per step, as the environments gave it.
         """
-        found = {"optimiser/learning_rate": learning_rate(self.config, began), "episode/mean_reward": reward}
+        found = {"optimiser/learning_rate": self.config.rate_at(began), "episode/mean_reward": reward}
         found |= self.worlds.take_episodes()
         found |= action_mix(actions, distribution)
         seconds = self._seconds(actions)
