@@ -171,8 +171,7 @@ def config(
     Parameters
     ----------
     section
-        Only this part: run, vector, market, params, network, ppo, dqn, checkpoint, evaluation, logging, or one dotted
-        key.
+        Only this section (run: the fields outside any), or one dotted key such as ppo.clip; all if not given.
     preset
         Print this preset, all defaults filled in, as a YAML file to start from.
     presets

@@ -143,8 +143,7 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
     }
     metrics = store.metrics(run.folder.id)
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
-    if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
-        write_images(evaluation, run.folder.evaluation_path)
+    write_images(evaluation, run.folder.evaluation_path)
 
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:

@@ -264,7 +264,7 @@ class Idle(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What decides which other fields have an effect."""
+    """What decides which other fields have an effect; '' stands for an environment or algorithm that is not known."""
 
     env: str
     algorithm: str
@@ -272,17 +272,19 @@ class Choices(NamedTuple):
 
     @classmethod
     def among(cls, settings: Mapping[str, Any]) -> Choices:
-        """Return the choices that settings by dotted key make; one of a wrong type is left for the models to refuse."""
+        """Return the choices that settings by dotted key make; a wrong one is left for the models to refuse."""
         env, algorithm, source = (settings.get(key) for key in ("env", "algorithm", "market.source"))
         made = RunConfig.model_construct().choices
         if isinstance(env, str):
-            made = made._replace(env=parameters.known_environment(env))
+            made = made._replace(env=env if parameters.is_known(env) else "")
         if isinstance(algorithm, str):
-            made = made._replace(algorithm=ALGORITHMS.get(algorithm).name)
+            made = made._replace(algorithm=algorithm if algorithm in ALGORITHMS else "")
         return made._replace(source=str(source)) if isinstance(source, str | Path) else made
 
     def idle(self, key: str) -> Idle | None:
-        """Return why a dotted key has no effect, None if it has one."""
+        """Return why a dotted key has no effect, None if it has one, or if that cannot be said yet."""
+        if not self.env or not self.algorithm:
+            return None
         section, _, name = key.partition(".")
         data, model = price_data(self.env), section_model(section)
         if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
