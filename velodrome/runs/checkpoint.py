@@ -181,17 +181,6 @@ def tidy(folder: Path, steps: int) -> None:
     pin_only_the_last(folder)
 
 
-def broken_weights(tensors: Tensors) -> str:
-    """Return which of a policy's weights is not finite, '' if all are.
-
-    The last gradient step may have broken it, which the metrics show only one iteration later.
-    """
-    for name, tensor in tensors.items():
-        if name.startswith("policy.") and not bool(tensor.isfinite().all()):
-            return f"{name.removeprefix('policy.')} of the network is not finite"
-    return ""
-
-
 # Writing
 
 

@@ -48,6 +48,10 @@ class Candidate:
         return self.title.rsplit("-", 3)[0]
 
 
+def _inside(name: str) -> property:
+    return property(lambda folder: folder.path / name)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run's folder; make one with `create`, find one with `open`."""
@@ -133,30 +137,12 @@ class RunFolder:
                 f"{file}: cannot be read ({type(error).__name__}: {error}). Restore it from a copy."
             ) from error
 
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def log_path(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def monitor_path(self) -> Path:
-        """Episodes of environments that are not rules, in the format that Stable-Baselines3's plotter reads."""
-        return self.path / "monitor.csv"
-
-    @property
-    def evaluation_path(self) -> Path:
-        return self.path / "evaluation"
-
-    @property
-    def report_path(self) -> Path:
-        return self.path / "report.html"
+    config_path = _inside("config.yaml")
+    log_path = _inside("log.txt")
+    metrics_path = _inside("metrics.jsonl")
+    monitor_path = _inside("monitor.csv")  # episodes, as Stable-Baselines3's plotter reads them; not of rules
+    evaluation_path = _inside("evaluation")
+    report_path = _inside("report.html")
 
     @property
     def information(self) -> dict[str, Any]:

@@ -15,16 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import LearningError, MetricsError, VelodromeError
+from velodrome.errors import MetricsError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
-from velodrome.runs import setup
+from velodrome.runs import health, setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
-from velodrome.runs.metrics import MetricsWriter, broken_metrics
-from velodrome.runs.scaling import resize_as_measured
+from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import checkpoint_rows
 from velodrome.runs.trained import Run
@@ -64,10 +63,8 @@ def train(
         overrides["market"], market = market, None
     chosen = load_run_config(config, overrides)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
-    if market is not None:
-        setup.check_market(chosen, market)
-    built = setup.build_market(chosen) if market is None else market
-    return _Session(Run.create(chosen, built), chosen, built).go(console, mode, evaluate)
+    built = setup.build_market(chosen, market)
+    return _Session(Run.create(chosen, built), built).go(console, mode, evaluate)
 
 
 def resume(
@@ -86,15 +83,15 @@ def resume(
     found = Run.open(run, root)
     market = found.market if market is None else market
     found.check_data(market, "to continue it")
-    return _Session(found, found.config, market, resumed=True).go(console, mode, evaluate)
+    return _Session(found, market, resumed=True).go(console, mode, evaluate)
 
 
 class _Session:
     """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption."""
 
-    def __init__(self, run: Run, config: RunConfig, market: Market | Basket | None, resumed: bool = False) -> None:
-        self.run, self.config, self.market, self.resumed = run, config, market, resumed
-        self.id = run.folder.id
+    def __init__(self, run: Run, market: Market | Basket | None, resumed: bool = False) -> None:
+        self.run, self.market, self.resumed = run, market, resumed
+        self.config, self.id = run.config, run.folder.id
         self.best = -math.inf  # result of the best validation so far
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
@@ -109,7 +106,10 @@ class _Session:
         with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
             row = self.store.find(self.id)
             if row is not None and row.status == "finished":
-                self._say_that_it_has_finished()
+                if self.mode in ("live", "plain"):
+                    told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
+                    command = f"velodrome eval {shlex.quote(str(self.run.path))}"
+                    self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
                 return self.run
             try:
                 finished = self._train()
@@ -128,7 +128,7 @@ class _Session:
         from velodrome.vector.fleet.monitor import VecMonitor
 
         config = self.config
-        self.store.begin_run(self.run.new_record(config, self.market))
+        self.store.begin_run(self.run.new_record(self.market))
         device = config.usable_device()
         with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
             self.learner = setup.make_learner(config, worlds)
@@ -189,7 +189,7 @@ class _Session:
         before = self.learner.steps
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
-        self._refuse(broken_metrics(metrics))
+        health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
         if self.monitor is not None:
             metrics |= self.monitor.metrics()
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
@@ -203,7 +203,7 @@ class _Session:
             self._save(best=improved)
         if self.scaler is not None:
             seconds = (steps - before) / metrics["time/steps_per_second"]
-            if note := resize_as_measured(self.scaler, self.learner, steps - before, seconds):
+            if note := setup.resize_as_measured(self.scaler, self.learner, steps - before, seconds):
                 self.view.note(note)
 
     def _log(self, metrics: Mapping[str, float]) -> None:
@@ -212,18 +212,6 @@ class _Session:
             self.writer.add(self.learner.steps, metrics)
         except MetricsError as error:
             self.view.note(f"warning: {error}")
-
-    def _refuse(self, broken: str) -> None:
-        """Stop when learning has broken, before a checkpoint could hold what is left of it."""
-        if not broken:
-            return
-        last = checkpoints.latest_checkpoint(self.run.path)
-        kept = "There is no checkpoint yet" if last is None else f"The last good checkpoint is kept ({last})"
-        raise LearningError(
-            f"Learning broke at step {self.learner.steps:,}: {broken}. {kept}. Usual causes: learning_rate too high, "
-            f"rewards or observations that are huge or not a number; try a smaller "
-            f"{self.config.algorithm}.learning_rate, or normalise_rewards=true."
-        )
 
     # Validation, checkpoints, evaluation
 
@@ -253,8 +241,9 @@ class _Session:
             self.writer.flush()
         steps, path = self.learner.steps, self.run.path
         tensors, plain = self.learner.state()
-        self._refuse(checkpoints.broken_weights(tensors))
-        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best, **_extras(self.config)}
+        health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
+        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best}
+        content |= setup.saved_facts(self.config)
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:
             checkpoints.pin_only_the_last(path)
@@ -277,21 +266,12 @@ class _Session:
 
     # How it ended
 
-    def _say_that_it_has_finished(self) -> None:
-        if self.mode in ("live", "plain"):
-            told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do; evaluate it"
-            self.console.print(f"{told}: velodrome eval {shlex.quote(str(self.run.path))}", soft_wrap=True)
-
     def _record_failure(self, error: BaseException) -> None:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
             self.store.update_run(self.id, status=status, error=str(error))
         except VelodromeError as problem:  # a disk too full for a checkpoint is too full for the store as well
             log.error("the store does not know that the run %s: %s", status, problem)
-
-
-def _extras(config: RunConfig) -> dict[str, Any]:
-    return setup.saved_facts(config)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

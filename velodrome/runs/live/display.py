@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from rich.console import Console
@@ -90,9 +89,7 @@ class LiveView:
         self.sampler.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.mode == "quiet":
             return
         use = self.sampler.latest
@@ -105,11 +102,9 @@ class LiveView:
             # Even when a second Ctrl-C arrives meanwhile.
             self._closing = closing_line(self.progress, use, error)
             self._close()
-        if self.mode == "plain":
-            self._print(self._closing)
-        elif self.mode == "json":
-            stopped = None if error is None else type(error).__name__
-            self._write_json({"event": "end", "steps": self.progress.steps, "error": stopped, "text": self._closing})
+        self._tell(
+            self._closing, event="end", error=None if error is None else type(error).__name__, text=self._closing
+        )
 
     def _close(self) -> None:
         """Draw the last page and give the terminal back."""
@@ -140,21 +135,22 @@ class LiveView:
         if self.mode == "quiet":
             return
         self.progress.note(text)
-        if self.mode == "json":
-            self._write_json({"event": "note", "steps": self.progress.steps, "text": text})
-        elif self.mode == "plain":
-            self._print(text)
+        self._tell(text, event="note", text=text)
 
     def evaluated(self, split: str, results: Mapping[str, float]) -> None:
         """Show the results of an evaluation on a split, by name; the one called "return" is followed over time."""
         if self.mode == "quiet":
             return
         self.progress.evaluated(split, results)
+        line = evaluation_line(self.progress, split, results)
+        self._tell(line, event="evaluation", split=split, results=dict(results))
+
+    def _tell(self, line: str, **content: object) -> None:
+        """Print a line, or an event as JSON, where there is no live view to show it."""
         if self.mode == "json":
-            content = {"event": "evaluation", "steps": self.progress.steps, "split": split, "results": dict(results)}
-            self._write_json(content)
+            self._write_json({"steps": self.progress.steps, **content})
         elif self.mode == "plain":
-            self._print(evaluation_line(self.progress, split, results))
+            self._print(line)
 
     def _new_warnings(self) -> list[str]:
         """Return warnings of a kind not shown yet; the numbers in them change all the time."""
