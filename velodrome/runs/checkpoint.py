@@ -55,6 +55,8 @@ def save_checkpoint(
     Once it is safe on the disk, all but the newest `keep` are removed; pinned ones stay. It replaces a checkpoint of
     the same step.
     """
+    from safetensors.torch import save_file
+
     if keep < 1:
         raise ConfigError(f"keep {keep} checkpoints: the last one is needed to resume; keep 1 or more.")
     if steps < 0:
@@ -66,8 +68,10 @@ def save_checkpoint(
     try:
         _prepare(home)
         writing.mkdir()
-        _write_tensors(tensors, writing / TENSORS)
-        write_text(writing / STATE, _state_text(steps, plain, writing / TENSORS))
+        save_file(_separate(tensors), writing / TENSORS)
+        sync_path(writing / TENSORS)
+        state = {"format": FORMAT, "steps": steps, "tensors_sha256": _hash_of_file(writing / TENSORS), "plain": plain}
+        write_text(writing / STATE, json.dumps({**state, "state_sha256": _hash_of_state(state)}, indent=1))
         if pinned or (target / PINNED).exists():
             write_text(writing / PINNED, "")
         sync_path(writing)
@@ -184,13 +188,6 @@ def tidy(folder: Path, steps: int) -> None:
 # Writing
 
 
-def _write_tensors(tensors: Tensors, path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(_separate(tensors), path)
-    sync_path(path)
-
-
 def _separate(tensors: Tensors) -> dict[str, torch.Tensor]:
     """Return the tensors on the CPU, dense, each with memory of its own: views and shared ones are copied."""
     import torch
@@ -213,11 +210,6 @@ def _separate(tensors: Tensors) -> dict[str, torch.Tensor]:
             taken.add(storage.data_ptr())
         separate[name] = whole
     return separate
-
-
-def _state_text(steps: int, plain: dict[str, Any], tensors: Path) -> str:
-    state = {"format": FORMAT, "steps": steps, "tensors_sha256": _hash_of_file(tensors), "plain": plain}
-    return json.dumps({**state, "state_sha256": _hash_of_state(state)}, indent=1)
 
 
 def _put_in_place(writing: Path, target: Path) -> None:
@@ -248,8 +240,7 @@ def _prepare(home: Path) -> None:
 
 def _remove_old(home: Path, newest: Path, keep: int) -> None:
     older = [path for path in checkpoints(home.parent) if path != newest]
-    kept = keep - 1
-    for path in older[: max(0, len(older) - kept)]:
+    for path in older[: max(0, len(older) - (keep - 1))]:
         if not is_pinned(path):
             _remove(path)
 

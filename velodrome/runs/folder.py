@@ -94,11 +94,12 @@ class RunFolder:
             (path / "checkpoints").mkdir(parents=True)
             (path / "evaluation").mkdir()
             (path / "config.yaml").write_text(config, encoding="utf-8")
+            own_command = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []
             information = {
                 "id": identity,
                 "name": name,
                 "created": now.isoformat(),
-                "command": shlex.join(command if command is not None else _own_command()),
+                "command": shlex.join(own_command if command is None else command),
                 "folder_of_command": str(Path.cwd()),
                 "seeds": dict(seeds or {}),
                 "data_hash": data_hash,
@@ -299,7 +300,3 @@ def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candid
 def _listed(runs: Sequence[Candidate]) -> str:
     shown = ", ".join(run.title for run in runs[:5])
     return f"{shown} and {len(runs) - 5} more" if len(runs) > 5 else shown
-
-
-def _own_command() -> list[str]:
-    return [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []

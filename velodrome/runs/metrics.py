@@ -207,7 +207,12 @@ class _Lane:
                 self._hurry, last = False, self._stopping
                 self._begun += 1
                 self._changed.notify_all()
-            error = self._attempt(batch)
+            error: Exception | None = None
+            try:
+                if batch:
+                    self.sink.write(batch)
+            except Exception as problem:  # a sink may fail in any way; training learns of it at its next call
+                error = problem
             with self._changed:
                 if error is not None:
                     self._pending = batch + self._pending
@@ -219,15 +224,6 @@ class _Lane:
                 self.error = error
                 self._finished = self._begun
                 self._changed.notify_all()
-
-    def _attempt(self, batch: list[Entry]) -> Exception | None:
-        if not batch:
-            return None
-        try:
-            self.sink.write(batch)
-        except Exception as error:  # a sink may fail in any way; training learns of it at its next call
-            return error
-        return None
 
 
 def _close_at_exit(writer: MetricsWriter) -> Callable[[], None]:

@@ -15,11 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from velodrome.errors import MetricsError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.evaluate import evaluate as evaluate_run
+from velodrome.runs.evaluate import play_validation
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
@@ -29,8 +33,6 @@ from velodrome.runs.store.store import checkpoint_rows
 from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from velodrome.rollout.worlds import Worlds
     from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
@@ -98,8 +100,6 @@ class _Session:
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, then evaluate; the store knows how it ended."""
-        from rich.console import Console
-
         self.console = console or Console()
         self.mode = mode or choose_mode(self.console)
         folder = self.run.folder
@@ -169,18 +169,11 @@ class _Session:
         return found
 
     def _live_view(self, worlds: Worlds, device: str) -> LiveView:
-        config = self.config
-        return LiveView(
-            config.steps,
-            f"{config.algorithm} on {config.env}",
-            self.console,
-            self.mode,
-            first_steps=self.learner.steps,
-            folder=self.run.path,
-            resume=self.run.resume_command,
-            facts=RunFacts.of(config, device),
-            action_names=getattr(getattr(worlds.envs, "world", None), "action_names", None),
-        )
+        config, run = self.config, self.run
+        about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
+        about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
+        title, facts = f"{config.algorithm} on {config.env}", RunFacts.of(config, device)
+        return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
 
     # The loop
 
@@ -218,7 +211,6 @@ class _Session:
     def _validate(self) -> bool:
         """Play the validation split, or some episodes; return whether that went better than ever before."""
         from velodrome.learn.acting import TrainedPolicy
-        from velodrome.runs.evaluate import play_validation
 
         # Without a market there are no splits: episodes of other seeds are played.
         split = "episodes" if self.market is None else self.config.evaluation.split
@@ -253,11 +245,9 @@ class _Session:
 
     def _evaluate(self) -> None:
         """Evaluate the agent on data it never saw, write the report and print the result."""
-        from velodrome.runs.evaluate import evaluate
-
         if self.market is not None and self.config.evaluation.final_split is None:
             return
-        evaluation = evaluate(self.run, market=self.market, store=self.store, progress=self.mode == "live")
+        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=self.mode == "live")
         if self.mode == "json":
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:

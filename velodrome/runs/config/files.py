@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.market import SYNTHETIC
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
+from velodrome.runs.config.sections import SYNTHETIC
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"

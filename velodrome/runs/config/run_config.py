@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
-from velodrome.runs.config import parameters
-from velodrome.runs.config.market import FOR_DATA, MarketConfig, unused_by_source
+from velodrome.runs.config import parameters, sections
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, LoggingConfig, Section, setting
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
@@ -57,7 +56,7 @@ class RunConfig(Section):
         "auto", "where environments and networks live; auto is cuda where that is usable, else cpu"
     )
     vector: VectorizedEnvConfig = Field(default_factory=VectorizedEnvConfig)
-    market: MarketConfig = Field(default_factory=MarketConfig)
+    market: sections.MarketConfig = Field(default_factory=sections.MarketConfig)
     params: dict[str, Any] = setting(
         {}, "parameters of the environment itself; `preset` names a set of them", legal="mapping of names to values"
     )
@@ -290,10 +289,10 @@ class Choices(NamedTuple):
         if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "market":
-            reason = unused_by_source(name, self.source)
+            reason = sections.unused_by_source(name, self.source)
             if reason is not None:
                 return Idle("market.source", reason)
-            if FOR_DATA.get(name, data) != data:
+            if sections.FOR_DATA.get(name, data) != data:
                 kind = "one grid of several instruments" if data == "basket" else "each instrument by itself"
                 return Idle("env", f"env is {self.env}, which plays on {kind} and has no use for {name}")
         elif section == "vector" and name in WORKER_FIELDS and is_rule(self.env):

@@ -58,12 +58,8 @@ class LiveView:
         action_names: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.title = title
-        self.console = console
-        self.mode = mode
-        self.folder = folder
-        self.resume = resume
-        self.action_names = action_names
+        self.title, self.console, self.mode = title, console, mode
+        self.folder, self.resume, self.action_names = folder, resume, action_names
         self.progress = Progress(total_steps, first_steps, facts, clock)
         self.sampler = MachineSampler(_existing(folder), self.progress.facts.device)
         self.failure: str | None = None  # why the drawing ended early
@@ -102,9 +98,8 @@ class LiveView:
             # Even when a second Ctrl-C arrives meanwhile.
             self._closing = closing_line(self.progress, use, error)
             self._close()
-        self._tell(
-            self._closing, event="end", error=None if error is None else type(error).__name__, text=self._closing
-        )
+        stopped = None if error is None else type(error).__name__
+        self._tell(self._closing, "end", error=stopped, text=self._closing)
 
     def _close(self) -> None:
         """Draw the last page and give the terminal back."""
@@ -135,7 +130,7 @@ class LiveView:
         if self.mode == "quiet":
             return
         self.progress.note(text)
-        self._tell(text, event="note", text=text)
+        self._tell(text, "note", text=text)
 
     def evaluated(self, split: str, results: Mapping[str, float]) -> None:
         """Show the results of an evaluation on a split, by name; the one called "return" is followed over time."""
@@ -143,12 +138,12 @@ class LiveView:
             return
         self.progress.evaluated(split, results)
         line = evaluation_line(self.progress, split, results)
-        self._tell(line, event="evaluation", split=split, results=dict(results))
+        self._tell(line, "evaluation", split=split, results=dict(results))
 
-    def _tell(self, line: str, **content: object) -> None:
+    def _tell(self, line: str, event: str, **content: object) -> None:
         """Print a line, or an event as JSON, where there is no live view to show it."""
         if self.mode == "json":
-            self._write_json({"steps": self.progress.steps, **content})
+            self._write_json({"event": event, "steps": self.progress.steps, **content})
         elif self.mode == "plain":
             self._print(line)
 

@@ -68,12 +68,8 @@ def bars(x: list, y: list, colour: str, hover: str, **further: Any) -> Figure:
 
 def is_thinned(evaluation: Evaluation) -> bool:
     """Return whether any curve has more bars than are drawn."""
-    longest = max(evaluation.equity.height, _longest_instrument(evaluation))
-    return longest > 2 * BUCKETS
-
-
-def _longest_instrument(evaluation: Evaluation) -> int:
-    return int(evaluation.bars["symbol"].value_counts()["count"].to_numpy().max())
+    of_an_instrument = evaluation.bars["symbol"].value_counts()["count"].to_numpy().max()
+    return bool(max(evaluation.equity.height, of_an_instrument) > 2 * BUCKETS)
 
 
 def policies(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -208,17 +204,10 @@ def _trade_marks(trades: pl.DataFrame) -> list[Figure]:
         if chosen.height:
             time, price = milliseconds(chosen[f"{moment}_time"]), rounded(chosen[f"{moment}_price"].to_numpy())
             edge = {"width": 1.5, "color": f"var(--{colour})"}
-            mark = {
-                "type": "scatter",
-                "mode": "markers",
-                "name": label,
-                "visible": visible,
-                "x": time.tolist(),
-                "y": price,
-                "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>",
-                "marker": {"symbol": symbol, "size": 8, "color": f"var(--{colour})", "line": edge},
-            }
-            marks.append(mark)
+            marker = {"symbol": symbol, "size": 8, "color": f"var(--{colour})", "line": edge}
+            shown = {"visible": visible, "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>", "marker": marker}
+            points = {"x": time.tolist(), "y": price}
+            marks.append({"type": "scatter", "mode": "markers", "name": label, **points, **shown})
     return marks
 
 

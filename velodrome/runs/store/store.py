@@ -307,8 +307,10 @@ class SqlStore:
                 with self._engine.connect().execution_options(writing=writing) as connection, connection.begin():
                     return work(connection)
             except SQLAlchemyError as error:
-                if not _is_busy(error):
-                    raise StoreError(f"{self.place}: {_told(error)}") from error
+                cause = getattr(error, "orig", None) or error
+                if not getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                    # What the database said, without the statement and its values.
+                    raise StoreError(f"{self.place}: {type(cause).__name__}: {str(cause).strip()}") from error
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"{self.place}: locked by another process for more than {self._busy_seconds:g} seconds. "
@@ -362,17 +364,6 @@ def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction; one that will write says so at once, so that it waits its turn instead of failing later."""
     writing = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _is_busy(error: Exception) -> bool:
-    cause = getattr(error, "orig", None)
-    return getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
-def _told(error: Exception) -> str:
-    """Return what the database said, without the statement and its values."""
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {str(cause).strip()}"
 
 
 def _check_status(status: str) -> None:
