@@ -113,7 +113,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
+def latest_valid(folder: Path) -> Checkpoint | None:
     """Load the newest checkpoint that is as it was written, or None if the run has none at all.
 
     Each damaged one on the way is a warning in the log; if all are damaged, that is an error.
@@ -121,7 +121,7 @@ def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
     found = checkpoints(folder)
     for path in reversed(found):
         try:
-            return load_checkpoint(path, device)
+            return load_checkpoint(path)
         except DamagedCheckpointError as error:
             log.warning("%s Looking for the one before it.", error)
     if found:
@@ -132,8 +132,8 @@ def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
     return None
 
 
-def load_checkpoint(path: Path, device: str = "cpu") -> Checkpoint:
-    """Read a checkpoint; one that is not as it was written is refused."""
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint, its tensors on the CPU; one that is not as it was written is refused."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -142,7 +142,7 @@ def load_checkpoint(path: Path, device: str = "cpu") -> Checkpoint:
     try:
         if _hash_of_file(path / TENSORS) != state["tensors_sha256"]:
             raise DamagedCheckpointError(f"{path / TENSORS}: its content is not what was written (hash differs).")
-        tensors = load_file(path / TENSORS, device=device)
+        tensors = load_file(path / TENSORS)
     except (OSError, SafetensorError) as error:
         raise DamagedCheckpointError(f"{path / TENSORS}: cannot be read ({_told(error)}).") from error
     return Checkpoint(state["steps"], tensors, state["plain"], path)

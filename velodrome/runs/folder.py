@@ -63,24 +63,20 @@ class RunFolder:
     def create(
         cls,
         root: Path | str,
-        name: str | None = None,
+        name: str = "run",
         *,
         config: str = "",
         seeds: Mapping[str, int] | None = None,
         data_hash: str | None = None,
         command: Sequence[str] | None = None,
     ) -> RunFolder:
-        """Make the folder of a new run.
+        """Make the folder of a new run in a folder of runs, which is made if it is not there.
 
-        Args:
-            root: Folder of all runs, made if it is not there.
-            name: Start of the folder's name: letters, digits, '.', '_' and '-'.
-            config: The whole configuration as YAML.
-            seeds: By what they are for.
-            data_hash: Of the content of the data that the run sees.
-            command: Words of the command; those of this process if not given.
+        name: start of the folder's name: letters, digits, '.', '_' and '-'.
+        config: the whole configuration as YAML. seeds: by what they are for.
+        data_hash: of the content of the data that the run sees.
+        command: words of the command; those of this process if not given.
         """
-        name = "run" if name is None else name
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
                 f"name={name!r}: a run's name is 1 to 100 letters, digits, '.', '_' or '-' and begins with a letter or "
@@ -157,17 +153,17 @@ class RunFolder:
         return Candidate(self.id, self.path.name, created)
 
     @contextlib.contextmanager
-    def write_log(self, level: int = logging.INFO) -> Iterator[None]:
+    def write_log(self) -> Iterator[None]:
         """Write what Velodrome logs to `log.txt` too, times in UTC; a resumed run continues the same file."""
         handler = logging.FileHandler(self.log_path, encoding="utf-8")
         form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
         form.converter = time.gmtime
         handler.setFormatter(form)
-        handler.setLevel(level)
+        handler.setLevel(logging.INFO)
         logger = logging.getLogger("velodrome")
         before = logger.level
         logger.addHandler(handler)
-        logger.setLevel(min(level, logger.getEffectiveLevel()))
+        logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
         try:
             yield
         finally:

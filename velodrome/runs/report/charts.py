@@ -170,10 +170,16 @@ def exposure_stretch(exposure: NDArray[np.float64]) -> int:
     return 0 if changes <= CROWDED_CHANGES else max(2, len(exposure) // STRETCHES)
 
 
+def stretch_means(values: NDArray[np.float64], stretch: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the first row of each stretch of rows, and the mean over it, of a table [T, …]."""
+    begins = np.arange(0, len(values), stretch)
+    lengths = np.diff(np.r_[begins, len(values)]).reshape(-1, *[1] * (values.ndim - 1))
+    return begins, np.add.reduceat(values, begins, axis=0) / lengths
+
+
 def by_stretch(values: NDArray[np.float64], stretch: int) -> tuple[NDArray, NDArray, NDArray, NDArray]:
     """Return the first row of each stretch of rows, and the lowest, the mean and the highest value in it."""
-    begins = np.arange(0, len(values), stretch)
-    mean = np.add.reduceat(values, begins) / np.diff(np.r_[begins, len(values)])
+    begins, mean = stretch_means(values, stretch)
     return begins, np.minimum.reduceat(values, begins), mean, np.maximum.reduceat(values, begins)
 
 
