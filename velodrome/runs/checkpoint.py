@@ -55,8 +55,6 @@ def save_checkpoint(
     Once it is safe on the disk, all but the newest `keep` are removed; pinned ones stay. It replaces a checkpoint of
     the same step.
     """
-    from safetensors.torch import save_file
-
     if keep < 1:
         raise ConfigError(f"keep {keep} checkpoints: the last one is needed to resume; keep 1 or more.")
     if steps < 0:
@@ -68,8 +66,7 @@ def save_checkpoint(
     try:
         _prepare(home)
         writing.mkdir()
-        save_file(_separate(tensors), writing / TENSORS)
-        sync_path(writing / TENSORS)
+        _write_tensors(tensors, writing / TENSORS)
         state = {"format": FORMAT, "steps": steps, "tensors_sha256": _hash_of_file(writing / TENSORS), "plain": plain}
         write_text(writing / STATE, json.dumps({**state, "state_sha256": _hash_of_state(state)}, indent=1))
         if pinned or (target / PINNED).exists():
@@ -186,6 +183,13 @@ def tidy(folder: Path, steps: int) -> None:
 
 
 # Writing
+
+
+def _write_tensors(tensors: Tensors, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(_separate(tensors), path)
+    sync_path(path)
 
 
 def _separate(tensors: Tensors) -> dict[str, torch.Tensor]:
