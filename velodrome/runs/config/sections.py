@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Section(BaseModel):
-    """Base of a run's sections: frozen, unknown names are errors."""
+    """Base of a run's sections: frozen, unknown names are errors, infinite numbers stay what they are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
