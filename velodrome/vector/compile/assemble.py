@@ -136,7 +136,8 @@ def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str
         if id(current) in seen:
             continue
         seen.add(id(current))
-        digest.update(_fingerprint_code(current.__code__).encode())
+        # Numba imports the module of a function that it has cached: one that has moved must be compiled again.
+        digest.update(f"{current.__module__}.{_fingerprint_code(current.__code__)}".encode())
         digest.update(repr(current.__defaults__).encode())
         referenced = sorted(_referenced_names(current.__code__))
         found = [("cell", cell.cell_contents) for cell in current.__closure__ or ()]
