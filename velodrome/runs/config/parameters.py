@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from velodrome.envs.parameters import EnvConfig
 
 
+def is_known(env: str) -> bool:
+    """Return whether the catalogue or Gymnasium knows an environment; module:Name is looked up later."""
+    import gymnasium
+
+    return env in CATALOG or ":" in env or env in gymnasium.registry
+
+
 def known_environment(env: str) -> str:
-    """Return a name that the catalogue or Gymnasium knows, and refuse others; module:Name is looked up later."""
-    if env in CATALOG or ":" in env:
+    """Return a name that is known, and refuse others."""
+    if is_known(env):
         return env
     import gymnasium
 
-    if env in gymnasium.registry:
-        return env
     own = CATALOG.names()
     raise ConfigError(
         f"env = {env!r}: there is no such environment.{did_you_mean(env, (*own, *gymnasium.registry))} Legal: "
