@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -20,7 +19,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.runs.versions import cpu_model
+from velodrome.runs.versions import cpu_model, installed_version
 from velodrome.vector.cores import available_cores
 
 Status = Literal["ok", "note", "problem"]
@@ -143,13 +142,6 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".strip().rstrip(":")
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
@@ -177,7 +169,7 @@ def _packages() -> Iterator[Row]:
 
     yield _ok("velodrome", f"{__version__} ({Path(__file__).parent})")
     for name in ("numpy", "numba", "llvmlite", "torch", "gymnasium", "polars", "matplotlib"):
-        version = _version(name)
+        version = installed_version(name)
         try:
             module = importlib.import_module(name)
         except Exception as error:
@@ -271,7 +263,7 @@ def _torch_devices(driver: bool) -> Generator[Row, None, str | None]:
 
 def _numba_cuda(driver: bool) -> Generator[Row, None, str | None]:
     """Report numba-cuda and the libraries that it compiles with; return the CUDA version of those."""
-    version = _version("numba-cuda")
+    version = installed_version("numba-cuda")
     missing = _problem if driver else _note
     if version is None and importlib.util.find_spec("numba_cuda") is not None:
         version = "found, version unknown"
@@ -289,7 +281,7 @@ def _numba_cuda(driver: bool) -> Generator[Row, None, str | None]:
             value = f"not found ({type(error).__name__}{': ' + found[0] if found else ''})"
             yield missing(title, value, "pip install 'velodrome[cuda]'")
     for distribution in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu13", "nvidia-cuda-nvcc-cu12", "cuda-bindings"):
-        toolkit = _version(distribution)
+        toolkit = installed_version(distribution)
         if toolkit is not None:
             return ".".join(toolkit.split(".")[:2])
     return None
@@ -360,7 +352,7 @@ def _backend_failed(name: str, error: Exception) -> Row:
     if absent and driver_cuda_version() is None:
         advice = "for a GPU: NVIDIA's driver, a CUDA build of torch, and pip install 'velodrome[cuda]'"
         return _note(name, f"no device: {error}", advice)
-    if isinstance(error, ImportError) or _version("numba-cuda") is None:
+    if isinstance(error, ImportError) or installed_version("numba-cuda") is None:
         return _note(name, str(error), "pip install 'velodrome[cuda]'")
     return _problem(name, _told(error), "see the rows under CUDA")
 
@@ -453,6 +445,6 @@ def _threads() -> Iterator[Row]:
 
 def _optional() -> Iterator[Row]:
     for name, (extra, purpose) in OPTIONAL.items():
-        version = _version(name)
+        version = installed_version(name)
         advice = f"for {purpose}: pip install 'velodrome[{extra}]'"
         yield _ok(name, version) if version else _note(name, "not installed", advice)

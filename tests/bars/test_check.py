@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from velodrome.bars import check_bars, read_bars, synthetic_bars
-from velodrome.bars.check import rich_table
-from velodrome.bars.gaps import find_gaps
+from velodrome.bars.check import find_gaps, rich_table
 from velodrome.bars.timeframe import DAY, HOUR, MINUTE, parse_timeframe
 
 

@@ -50,7 +50,7 @@ def test_more_trials_make_a_result_less_likely_to_be_skill(one, other):
 @given(st.floats(0.02, 0.5), st.floats(-1.0, 1.0), st.floats(3.0, 12.0))
 def test_after_the_minimum_track_record_the_probability_is_what_was_asked_for(ratio, skewness, kurtosis):
     found = Moments(100, ratio, skewness, kurtosis)
-    bars = minimum_track_record(found, confidence=0.95)
+    bars = minimum_track_record(found)
     # The probability is a function of n − 1, which may be fractional here.
     spread = 1 - skewness * ratio + (kurtosis - 1) / 4 * ratio**2
     score = ratio * math.sqrt((bars - 1) / spread)

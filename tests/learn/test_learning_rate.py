@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tests.learn.learners import make_ppo, trading_worlds
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.optimiser import learning_rate
 
 
 @pytest.mark.parametrize(
@@ -17,14 +16,14 @@ from velodrome.learn.optimiser import learning_rate
 )
 def test_factors_at_the_begin_a_quarter_half_and_the_end(schedule, expected):
     config = PPOConfig(learning_rate=0.25, schedule=schedule)
-    found = [learning_rate(config, done) for done in (0.0, 0.25, 0.5, 1.0)]
+    found = [config.rate_at(done) for done in (0.0, 0.25, 0.5, 1.0)]
     assert found == pytest.approx([0.25 * factor for factor in expected], abs=1e-7)
 
 
 @given(st.floats(-1.0, 3.0), st.floats(-1.0, 3.0), st.sampled_from(["constant", "linear", "cosine"]))
 def test_a_rate_never_rises_and_stays_between_0_and_the_first(one, other, schedule):
     config = PPOConfig(learning_rate=1e-3, schedule=schedule)
-    early, late = (learning_rate(config, done) for done in sorted((one, other)))
+    early, late = (config.rate_at(done) for done in sorted((one, other)))
     assert 1e-3 >= early >= late >= 0.0
 
 

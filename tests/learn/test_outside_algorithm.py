@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -86,12 +87,29 @@ def test_an_entry_that_saves_what_its_config_lacks_is_refused():
         vd.register_algorithm(entry)
 
 
+def files_of(path: str) -> list[str]:
+    """The files in the page's table of a path."""
+    table = PAGE.partition(path)[2].partition("\n\n")[2].partition("\n\n")[0]
+    return re.findall(r"^\| `(\S+\.py)` \|", table, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("path", "most_lines", "most_files"), [("The plain path", 800, 4), ("The default path", 1300, 8)]
 )
 def test_one_update_of_ppo_is_short_enough_to_follow(path, most_lines, most_files):
-    table = PAGE.partition(path)[2].partition("\n\n")[2].partition("\n\n")[0]
-    files = re.findall(r"^\| `(\S+\.py)` \|", table, re.MULTILINE)
+    files = files_of(path)
     assert 1 < len(files) <= most_files
     lines = [len((ROOT / "velodrome" / name).read_text(encoding="utf-8").splitlines()) for name in files]
     assert sum(lines) <= most_lines, dict(zip(files, lines, strict=True))
+
+
+@pytest.mark.parametrize("path", ["The plain path", "The default path"])
+def test_what_a_path_imports_and_leaves_out_is_named_on_the_page(path):
+    section = PAGE.partition("## Follow one update of PPO")[2].partition("\n## ")[0]
+    for file in files_of(path):
+        for node in ast.walk(ast.parse((ROOT / "velodrome" / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and re.match(r"velodrome\.(learn|rollout)\b", node.module or ""):
+                folder = ROOT / node.module.replace(".", "/")
+                # Modules, also where a folder is imported from.
+                modules = [folder / name.name for name in node.names] if folder.is_dir() else [folder]
+                assert [name.name for name in modules if f"{name.name}.py`" not in section] == [], file

@@ -8,8 +8,7 @@ import pytest
 
 import velodrome as vd
 from velodrome.errors import ConfigError
-from velodrome.evaluation.cage2.official import LENGTHS, RED_AGENTS
-from velodrome.evaluation.cage2.policies import POLICIES
+from velodrome.evaluation.cage2.official import LENGTHS, RED_AGENTS, SIMPLE
 from velodrome.runs.official import official_evaluation
 
 SMALL = {"steps": 2048, "num_envs": 16, "device": "cpu", "ppo.rollout_length": 16, "network.hidden": [8],
@@ -25,7 +24,7 @@ def run(tmp_path_factory):
 def test_the_table_has_every_length_and_red_agent(run):
     told = []
     scores = official_evaluation(run, episodes=40, progress=lambda *now: told.append(now))
-    assert len(scores.scores) == (1 + len(POLICIES)) * len(LENGTHS) * len(RED_AGENTS) == told[-1][1]
+    assert len(scores.scores) == (1 + len(SIMPLE)) * len(LENGTHS) * len(RED_AGENTS) == told[-1][1]
     assert {score.episodes for score in scores.scores} == {40}
     assert all(score.low <= score.mean <= score.high for score in scores.scores)
     # Nothing attacks and nothing is done: nothing is lost.

@@ -177,6 +177,8 @@ def test_environments_of_gymnasium_are_trained_and_evaluated(env, tmp_path, monk
     assert run.folder.report_path.is_file()
     found = json.loads((run.folder.evaluation_path / "episodes.json").read_text())
     assert found["information"]["episodes"] == 4
+    images = {path.stem for path in run.folder.evaluation_path.glob("*.png")}
+    assert images == ({"episodes"} if env == "Pendulum-v1" else {"episodes", "actions"})
     assert run.market is None
 
 

@@ -264,7 +264,7 @@ def test_a_comparison_that_looks_ahead_is_caught(bars, monkeypatch):
     def hasty(values):
         return cross_section.rank(values) + np.nanmax(values, initial=-1.0)
 
-    monkeypatch.setitem(cross_section.COMPARISONS, "rank", cross_section.Comparison("rank", "", hasty))
+    monkeypatch.setitem(cross_section.COMPARISONS, "rank", cross_section.Comparison("", hasty))
     with pytest.raises(LeakError, match="rank:log_return"):
         vd.build_basket(bars, features=["rank:log_return"], windows=2)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.tables.price_data import MINUTE, gappy_bars
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import LeakError
-from velodrome.tables import build_market, check_leaks, instruments, leaks, prepare, stretches
+from velodrome.tables import build_market, check_leaks, leaks, prepare, stretches
 from velodrome.tables.features.families import DEFAULT_FEATURES
 
 
@@ -145,17 +145,17 @@ def test_a_coarse_bar_that_is_shown_before_it_closed_is_caught(bars, monkeypatch
 
 
 def test_an_unfinished_coarse_bar_is_caught(bars, monkeypatch):
-    honest = instruments.make_timeline
+    honest = stretches.make_timeline
 
     def hasty(source, choices, timeframe, until):
         """Keep the last bar although its bin has not ended, and call it closed with its last source bar."""
         if timeframe == choices.source:
             return honest(source, choices, timeframe, until)
-        series, _ = instruments.resample(source, timeframe, choices.bars.timezone)
+        series, _ = stretches.resample(source, timeframe, choices.bars.timezone)
         last = np.append(np.searchsorted(source.time, series.time[1:]), len(source)) - 1
-        return instruments.Timeline(series, series.time + MINUTE, last, series.time + MINUTE)
+        return stretches.Timeline(series, series.time + MINUTE, last, series.time + MINUTE)
 
-    monkeypatch.setattr(instruments, "make_timeline", hasty)
+    monkeypatch.setattr(stretches, "make_timeline", hasty)
     monkeypatch.setattr(stretches, "last_closed_rows", open_time_alignment)
     assert not check_leaks(bars, ["close"], {"1m": 4, "15m": 2}).passed
 

@@ -151,7 +151,8 @@ class VelodromeVecEnv(VecEnv):
                 for k, row in enumerate(ended.tolist()):
                     rows[row]["statistics"] = {name: values[k] for name, values in columns.items()}
             return rows
-        said = {key: map_nested(_without_device, value) for key, value in infos.items() if not _is_final(key)}
+        begun_keys = [key for key in infos if key.removeprefix("_") not in FINAL_KEYS]
+        said = {key: map_nested(_without_device, infos[key]) for key in begun_keys}
         rows = list(take_apart(said, np.arange(self.num_envs)).values())
         if len(ended):
             final = take_apart({"info": infos.get("final_info", {})}, ended)
@@ -280,10 +281,6 @@ class VelodromeVecEnv(VecEnv):
 
 def _without_device(value: Any) -> Any:
     return on_host(value) if hasattr(value, "detach") else value
-
-
-def _is_final(key: str) -> bool:
-    return key.removeprefix("_") in FINAL_KEYS
 
 
 def check_spaces(envs: VectorEnv) -> None:

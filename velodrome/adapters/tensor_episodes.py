@@ -65,7 +65,6 @@ class HostEpisodes(Episodes):
         super().__init__(envs, np.zeros(envs.num_envs, bool))
 
     def step(self, actions: Tensor) -> Stepped:
-        """Step all environments."""
         import torch
 
         chosen = actions.detach().cpu().numpy().astype(self.envs.single_action_space.dtype, copy=False)
@@ -87,7 +86,6 @@ class HostEpisodes(Episodes):
         )
 
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
         chosen = rows.detach().cpu().numpy()
         still = chosen & ~self._begun
         if still.any():
@@ -95,7 +93,6 @@ class HostEpisodes(Episodes):
         self._begun = self._begun & ~chosen
 
     def observations(self) -> Any:
-        """Return the observations that the next step starts from."""
         import torch
 
         return map_nested(lambda part: torch.from_numpy(np.array(part)), self._seen)
@@ -118,7 +115,6 @@ class DeviceEpisodes(Episodes):
         self._low, self._high = (torch.as_tensor(bound, device=self.device) for bound in (low, high))
 
     def step(self, actions: Tensor) -> Stepped:
-        """Step all environments."""
         import torch
 
         actions = actions.to(self.device)
@@ -136,7 +132,6 @@ class DeviceEpisodes(Episodes):
         return Stepped(observations, rewards.clone(), terminated.clone(), truncated.clone())
 
     def restart(self, rows: Tensor) -> None:
-        """Begin new episodes in rows, [n] bool, except where the last step has begun one already."""
         rows = rows.to(self.device)
         still = rows & ~self._begun
         self._begun = self._begun & ~rows
@@ -148,7 +143,6 @@ class DeviceEpisodes(Episodes):
             self._seen, _ = self.envs.reset(options={"reset_mask": still})
 
     def observations(self) -> Any:
-        """Return the observations that the next step starts from."""
         return map_nested(lambda part: part.clone(), self._seen)
 
 

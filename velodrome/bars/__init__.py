@@ -1,8 +1,7 @@
 """Outside data in: file readers, synthetic generators, and the checks that refuse or report what they find.
 
-Read `frame`, what bars are, and `timeframe`, their sizes. Then a file's way: `columns`, `rules`, `files`, `numbers`,
-`times`, `inspection`, `read`. Then `gaps` and `check`, the report on files, and `factors` and `synthetic`, bars that
-are made.
+Read `frame`, what bars are, and `timeframe`, their sizes. Then a file's way: `columns`, `rules`, `files`, `values`,
+`inspection`, `read`. Then `check`, the report on files, and `factors` and `synthetic`, bars that are made.
 """
 
 from velodrome.bars.check import check_bars

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from velodrome.bars.frame import PRICE_COLUMNS, Series
-from velodrome.bars.gaps import find_gaps
+from velodrome.bars.frame import BAR_COLUMNS, Series
 from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, SymbolRows
-from velodrome.bars.timeframe import DAY, HOUR, MINUTE, Timeframe, describe_time, infer_timeframe
+from velodrome.bars.timeframe import DAY, HOUR, MINUTE, Timeframe, bin_edges, describe_time, infer_timeframe
 
 JUMP = 0.2  # relative change from close to close that is worth a look
 FLAT_BARS = 20  # bars in a row without any movement that are worth a look
 LISTED_GAPS = 5
+LONGEST_BREAK = 5 * DAY  # weekend and holidays together; a longer pause is a gap even if its hours repeat
+FEWEST_REPETITIONS = 3
+WEEK = 7 * DAY
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,55 @@ def note_missing_extra(rows: SymbolRows) -> list[Finding]:
     return [
         rows.finding(NOTE, "missing value", int(missing[0]), name, f"{name} is missing", advice, len(missing))
         for name, values in rows.values.items()
-        if name not in (*PRICE_COLUMNS, "volume") and len(missing := np.flatnonzero(np.isnan(values)))
+        if name not in BAR_COLUMNS and len(missing := np.flatnonzero(np.isnan(values)))
     ]
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Pauses between bars, in order of time."""
+
+    before: NDArray[np.int64]  # index of the last bar before each gap
+    missing: NDArray[np.int64]  # bars missing in each gap
+    length: NDArray[np.int64]  # nanoseconds from the bar before to the bar after
+    session_breaks: int  # pauses that are nights, weekends or holidays
+
+
+def find_gaps(time: NDArray[np.int64], size: Timeframe, timezone: str) -> Gaps:
+    """Return the gaps of increasing times.
+
+    A pause is a session break if it contains a Saturday and no bar ever falls on one, or if pauses between the same two
+    times of day occur in at least half of the weeks (three times or more), and if it lasts five days at most. Times of
+    day and Saturdays are those of the time zone.
+    """
+    step = np.diff(time)
+    # Rounding takes days of 23 and 25 hours, and months of 28 to 31 days, as one.
+    missing = np.rint(step / size.typical_nanoseconds).astype(np.int64) - 1
+    pauses = np.flatnonzero(missing > 0)
+    if len(pauses) == 0:
+        return Gaps(pauses, missing[pauses], step[pauses], 0)
+
+    midnight, _ = bin_edges(time, Timeframe(1, "d"), timezone)
+    # 13 hours after local midnight the date in UTC is the local one, for zones from −10 to +13 hours.
+    weekday = ((midnight + 13 * HOUR) // DAY + 3) % 7  # Monday is 0
+    begin, end = pauses, pauses + 1
+    days_to_saturday = (5 - weekday[begin] - 1) % 7 + 1
+    weekend = (midnight[end] - midnight[begin] > days_to_saturday * DAY - HOUR) & (not np.any(weekday == 5))
+    if size.typical_nanoseconds < DAY:
+        clock = np.stack([time[begin] - midnight[begin], time[end] - midnight[end]], axis=1)
+        _, kind, count = np.unique(clock, axis=0, return_inverse=True, return_counts=True)
+        weeks = (time[-1] - time[0]) / WEEK
+        repeats = count[kind.ravel()] >= max(FEWEST_REPETITIONS, weeks / 2)
+    else:
+        repeats = np.zeros(len(pauses), np.bool_)
+    closed = (weekend | repeats) & (step[pauses] <= LONGEST_BREAK) & (size.typical_nanoseconds <= DAY)
+    gaps = pauses[~closed]
+    lost = missing[gaps]
+    if closed.any():
+        # In a gap of days the market would have been open only part of the time.
+        open_share = len(time) / (1 + (time[-1] - time[0]) / size.typical_nanoseconds)
+        lost = np.where(step[gaps] > DAY, np.maximum(1, np.rint(lost * open_share)), lost).astype(np.int64)
+    return Gaps(gaps, lost, step[gaps], int(closed.sum()))
 
 
 def summarise_gaps(
@@ -151,13 +201,10 @@ def summarise_gaps(
     if len(gaps.before) == 0:
         return 0, gaps.session_breaks, (), Finding(OK, "gaps", rows.symbol)
     longest = np.argsort(-gaps.length, kind="stable")[:LISTED_GAPS]
+    before, after = series.time[gaps.before[longest]], series.time[gaps.before[longest] + 1]
     examples = tuple(
-        GapExample(
-            describe_time(series.time[gaps.before[i]]),
-            describe_time(series.time[gaps.before[i] + 1]),
-            int(gaps.missing[i]),
-        )
-        for i in longest
+        GapExample(describe_time(last), describe_time(first), int(missing))
+        for last, first, missing in zip(before, after, gaps.missing[longest], strict=True)
     )
     missing = int(gaps.missing.sum())
     message = (
@@ -165,8 +212,7 @@ def summarise_gaps(
         f"{describe_length(int(gaps.length[longest[0]]))}, after {examples[0].after} UTC"
     )
     advice = "Fill short gaps from another source, or let windows end at long ones; single days may be holidays."
-    row = first_row_at(rows, series.time[gaps.before[longest[0]]])
-    note = rows.finding(NOTE, "gaps", row, "time", message, advice, len(gaps.before))
+    note = note_at(rows, series.time[gaps.before[longest[0]]], "gaps", "time", message, advice, len(gaps.before))
     return missing, gaps.session_breaks, examples, note
 
 
@@ -177,13 +223,13 @@ def note_jumps(rows: SymbolRows, series: Series) -> Finding:
     if len(jumps) == 0:
         return Finding(OK, "jumps", rows.symbol)
     largest = int(jumps[np.argmax(np.abs(change[jumps]))])
-    row = first_row_at(rows, series.time[largest + 1])
+    moment = series.time[largest + 1]
     message = (
         f"the close changes by more than {JUMP:.0%} from one bar to the next; "
-        f"by {change[largest]:+.1%} at {describe_time(series.time[largest + 1])} UTC"
+        f"by {change[largest]:+.1%} at {describe_time(moment)} UTC"
     )
     advice = "Look for a split, a contract change or a wrong price; adjusted prices avoid the first two."
-    return rows.finding(NOTE, "jumps", row, "close", message, advice, len(jumps))
+    return note_at(rows, moment, "jumps", "close", message, advice, len(jumps))
 
 
 def note_flat(rows: SymbolRows, series: Series) -> Finding:
@@ -201,12 +247,14 @@ def note_flat(rows: SymbolRows, series: Series) -> Finding:
         f"from {describe_time(start)} UTC"
     )
     advice = "Gaps may have been filled forward, or trading was halted; leave the stretch out if so."
-    row = first_row_at(rows, start)
-    return rows.finding(NOTE, "flat stretches", row, "close", message, advice, int(long.sum()))
+    return note_at(rows, start, "flat stretches", "close", message, advice, int(long.sum()))
 
 
-def first_row_at(rows: SymbolRows, time: np.int64) -> int:
-    return int(np.argmax((rows.time == time) & rows.timed))
+def note_at(
+    rows: SymbolRows, moment: np.int64, rule: str, column: str, message: str, advice: str, count: int
+) -> Finding:
+    row = int(np.argmax((rows.time == moment) & rows.timed))
+    return rows.finding(NOTE, rule, row, column, message, advice, count)
 
 
 def describe_length(nanoseconds: int) -> str:
@@ -230,16 +278,10 @@ def rich_table(report: BarsReport) -> Any:
     for heading in ("symbol", "rows", "first (UTC)", "last (UTC)", "bar", "missing", "session breaks", "zero volume"):
         overview.add_column(heading, justify="left" if heading in ("symbol", "bar") else "right")
     for entry in report.symbols:
-        overview.add_row(
-            escape(entry.symbol),
-            f"{entry.rows:,}",
-            entry.first,
-            entry.last,
-            entry.timeframe,
-            f"{entry.missing_bars:,} ({entry.missing_share:.2%})",
-            f"{entry.session_breaks:,}",
-            f"{entry.zero_volume_share:.1%}",
-        )
+        span = (f"{entry.rows:,}", entry.first, entry.last, entry.timeframe)
+        missing = f"{entry.missing_bars:,} ({entry.missing_share:.2%})"
+        shares = (missing, f"{entry.session_breaks:,}", f"{entry.zero_volume_share:.1%}")
+        overview.add_row(escape(entry.symbol), *span, *shares)
     details = Table(title="findings")
     for heading in ("", "symbol", "rule", "count", "first at", "what", "what to do"):
         details.add_column(heading, overflow="fold")
@@ -247,15 +289,8 @@ def rich_table(report: BarsReport) -> Any:
     shown = (*report.of(REFUSED), *report.of(NOTE))
     for finding in shown:
         location = " ".join(part for part in (Path(finding.file).name, finding.place, finding.column) if part)
-        details.add_row(
-            Text(finding.severity, style=style[finding.severity]),
-            escape(finding.symbol),
-            escape(finding.rule),
-            f"{finding.count:,}",
-            escape(location),
-            escape(finding.message),
-            escape(finding.advice),
-        )
+        cells = (finding.symbol, finding.rule, f"{finding.count:,}", location, finding.message, finding.advice)
+        details.add_row(Text(finding.severity, style=style[finding.severity]), *map(escape, cells))
     passed = f"{len(report.of(OK))} checks passed, {len(report.of(NOTE))} notes, {len(report.of(REFUSED))} refusals"
     verdict = Text("These bars can be read. " if report.ok else "These bars would be refused. ", style="bold")
     tables = [table for table, filled in ((overview, report.symbols), (details, shown)) if filled]

@@ -1,7 +1,7 @@
 """Data files as tables: finding them, detecting separator and header, and reading them with Polars.
 
-Text files come in as text columns; `numbers.py` and `times.py` turn them into values, so that a value that cannot be
-read is still there to be shown.
+Text files come in as text columns; `values.py` parses them, so that a value that cannot be read is still there to be
+shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -49,10 +48,6 @@ class Table:
         """Return where a frame row stands in the file, as an editor or Polars counts."""
         row = self.row[index]
         return f"row {row} (counted from 0)" if self.separator is None else f"line {row}"
-
-    def received(self, index: int, column: str) -> Any:
-        """Return the value as the file has it."""
-        return self.frame[column][int(index)]
 
 
 def suffix_of(file: Path) -> str:

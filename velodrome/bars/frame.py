@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError, did_you_mean
 
 PRICE_COLUMNS = ("open", "high", "low", "close")
+BAR_COLUMNS = (*PRICE_COLUMNS, "volume")  # what every bar has; a file's further columns are extra
 
 
 def read_only(array: NDArray) -> NDArray:
@@ -38,7 +39,7 @@ class Series:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time", read_only(np.asarray(self.time, dtype=np.int64)))
-        for name in (*PRICE_COLUMNS, "volume"):
+        for name in BAR_COLUMNS:
             object.__setattr__(self, name, read_only(np.asarray(getattr(self, name), dtype=np.float64)))
         extra = {name: read_only(np.asarray(column, dtype=np.float64)) for name, column in self.extra.items()}
         object.__setattr__(self, "extra", MappingProxyType(extra))
@@ -48,16 +49,15 @@ class Series:
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return a price column, the volume, or an extra column by name."""
-        if name in (*PRICE_COLUMNS, "volume"):
-            return getattr(self, name)
-        if name in self.extra:
-            return self.extra[name]
-        legal = (*PRICE_COLUMNS, "volume", *self.extra)
-        raise ConfigError(f"no column {name!r} in these bars; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
+        legal = (*BAR_COLUMNS, *self.extra)
+        if name not in legal:
+            close = did_you_mean(name, legal)
+            raise ConfigError(f"no column {name!r} in these bars; there are {', '.join(legal)}.{close}")
+        return getattr(self, name) if name in BAR_COLUMNS else self.extra[name]
 
     def slice(self, begin: int, end: int) -> Series:
         """Return the bars begin … end − 1."""
-        own = {name: getattr(self, name)[begin:end] for name in ("time", *PRICE_COLUMNS, "volume")}
+        own = {name: getattr(self, name)[begin:end] for name in ("time", *BAR_COLUMNS)}
         return Series(**own, extra={name: column[begin:end] for name, column in self.extra.items()})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from velodrome.bars.columns import ColumnMap, map_columns
 from velodrome.bars.files import Table, find_files, read_table
-from velodrome.bars.frame import PRICE_COLUMNS, Bars, Series
-from velodrome.bars.numbers import ParsedNumbers, parse_numbers
+from velodrome.bars.frame import Bars, Series
 from velodrome.bars.rules import NOTE, REFUSED, Finding, SymbolRows, clean_series, judge_rows
 from velodrome.bars.timeframe import Timeframe, check_timezone, infer_timeframe, parse_timeframe, resample
-from velodrome.bars.times import join_date_and_clock, parse_times
+from velodrome.bars.values import join_date_and_clock, parse_numbers, parse_times
 from velodrome.errors import ConfigError, DataError, did_you_mean
 
 
@@ -52,10 +51,9 @@ def inspect_bars(
                 parts.setdefault(part.symbol, []).append(part)
         except DataError as error:
             findings.append(file_refusal(error, str(file)))
-    unreadable_files = any(finding.severity == REFUSED for finding in findings)
     if requested is not None:
         unknown = [symbol for symbol in requested if symbol not in parts]
-        if unknown and not unreadable_files:
+        if unknown and not any(finding.severity == REFUSED for finding in findings):
             raise ConfigError(
                 f"no symbol {unknown[0]!r} in {path}; there are {', '.join(sorted(parts))}."
                 f"{did_you_mean(unknown[0], parts)}"
@@ -68,18 +66,17 @@ def inspect_bars(
     for symbol_rows in rows.values():
         findings.extend(judge_rows(symbol_rows))
     series = {symbol: clean_series(symbol_rows) for symbol, symbol_rows in rows.items()}
-    for symbol, bars in series.items():
-        if len(bars) < 2 and rows[symbol].timed.all():  # unreadable times are a finding already
-            findings.append(too_short(symbol, bars, rows[symbol]))
-    if any(finding.severity == REFUSED for finding in findings):
-        return Inspection(tuple(findings), rows, series, None)
-
-    try:
-        common, sized = fit_timeframe(series, wanted, timezone)
-    except DataError as error:
-        findings.append(file_refusal(error, "", rule="bar size"))
-        return Inspection(tuple(findings), rows, series, None)
-    return Inspection(tuple(findings), rows, series, Bars(sized, common.text, timezone, str(path)))
+    for symbol, own in series.items():
+        if len(own) < 2 and rows[symbol].timed.all():  # unreadable times are a finding already
+            findings.append(too_short(symbol, own, rows[symbol]))
+    bars = None
+    if not any(finding.severity == REFUSED for finding in findings):
+        try:
+            common, sized = fit_timeframe(series, wanted, timezone)
+            bars = Bars(sized, common.text, timezone, str(path))
+        except DataError as error:
+            findings.append(file_refusal(error, "", rule="bar size"))
+    return Inspection(tuple(findings), rows, series, bars)
 
 
 def file_refusal(error: DataError, file: str, rule: str = "unreadable file") -> Finding:
@@ -99,20 +96,18 @@ def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[
     table = read_table(file)
     columns = map_columns(table.frame.columns, str(file))
     names = {"time": columns.time, **columns.prices}
-    parsed = {name: parse_numbers(table.frame[column], table.separator) for name, column in columns.prices.items()}
     volume_column, extra = choose_volume(table, columns)
     if volume_column is not None:
         names["volume"] = volume_column
-        parsed["volume"] = parse_numbers(table.frame[volume_column], table.separator)
-    else:
-        parsed["volume"] = ParsedNumbers(np.zeros(len(table.frame)), np.zeros(len(table.frame), np.bool_))
+    numbers = {name: parse_numbers(table.frame[names[name]], table.separator).value for name in names if name != "time"}
+    numbers.setdefault("volume", np.zeros(len(table.frame)))
     for name, column in extra.items():
-        numbers = parse_numbers(table.frame[column], table.separator)
-        if numbers.unreadable.any() or np.isnan(numbers.value).all():
+        parsed = parse_numbers(table.frame[column], table.separator)
+        if parsed.unreadable.any() or np.isnan(parsed.value).all():
             message, advice = "the column holds no numbers and is left out", "Nothing to do unless you need it."
             findings.append(Finding(NOTE, "text column", table.stem, 1, str(file), "", column, message, advice))
             continue
-        names[name], parsed[name] = column, numbers
+        names[name], numbers[name] = column, parsed.value
 
     moments = table.frame[columns.time]
     if columns.clock is not None:
@@ -130,7 +125,7 @@ def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[
         np.arange(len(table.frame)),
         times.time,
         times.faults,
-        {name: numbers.value for name, numbers in parsed.items()},
+        numbers,
         [names],
         volume_column is not None,
     )
@@ -185,11 +180,13 @@ def joined(parts: list[SymbolRows]) -> SymbolRows:
     """Return one symbol's rows of several files together; a column that one of them lacks is NaN there."""
     if len(parts) == 1:
         return parts[0]
-    names = dict.fromkeys(name for part in parts for name in part.values)
-    reasons = dict.fromkeys(reason for part in parts for reason in part.time_faults)
 
-    def absent(part: SymbolRows) -> NDArray[np.bool_]:
-        return np.zeros(len(part), np.bool_)
+    def together(arrays: Callable[[SymbolRows], Mapping[str, NDArray]], absent: float) -> dict[str, NDArray]:
+        names = dict.fromkeys(name for part in parts for name in arrays(part))
+        return {
+            name: np.concatenate([arrays(part).get(name, np.full(len(part), absent)) for part in parts])
+            for name in names
+        }
 
     return SymbolRows(
         parts[0].symbol,
@@ -197,11 +194,8 @@ def joined(parts: list[SymbolRows]) -> SymbolRows:
         np.concatenate([np.full(len(part), number) for number, part in enumerate(parts)]),
         np.concatenate([part.index for part in parts]),
         np.concatenate([part.time for part in parts]),
-        {reason: np.concatenate([part.time_faults.get(reason, absent(part)) for part in parts]) for reason in reasons},
-        {
-            name: np.concatenate([part.values.get(name, np.full(len(part), np.nan)) for part in parts])
-            for name in (*PRICE_COLUMNS, "volume", *(name for name in names if name not in (*PRICE_COLUMNS, "volume")))
-        },
+        together(lambda part: part.time_faults, absent=False),
+        together(lambda part: part.values, absent=np.nan),
         [own for part in parts for own in part.names],
         any(part.has_volume for part in parts),
     )

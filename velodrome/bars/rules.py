@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.frame import PRICE_COLUMNS, Series
+from velodrome.bars.frame import BAR_COLUMNS, PRICE_COLUMNS, Series
 from velodrome.bars.timeframe import describe_time
 
 if TYPE_CHECKING:
@@ -85,9 +85,8 @@ class SymbolRows:
 
     def received(self, row: int, column: str) -> str:
         """Return the value as the file has it, quoted."""
-        table = self.tables[self.table[row]]
-        name = self.names[self.table[row]].get(column)
-        return repr(table.received(int(self.index[row]), name)) if name else "nothing"
+        table, name = self.tables[self.table[row]], self.names[self.table[row]].get(column)
+        return repr(table.frame[name][int(self.index[row])]) if name else "nothing"
 
     @property
     def timed(self) -> NDArray[np.bool_]:
@@ -96,24 +95,20 @@ class SymbolRows:
 
 
 def judge_times(rows: SymbolRows) -> list[Finding]:
+    def tell(rule: str) -> Callable[[int], str]:
+        return lambda row: f"{rule}: {rows.received(row, 'time')}"
+
     return [
-        rows.found(
-            REFUSED,
-            rule,
-            np.flatnonzero(broken),
-            "time",
-            lambda row, rule=rule: f"{rule}: {rows.received(row, 'time')}",  # type: ignore[misc]
-            advice,
-        )
+        rows.found(REFUSED, rule, np.flatnonzero(rows.time_faults[rule]), "time", tell(rule), advice)
         for rule, advice in TIME_ADVICE.items()
-        if (broken := rows.time_faults.get(rule)) is not None
+        if rule in rows.time_faults
     ]
 
 
 def judge_numbers(rows: SymbolRows) -> list[Finding]:
     """Every price must be a positive finite number, and every volume a finite one from zero up."""
     findings = []
-    for name in (*PRICE_COLUMNS, "volume"):
+    for name in BAR_COLUMNS:
         value = rows.values[name]
         number = np.isfinite(value)
         rules = [("not a number", ~number, "Repair the row, or delete it to leave a gap.")]
@@ -203,7 +198,7 @@ def clean_series(rows: SymbolRows) -> Series:
     order, repeats = time_order(rows)
     kept = order[~repeats]
     value = {name: values[kept] for name, values in rows.values.items()}
-    opened, high, low, closed, volume = (value.pop(name) for name in (*PRICE_COLUMNS, "volume"))
+    opened, high, low, closed, volume = (value.pop(name) for name in BAR_COLUMNS)
     highest = np.maximum.reduce([opened, high, low, closed])
     lowest = np.minimum.reduce([opened, high, low, closed])
     return Series(rows.time[kept], opened, highest, lowest, closed, volume, value)

@@ -22,16 +22,20 @@ The optimum of factors is that of a portfolio, of weights on the simplex of all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from velodrome.bars.factors import LARGEST_COMMON, combined_noise, portfolio_optimum
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.timeframe import parse_timeframe
 from velodrome.errors import ConfigError, did_you_mean
+
+Floats = NDArray[np.float64]
 
 KINDS = ("gbm", "ou", "ar1", "regimes", "factors")
 WITH_DRIFT = ("gbm", "ar1", "factors")
@@ -107,9 +111,9 @@ def synthetic_bars(
     if kind == "factors":
         shared = np.random.default_rng([seed, SHARED_STREAM]).standard_normal(length + 1)
     for place, (name, stream) in enumerate(zip(names, np.random.SeedSequence(seed).spawn(len(names)), strict=True)):
-        shock_stream, state_stream, range_stream, volume_stream = (np.random.default_rng(s) for s in stream.spawn(4))
+        shock_stream, state_stream, *streams = (np.random.default_rng(s) for s in stream.spawn(4))
         noise = shock_stream.standard_normal(length + 1)  # the first one draws the stationary start
-        deviation: NDArray[np.float64] | float = volatility
+        deviation: Floats | float = volatility
         if kind == "gbm":
             path = np.cumsum(np.r_[0.0, drift + volatility * noise[1:]])
         elif kind in ("ar1", "factors"):
@@ -125,13 +129,12 @@ def synthetic_bars(
             means, deviations = np.array(states, np.float64).T
             deviation = deviations[visited]
             path = np.cumsum(np.r_[0.0, means[visited] + deviation * noise[1:]])
-        series[name] = bars_along(time, price, path, deviation, range_stream, volume_stream)
-    source = f"synthetic {kind}, seed {seed}"
+        series[name] = bars_along(time, price, path, deviation, streams)
+    bars = Bars(series, parse_timeframe(timeframe).text, source=f"synthetic {kind}, seed {seed}")
     if kind == "factors":
         best = portfolio_optimum(len(names), volatility, drift, phi, common)
-        return Bars(series, parse_timeframe(timeframe).text, "UTC", source, best, "portfolio")
-    optimum = known_optimum(kind, volatility, drift, phi, reversion)
-    return Bars(series, parse_timeframe(timeframe).text, "UTC", source, optimum)
+        return replace(bars, optimum=best, optimum_of="portfolio")
+    return replace(bars, optimum=known_optimum(kind, volatility, drift, phi, reversion))
 
 
 def check_range(name: str, received: object, holds: bool, legal: str) -> None:
@@ -152,13 +155,13 @@ def bar_times(start: str, timeframe: str, length: int) -> NDArray[np.int64]:
     return first.astype(np.int64) + size.nanoseconds * np.arange(length)
 
 
-def autoregression(first: float, phi: float, shocks: NDArray[np.float64]) -> NDArray[np.float64]:
+def autoregression(first: float, phi: float, shocks: Floats) -> Floats:
     """Return x_t = phi·x_{t−1} + shock_t for t = 1 …, from x_0 = first."""
     path = accumulate(shocks.tolist(), lambda before, shock: phi * before + shock, initial=float(first))
     return np.fromiter(path, np.float64, len(shocks) + 1)[1:]
 
 
-def markov_chain(uniform: NDArray[np.float64], count: int, persistence: float) -> NDArray[np.int64]:
+def markov_chain(uniform: Floats, count: int, persistence: float) -> NDArray[np.int64]:
     """Return the state in each bar; the chain is symmetric, so the first state is uniform."""
     # A leaving draw, rescaled to [0, 1), also says where to: 1 … count − 1 states further on.
     leaving = np.maximum(uniform[1:] - persistence, 0) / max(1 - persistence, np.finfo(float).tiny)
@@ -167,14 +170,10 @@ def markov_chain(uniform: NDArray[np.float64], count: int, persistence: float) -
 
 
 def bars_along(
-    time: NDArray[np.int64],
-    price: float,
-    path: NDArray[np.float64],
-    deviation: NDArray[np.float64] | float,
-    range_stream: np.random.Generator,
-    volume_stream: np.random.Generator,
+    time: NDArray[np.int64], price: float, path: Floats, deviation: Floats | float, streams: Sequence[Generator]
 ) -> Series:
     """Return bars whose opens and closes are price·exp(path); `path` has one entry more than there are bars."""
+    range_stream, volume_stream = streams
     edges = price * np.exp(path)
     opened, closed = edges[:-1], edges[1:]
     begin, end = path[:-1], path[1:]
@@ -203,25 +202,16 @@ def known_optimum(kind: str, volatility: float, drift: float, phi: float, revers
         return None
     if abs(drift) + 8 * np.hypot(spread, volatility) >= RUIN:
         return None
+    # The mean over normal m, on a fine grid, because the best of three positions has kinks.
+    z = np.linspace(-9, 9, 18_001)
+    weight, mean = np.exp(-(z**2) / 2), drift + spread * z
+    best = np.maximum(np.maximum(mean, 0.0), short_log_return(mean, volatility))
+    return float(np.sum(best * weight) / np.sum(weight))
 
-    def best(mean: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.maximum(np.maximum(mean, 0.0), short_log_return(mean, volatility))
 
-    return normal_expectation(best, drift, spread)
-
-
-def short_log_return(mean: NDArray[np.float64], volatility: float) -> NDArray[np.float64]:
+def short_log_return(mean: Floats, volatility: float) -> Floats:
     """Return E[ln(2 − e^r)], the expected log return of a position of −1, for r normal about each mean."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)  # for the density exp(−z²/2), up to √(2π)
     # Nodes beyond 8 deviations carry weights below 1e-14; the cap keeps their logarithm finite.
     gross = np.maximum(2 - np.exp(mean[..., None] + volatility * nodes), np.finfo(float).tiny)
     return np.log(gross) @ weights / np.sqrt(2 * np.pi)
-
-
-def normal_expectation(
-    function: Callable[[NDArray[np.float64]], NDArray[np.float64]], mean: float, deviation: float
-) -> float:
-    """Return E[function(m)] for normal m. A fine grid, because the best of three positions has kinks."""
-    z = np.linspace(-9, 9, 18_001)
-    weight = np.exp(-(z**2) / 2)
-    return float(np.sum(function(mean + deviation * z) * weight) / np.sum(weight))

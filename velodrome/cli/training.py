@@ -132,7 +132,7 @@ def evaluate(
 
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
             scores = official_evaluation(run, root=runs_folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
-        sys.stdout.write(scores.to_json() + "\n") if json else out.print(scores.table())
+        _show(scores, out, json)
         return
     if walk_forward:
         from rich.console import Console
@@ -141,7 +141,7 @@ def evaluate(
 
         # What is printed on the way must not get between the lines of JSON.
         result = walk(run, folds, root=runs_folder, console=Console(stderr=True) if json else out)
-        sys.stdout.write(result.to_json() + "\n") if json else out.print(result.table())
+        _show(result, out, json)
         return
     found = evaluating.evaluate(
         run,
@@ -152,14 +152,18 @@ def evaluate(
         report=not no_report,
         progress=not json and out.is_terminal,
     )
-    if json:
-        sys.stdout.write(found.to_json() + "\n")
-        return
-    out.print(found.table())
-    if not no_report:
+    _show(found, out, json)
+    if not (json or no_report):
         from velodrome.runs.run import Run
 
         out.print(f"report: {Run.open(run, runs_folder).folder.report_path}", soft_wrap=True)
+
+
+def _show(result: Any, out: Any, json: bool) -> None:
+    if json:
+        sys.stdout.write(result.to_json() + "\n")
+    else:
+        out.print(result.table())
 
 
 @app.command
@@ -171,8 +175,7 @@ def config(
     Parameters
     ----------
     section
-        Only this part: run, vector, market, params, network, ppo, dqn, checkpoint, evaluation, logging, or one dotted
-        key.
+        Only this section (run: the fields outside any), or one dotted key such as ppo.clip; all if not given.
     preset
         Print this preset, all defaults filled in, as a YAML file to start from.
     presets

@@ -1,1 +1,3 @@
-"""The names and data that users of other systems know, thin over the rest. Read `torchtrade`, then `alpaca_crypto`."""
+"""The names and data that users of other systems know, thin over the rest. Read `recordings`, what replays share, then
+`torchtrade` and `alpaca_crypto`.
+"""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.timeframe import HOUR
+from velodrome.compat.recordings import Played, Script, play_episodes, read_arrays
 from velodrome.envs.contract import World
 from velodrome.envs.portfolio.codes import BUYS, SELLS
 from velodrome.envs.portfolio.world import portfolio_world
@@ -117,82 +117,40 @@ def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:
 
     Inputs of the recording (`config`, `price`, `indicators`, `action` and the offsets) are passed through.
     """
-    with np.load(Path(path), allow_pickle=False) as file:
-        recorded = {name: file[name] for name in file.files}
+    recorded = read_arrays(Path(path))
     missing = [name for name in INPUTS if name not in recorded]
     if missing:
         raise DataError(f"{Path(path).name} is no recording of this environment: it has no {', '.join(missing)}.")
     config = json.loads(str(recorded["config"]))
     world = alpaca_crypto_world(recorded["price"], recorded["indicators"], config)
     offsets = recorded["ep_offset"]
-    lengths = np.diff(offsets)
-    envs = NativeVectorEnv(world, len(lengths), seed=0, autoreset=False, compiled=compiled)
-    recorder = _Recorder(recorded, lengths, int(config["lookback"]), envs)
-    observations, _ = envs.reset()
-    recorder.keep_observations(observations, step=0)
-    coins = recorded["price"].shape[1]
-    for step in range(int(lengths.max(initial=0))):
-        running = step < lengths
-        actions = np.zeros((len(lengths), coins), np.float32)
-        actions[running] = recorded["action"][offsets[:-1][running] + step].clip(-ACTION_LIMIT, ACTION_LIMIT)
-        observations, _, terminated, truncated, _ = envs.step(actions)
-        recorder.keep_step(running, step, terminated | truncated)
-        recorder.keep_observations(observations, step=step + 1)
-    return {**{name: recorded[name] for name in INPUTS}, **recorder.arrays}
+    envs = NativeVectorEnv(world, len(offsets) - 1, seed=0, autoreset=False, compiled=compiled)
 
-
-class _Recorder:
-    """Collects what the environments do, in the layout of the recording: episodes one after another."""
-
-    def __init__(
-        self, recorded: Mapping[str, NDArray], lengths: NDArray[np.int32], lookback: int, envs: NativeVectorEnv
-    ) -> None:
-        steps, coins = recorded["action"].shape
-        self.offsets, self.lengths, self.lookback, self.envs = recorded["ep_offset"], lengths, lookback, envs
-        self.shown_from = recorded["obs_offset"]
-        self.reward_sum = np.zeros(envs.num_envs)
-        width = 1 + coins + lookback * recorded["indicators"].shape[1]
-        self.arrays: dict[str, NDArray] = {
-            **{name: np.zeros(steps) for name in (*STEP_COLUMNS, "reward")},
-            **{name: np.zeros(steps, np.int32) for name in ("time", "buys", "sells")},
-            "holdings": np.zeros((steps, coins)),
-            "done": np.zeros(steps, bool),
-            "obs": np.zeros((int(self.shown_from[-1]), width), np.float32),
-        }
-        # Which row of `obs` shows an episode's step; 0 is the reset.
-        self.shown = {
-            (episode, step): int(first) + place
-            for episode, (first, end) in enumerate(pairwise(self.shown_from))
-            for place, step in enumerate(_shown_steps(int(lengths[episode]), int(end - first)))
+    def keep(played: Played) -> dict[str, NDArray]:
+        running, counts = played.running, envs.column("counts")
+        return {
+            **{name: envs.column(column)[running] for name, column in STEP_COLUMNS.items()},
+            "buys": counts[BUYS, running],
+            "sells": counts[SELLS, running],
+            "holdings": envs.column("units")[:, running].T,
+            "done": (played.terminated | played.truncated)[running],
+            "reward": played.exact_rewards[running],
         }
 
-    def keep_step(self, running: NDArray[np.bool_], step: int, done: NDArray[np.bool_]) -> None:
-        """Store one step of the episodes that are still running."""
-        rows = self.offsets[:-1][running] + step
-        for name, column in STEP_COLUMNS.items():
-            self.arrays[name][rows] = self.envs.column(column)[running]
-        counts = self.envs.column("counts")
-        self.arrays["buys"][rows] = counts[BUYS, running]
-        self.arrays["sells"][rows] = counts[SELLS, running]
-        self.arrays["holdings"][rows] = self.envs.column("units")[:, running].T
-        self.arrays["done"][rows] = done[running]
-        # Rewards leave an environment as float32; their sum is kept in float64.
-        reward_sum = self.envs.column("reward_sum")
-        self.arrays["reward"][rows] = (reward_sum - self.reward_sum)[running]
-        self.reward_sum = reward_sum
-
-    def keep_observations(self, observations: NDArray[np.float32], step: int) -> None:
-        """Store the observations that the recording shows of this step."""
-        chosen = [episode for episode in range(len(self.lengths)) if (episode, step) in self.shown]
-        if chosen:
-            account = len(self.envs.world.observed)
-            rows = [self.shown[episode, step] for episode in chosen]
-            self.arrays["obs"][rows] = original_observation(observations[chosen], self.lookback, account)
+    actions = recorded["action"].clip(-ACTION_LIMIT, ACTION_LIMIT).astype(np.float32)
+    script = Script(actions, offsets, *_shown_places(np.diff(offsets), np.diff(recorded["obs_offset"])))
+    arrays, shown = play_episodes(envs, script, envs.reset()[0], keep)
+    observations = original_observation(shown, int(config["lookback"]), len(world.observed))
+    return {**{name: recorded[name] for name in INPUTS}, **arrays, "obs": observations}
 
 
-def _shown_steps(length: int, count: int) -> list[int]:
-    """Return the steps of an episode whose observations were recorded: the reset, every tenth, and the last."""
-    steps = sorted({*range(0, length + 1, OBSERVED_EVERY), length})
-    if len(steps) != count:
-        raise DataError(f"an episode of {length} steps has {count} observations, and {len(steps)} were expected.")
-    return steps
+def _shown_places(lengths: NDArray, counts: NDArray) -> tuple[NDArray, NDArray]:
+    """Return episode and step of the observations that were recorded: the reset (0), every tenth, and the last."""
+    places: list[tuple[int, int]] = []
+    for episode, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        steps = sorted({*range(0, length + 1, OBSERVED_EVERY), int(length)})
+        if len(steps) != count:
+            raise DataError(f"an episode of {length} steps has {count} observations, and {len(steps)} were expected.")
+        places += [(episode, step) for step in steps]
+    episodes, shown = np.array(places).T
+    return episodes, shown

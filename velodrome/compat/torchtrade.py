@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.timeframe import DAY, parse_timeframe
+from velodrome.compat.recordings import Played, Script, play_episodes, read_arrays
 from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import Account, liquidation_price
 from velodrome.envs.trading.world import trading_world
@@ -158,145 +159,84 @@ def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:
     starts, which windows to show, `ep_decision_margin`) are passed through.
     """
     path = Path(path)
-    with np.load(path, allow_pickle=False) as file:
-        recorded = {name: file[name] for name in file.files}
+    recorded = read_arrays(path)
     header = json.loads(str(recorded["config"]))
     data_path = path.with_name(f"{header['data']}.npz")
     if not data_path.exists():
         raise DataError(f"{path.name} was recorded over {header['data']}; {data_path} is missing beside it")
-    with np.load(data_path, allow_pickle=False) as file:
-        data = {name: file[name] for name in file.files}
-    config = header["config"]
+    config, data = header["config"], read_arrays(data_path)
     market = torchtrade_market(data, config["time_frames"], config["window_sizes"], config["execute_on"])
     world = trading_world(market, **trading_parameters(config, header["kind"]))
-    starts = recorded["ep_start_index"].astype(np.int64)
-    longest = config["max_traj_length"]
+    starts, longest = recorded["ep_start_index"].astype(np.int64), config["max_traj_length"]
     begin, bars = int(market.begin[0]), int(market.end[0] - market.begin[0])
     ends = np.full(len(starts), bars) if longest is None else np.minimum(starts + longest, bars)
 
     envs = NativeVectorEnv(world, len(starts), seed=0, autoreset=False, compiled=compiled)
     observations, _ = envs.reset(options={"cursor": begin + starts, "last": begin + ends - 1})
-    recorder = _Recorder(market, header, recorded, envs)
-    recorder.keep_windows(observations, step=0)
-    reset_ohlcv = _ohlcv(market, begin + starts)
-    reset_account = np.array(observations[:, -6:])
-    reset_value = envs.column("equity")
-    lengths = np.diff(recorded["ep_offset"])
-    for step in range(int(lengths.max(initial=0))):
-        running = step < lengths
-        actions = np.zeros(len(starts), np.int64)
-        actions[running] = recorded["action"][recorded["ep_offset"][:-1][running] + step]
-        outcome = envs.step(actions)
-        recorder.keep_step(running, step, outcome)
-        recorder.keep_windows(outcome[0], step=step + 1)
+    at_reset = {
+        "ep_reset_account_state": np.array(observations[:, -6:]),
+        "ep_reset_portfolio_value": envs.column("equity"),
+    }
+
+    def keep(played: Played) -> dict[str, NDArray]:
+        running = played.running
+        column = {name: envs.column(name)[running] for name in COLUMNS}
+        return {
+            **{name: column[source] for name, source in STEP_COLUMNS.items()},
+            "bar_index": column["cursor"] - np.int32(begin),
+            "bar_ts": market.time[column["cursor"]],
+            "bar_ohlcv": _ohlcv(market, column["cursor"]),
+            "liquidation_price": _liquidation_prices(column, world.params),
+            "reward64": played.exact_rewards[running],
+            "reward": played.rewards[running],
+            "terminated": played.terminated[running],
+            "truncated": played.truncated[running],
+            "account_state": played.observations[running, -6:],
+            "event": _events(column, header, bool(world.params.allow_short)),
+            "soft": column["equity"] < SOFT_VALUE * column["initial"],
+        }
+
+    actions = recorded["action"].astype(np.int64)
+    script = Script(actions, recorded["ep_offset"], recorded["win_episode"], recorded["win_step"])
+    arrays, shown = play_episodes(envs, script, observations, keep)
+    edges = np.cumsum([length * width for length, width in world.window_shapes])
+    windows = zip(header["windows"], np.split(shown, edges, axis=1)[:-1], world.window_shapes, strict=True)
     return {
         **{name: recorded[name] for name in PASSED_THROUGH if name in recorded},
         "ep_end_index": ends.astype(np.int32),
         "ep_reset_ts": market.time[begin + starts],
-        "ep_reset_ohlcv": reset_ohlcv,
-        "ep_reset_account_state": reset_account,
-        "ep_reset_portfolio_value": reset_value,
-        "ep_complete": recorder.complete(),
-        **recorder.arrays,
-        **recorder.windows,
+        "ep_reset_ohlcv": _ohlcv(market, begin + starts),
+        **at_reset,
+        "ep_complete": _complete(arrays["terminated"] | arrays["truncated"], recorded["ep_offset"]),
+        **arrays,
+        **{name: window.reshape(-1, *shape) for name, window, shape in windows},
     }
-
-
-PASSED_THROUGH = ("config", "ep_offset", "ep_start_index", "action", "win_episode", "win_step", "ep_decision_margin")
 
 
 def _ohlcv(market: Market, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     return np.column_stack([market.ohlc[rows], market.volume[rows]]).astype(np.float32)
 
 
-class _Recorder:
-    """Collects what the environments do, in the layout of the recording: episodes one after another."""
+def _complete(ended: NDArray[np.bool_], offsets: NDArray) -> NDArray[np.bool_]:
+    """Return for each episode whether its last step, and no earlier one, ended it."""
+    return np.array([bool(ended[end - 1]) and not ended[start : end - 1].any() for start, end in pairwise(offsets)])
 
-    def __init__(
-        self, market: Market, header: Mapping[str, Any], recorded: Mapping[str, NDArray], envs: NativeVectorEnv
-    ) -> None:
-        steps = len(recorded["action"])
-        self.market, self.header, self.recorded, self.envs = market, header, recorded, envs
-        self.begin = int(market.begin[0])
-        self.reward_sum = np.zeros(envs.num_envs)
-        self.arrays: dict[str, NDArray] = {
-            "bar_index": np.zeros(steps, np.int32),
-            "bar_ts": np.zeros(steps, np.int64),
-            "bar_ohlcv": np.zeros((steps, 5), np.float32),
-            **{name: np.zeros(steps) for name in ("balance", "position_size", "entry_price", "portfolio_value")},
-            "hold_counter": np.zeros(steps, np.int32),
-            **{name: np.zeros(steps) for name in ("liquidation_price", "stop_loss", "take_profit", "reward64")},
-            "reward": np.zeros(steps, np.float32),
-            "terminated": np.zeros(steps, bool),
-            "truncated": np.zeros(steps, bool),
-            "account_state": np.zeros((steps, 6), np.float32),
-            "event": np.zeros(steps, np.int8),
-            "soft": np.zeros(steps, bool),
-        }
-        shapes = envs.world.window_shapes
-        shown = len(recorded["win_episode"])
-        self.windows = {
-            name: np.zeros((shown, *shape), np.float32) for name, shape in zip(header["windows"], shapes, strict=True)
-        }
 
-    def keep_step(self, running: NDArray[np.bool_], step: int, outcome: tuple) -> None:
-        """Store one step of the episodes that are still running."""
-        observations, rewards, terminated, truncated, _ = outcome
-        rows = self.recorded["ep_offset"][:-1][running] + step
-        column = {name: self.envs.column(name)[running] for name in COLUMNS}
-        reward_sum = self.envs.column("reward_sum")
-        cursor = column["cursor"].astype(np.int64)
-        levels = {name: column[source] for name, source in STEP_COLUMNS.items()}
-        kept: dict[str, NDArray] = {
-            **levels,
-            "bar_index": cursor - self.begin,
-            "bar_ts": self.market.time[cursor],
-            "bar_ohlcv": _ohlcv(self.market, cursor),
-            "liquidation_price": self._liquidation_prices(column),
-            "reward64": (reward_sum - self.reward_sum)[running],
-            "reward": rewards[running],
-            "terminated": terminated[running],
-            "truncated": truncated[running],
-            "account_state": observations[running, -6:],
-            "event": self._events(column),
-            "soft": column["equity"] < SOFT_VALUE * column["initial"],
-        }
-        self.reward_sum = reward_sum
-        for name, values in kept.items():
-            self.arrays[name][rows] = values
+def _liquidation_prices(column: Mapping[str, NDArray], terms: Any) -> NDArray[np.float64]:
+    """Return the accounts' liquidation prices. Without ranges the parameters are the terms of every episode."""
+    accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
+    return np.array([liquidation_price(Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts])
 
-    def keep_windows(self, observations: NDArray[np.float32], step: int) -> None:
-        """Store the windows that the recording shows at this step of an episode; 0 is the reset."""
-        shown = np.flatnonzero(self.recorded["win_step"] == step)
-        episodes = self.recorded["win_episode"][shown]
-        at = 0
-        for name, (length, width) in zip(self.windows, self.envs.world.window_shapes, strict=True):
-            part = observations[episodes, at : at + length * width]
-            self.windows[name][shown] = part.reshape(-1, length, width)
-            at += length * width
 
-    def complete(self) -> NDArray[np.bool_]:
-        """Return for each episode whether its last step, and no earlier one, ended it."""
-        ended = self.arrays["terminated"] | self.arrays["truncated"]
-        offsets = self.recorded["ep_offset"]
-        return np.array([bool(ended[end - 1]) and not ended[start : end - 1].any() for start, end in pairwise(offsets)])
-
-    def _liquidation_prices(self, column: Mapping[str, NDArray]) -> NDArray[np.float64]:
-        accounts = zip(column["cash"], column["units"], column["entry"], strict=True)
-        # Without ranges the parameters are the terms of every episode.
-        terms = self.envs.world.params
-        return np.array([liquidation_price(Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts])
-
-    def _events(self, column: Mapping[str, NDArray]) -> NDArray[np.int8]:
-        """Translate codes to the package's own labels, which are informative only."""
-        names, brackets = self.header["events"], self.header["kind"] == "sltp"
-        shorts = bool(self.envs.world.params.allow_short)
-        happened = zip(column["order_code"], column["exit_code"], column["units"], strict=True)
-        labels = [
-            EXIT_EVENTS.get(int(leave)) or _order_event(int(order), units, brackets, shorts)
-            for order, leave, units in happened
-        ]
-        return np.array([names.index(label) for label in labels], np.int8)
+def _events(column: Mapping[str, NDArray], header: Mapping[str, Any], shorts: bool) -> NDArray[np.int8]:
+    """Translate codes to the package's own labels, which are informative only."""
+    names, brackets = header["events"], header["kind"] == "sltp"
+    happened = zip(column["order_code"], column["exit_code"], column["units"], strict=True)
+    labels = [
+        EXIT_EVENTS.get(int(leave)) or _order_event(int(order), units, brackets, shorts)
+        for order, leave, units in happened
+    ]
+    return np.array([names.index(label) for label in labels], np.int8)
 
 
 def _order_event(order: int, units: float, brackets: bool, shorts: bool) -> str:
@@ -309,6 +249,7 @@ def _order_event(order: int, units: float, brackets: bool, shorts: bool) -> str:
     return "exhausted" if order == codes.EXHAUSTED else "hold"
 
 
+PASSED_THROUGH = ("config", "ep_offset", "ep_start_index", "action", "win_episode", "win_step", "ep_decision_margin")
 EXIT_EVENTS = {codes.LIQUIDATED: "liquidation", codes.STOPPED: "sltp_sl", codes.TARGET: "sltp_tp"}
 STEP_COLUMNS = {
     "balance": "cash",

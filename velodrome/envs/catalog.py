@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import ConfigError
 from velodrome.registry import Registry, load
 
 if TYPE_CHECKING:
@@ -33,14 +33,11 @@ class EnvEntry:
 
     def make_world(self, **values: Any) -> World:
         """Return the World that these parameters make, on top of those of a `preset` if the entry has presets."""
-        presets, preset = self.parameter_presets(), values.get("preset")
-        if presets:
-            values = {name: value for name, value in values.items() if name != "preset"}
-        if presets and preset is not None:
-            if preset not in presets:
-                known = f"there are {', '.join(presets)}.{did_you_mean(str(preset), presets)}"
-                raise ConfigError(f"unknown preset {preset!r}; {known}")
-            values = {**presets[preset], **values}
+        if presets := self.parameter_presets():
+            from velodrome.envs.parameters import with_preset
+
+            preset = values.pop("preset", None)
+            values = with_preset(presets, preset, values)
         return load(self.world)(**values)
 
     def parameter_model(self) -> type[EnvConfig] | None:

@@ -129,9 +129,7 @@ class World:
     @property
     def window_shapes(self) -> tuple[tuple[int, int], ...]:
         """[rows, features] of each window."""
-        return tuple(
-            (int(length), int(width)) for length, width in zip(self.windows.length, self.windows.width, strict=True)
-        )
+        return tuple(zip(self.windows.length.tolist(), self.windows.width.tolist(), strict=True))
 
 
 # Whether neighbouring environments run in lockstep and read memory together: False on CPUs; code for a GPU sees True.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,15 @@ from velodrome.errors import ConfigError, did_you_mean
 Ranged = float | tuple[float, float]  # a value, or a range (low, high) from which each episode draws its own
 
 
-def ranged(default: Ranged, low: float, high: float, meaning: str, *, unit: str, whole: bool = False) -> Any:
+def option(default: Any, meaning: str, **limits: Any) -> Any:
+    """Declare a parameter; limits are those of a pydantic field, such as ge=1."""
+    return Field(default, description=meaning, **limits)
+
+
+def ranged(default: Ranged, low: float, high: float, meaning: str, unit: str, *, whole: bool = False) -> Any:
     """Declare a numeric parameter that may be a range; low and high are the legal bounds, both included."""
-    return Field(
-        default,
-        description=meaning,
-        json_schema_extra={"number": True, "low": low, "high": high, "unit": unit, "whole": whole},
-    )
+    bounds: dict[str, Any] = {"number": True, "low": low, "high": high, "unit": unit, "whole": whole}
+    return Field(default, description=meaning, json_schema_extra=bounds)
 
 
 def _bounds(model: type[BaseModel], name: str) -> dict[str, Any] | None:
@@ -72,22 +75,23 @@ class EnvConfig(BaseModel):
             first = error.errors()[0]
             name = str(first["loc"][0]) if first["loc"] else ""
             problem = str(first["msg"]).removeprefix("Value error, ")
+            if first["type"] == "literal_error":
+                choices = re.findall("'(.*?)'", first["ctx"]["expected"])
+                problem = f"{problem}.{did_you_mean(str(first['input']), choices)}".removesuffix(".")
             received = f"{name} = {values[name]!r}: " if name in values else ""
             meaning = cls.model_fields[name].description if name in legal else None
             stop = "" if problem.endswith("?") else "."
             raise ConfigError(received + problem + (f"{stop} {name}: {meaning}." if meaning else "")) from error
 
 
-def with_preset(
-    model: type[EnvConfig], presets: Mapping[str, Mapping[str, Any]], preset: str | None, values: Mapping[str, Any]
-) -> Any:
-    """Return the parameters of a preset (or the defaults) with some values replaced."""
+def with_preset(presets: Mapping[str, Mapping[str, Any]], preset: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values on top of those of a preset; None is no preset."""
     if preset is None:
-        return model.create(**values)
+        return dict(values)
     if preset not in presets:
-        legal = tuple(presets)
-        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(legal)}.{did_you_mean(preset, legal)}")
-    return model.create(**{**presets[preset], **values})
+        close = did_you_mean(str(preset), presets)
+        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(presets)}.{close}")
+    return {**presets[preset], **values}
 
 
 def ranged_names(model: type[EnvConfig]) -> tuple[str, ...]:

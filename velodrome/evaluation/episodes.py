@@ -6,14 +6,12 @@ import math
 
 import gymnasium
 import numpy as np
-import polars as pl
 
 from velodrome.evaluation.baselines import RANDOM, RandomPolicy
 from velodrome.evaluation.intervals import Bootstrap, Interval, percentile_interval, stationary_orders
 from velodrome.evaluation.measures import EPISODE_METRICS
 from velodrome.evaluation.play import Episodes, Policy, play_episodes
 from velodrome.evaluation.result import Evaluation, Row
-from velodrome.evaluation.trades import SCHEMA as TRADE_SCHEMA
 
 EPISODES = 100
 FEW_EPISODES = 30
@@ -64,8 +62,5 @@ def evaluate_episodes(
         warnings=(f"{len(played)} episodes are few",) if len(played) < FEW_EPISODES else (),
         notes=("episodes are resampled one by one, as if they were independent",),
         information={**about, "confidence": confidence, "bootstrap_samples": samples},
-        equity=pl.DataFrame(),
-        bars=pl.DataFrame(),
-        trades=pl.DataFrame(schema=dict(TRADE_SCHEMA)),
         episodes={"returns": played.returns, "lengths": played.lengths.astype(np.float64)},
     )

@@ -212,9 +212,8 @@ def binned(taken: NDArray, low: float, high: float) -> Actions:
     """Return the share of continuous actions in bins that are named by their middles."""
     counts, edges = np.histogram(taken, bins=ACTION_BINS, range=(low, high))
     middles = 0.5 * (edges[1:] + edges[:-1])
-    return tuple(
-        (f"{middle:+.2f}", float(share)) for middle, share in zip(middles, counts / max(taken.size, 1), strict=True)
-    )
+    shares = counts / max(taken.size, 1)
+    return tuple((f"{middle:+.2f}", float(share)) for middle, share in zip(middles, shares, strict=True))
 
 
 def counted(taken: NDArray, names: Sequence[str]) -> Actions:

@@ -221,9 +221,8 @@ class PathMeter:
         self.names = (*PATH_FIGURES, *measured.per_bar)
         self.returns = np.ascontiguousarray(measured.returns.T)  # [S, T]
         self.logs = np.ascontiguousarray(measured.log_returns.T)
-        self.extras = np.ascontiguousarray(
-            np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
-        )  # [S, T, M]
+        extras = np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
+        self.extras = np.ascontiguousarray(extras)  # [S, T, M]
         self.centre = self.returns.mean(axis=1) if self.returns.shape[1] else np.zeros(len(self.returns))
         self.seeds, self.bars = self.returns.shape
         self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
@@ -263,13 +262,13 @@ class Drawdown:
 
 def deepest_drawdown(growth: NDArray[np.float64]) -> Drawdown | None:
     """Return the deepest drawdown of one curve [T + 1], the first of equals; None if it never falls."""
-    peaks = np.maximum.accumulate(growth)
-    falls = 1.0 - growth / np.where(peaks > 0.0, peaks, 1.0)
+    falls = drawdowns(growth)
     trough = int(np.argmax(falls))
     if not falls[trough] > 0.0:
         return None
-    begin = int(np.flatnonzero(growth[: trough + 1] == peaks[trough])[-1])
-    recovered = np.flatnonzero(growth[trough:] >= peaks[trough])
+    peak = growth[: trough + 1].max()
+    begin = int(np.flatnonzero(growth[: trough + 1] == peak)[-1])
+    recovered = np.flatnonzero(growth[trough:] >= peak)
     return Drawdown(float(falls[trough]), begin, trough, trough + int(recovered[0]) if len(recovered) else None)
 
 

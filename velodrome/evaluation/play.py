@@ -137,11 +137,6 @@ class Backtest:
         return self.tracks[0].detailed
 
 
-def stream_seed(seed: int, instrument: int) -> int:
-    """Return a seed for one instrument, so that instruments do not share their draws."""
-    return int(np.random.SeedSequence([seed, instrument]).generate_state(1)[0])
-
-
 @one_thread()
 def play_split(
     policy: Policy, world: World, part: Market | Basket, seeds: Sequence[int], wanted: Recording, progress: Progress
@@ -157,8 +152,9 @@ def play_split(
     first, last = np.tile(part.begin, len(seeds)), np.tile(part.end - 1, len(seeds))
     count, longest = len(first), int((last - first).max())
     envs = make_vec(world, count, backend="native", observation="cursor", autoreset=False, threads=1)
-    streams = [stream_seed(seed, k) for seed in seeds for k in range(stretches)]
-    observation, _ = envs.reset(seed=streams, options={"cursor": first, "last": last})
+    # A seed for each instrument, so that they do not share their draws.
+    streams = [np.random.SeedSequence([seed, k]).generate_state(1)[0] for seed in seeds for k in range(stretches)]
+    observation, _ = envs.reset(seed=[int(stream) for stream in streams], options={"cursor": first, "last": last})
     records = _Records(envs, longest, wanted, stretches)
     alive = np.ones(count, bool)
     policy.begin(count)

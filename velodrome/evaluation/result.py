@@ -19,6 +19,7 @@ from rich.text import Text
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.trades import SCHEMA
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
@@ -55,14 +56,16 @@ class Evaluation:
     split: str
     in_sample: bool
     rows: tuple[Row, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[Difference, ...]  # of a backtest
     actions: tuple[tuple[str, float], ...]  # name and share of the agent's actions; of continuous ones, by bin
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     information: Mapping[str, Any]  # data, dates, seeds, bootstrap; JSON-able
-    equity: pl.DataFrame  # time, then a column for each policy: equity over start equity
-    bars: pl.DataFrame  # the agent bar by bar under the first seed
-    trades: pl.DataFrame
+    # Of a backtest: time and then a column for each policy, equity over start equity; the agent bar by bar under the
+    # first seed; its trades.
+    equity: pl.DataFrame = field(default_factory=pl.DataFrame)
+    bars: pl.DataFrame = field(default_factory=pl.DataFrame)
+    trades: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(SCHEMA)))
     episodes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind "episodes": returns and lengths
 
     @property
@@ -121,8 +124,6 @@ class Evaluation:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["kind"] == "backtest":
             plain |= {name: pl.read_parquet(source / f"{split}-{name}.parquet") for name in FRAMES}
-        else:
-            plain |= {name: pl.DataFrame() for name in FRAMES}
         plain["rows"] = tuple(Row(**_numbers(row)) for row in plain["rows"])
         plain["differences"] = tuple(Difference(**_numbers(one)) for one in plain["differences"])
         plain["actions"] = tuple((name, share) for name, share in plain["actions"])

@@ -64,10 +64,8 @@ def moments(returns: NDArray[np.float64]) -> Moments:
     variance = float(np.mean(centred**2))
     if not variance > 1e-20 * max(mean * mean, 1e-280):
         return Moments(count, math.nan, math.nan, math.nan)
-    scaled = centred / math.sqrt(variance)
-    return Moments(
-        count, mean / math.sqrt(variance * count / (count - 1)), float(np.mean(scaled**3)), float(np.mean(scaled**4))
-    )
+    scaled, sharpe = centred / math.sqrt(variance), mean / math.sqrt(variance * count / (count - 1))
+    return Moments(count, sharpe, float(np.mean(scaled**3)), float(np.mean(scaled**4)))
 
 
 def _spread(found: Moments) -> float:
@@ -98,12 +96,8 @@ def deflated_sharpe(found: Moments, trials: Trials) -> float:
     return probabilistic_sharpe(found, expected_best_sharpe(trials))
 
 
-def minimum_track_record(found: Moments, benchmark: float = 0.0, confidence: float = 0.95) -> float:
-    """Return the bars needed for this confidence that the Sharpe ratio is above a benchmark; infinite if it is not."""
-    if not 0.0 < confidence < 1.0:
-        raise ConfigError(f"confidence = {confidence!r}: needs a share between 0 and 1, for example 0.95")
-    if math.isnan(found.sharpe):
-        return math.nan
-    if found.sharpe <= benchmark:
+def minimum_track_record(found: Moments) -> float:
+    """Return the bars needed to be 95 % sure that the Sharpe ratio is above 0; infinite if it is not."""
+    if found.sharpe <= 0.0:
         return math.inf
-    return 1.0 + _spread(found) * (_NORMAL.inv_cdf(confidence) / (found.sharpe - benchmark)) ** 2
+    return 1.0 + _spread(found) * (_NORMAL.inv_cdf(0.95) / found.sharpe) ** 2

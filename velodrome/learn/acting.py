@@ -21,7 +21,7 @@ from velodrome.learn.networks.layers import ACTIVATIONS
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
-from velodrome.rollout.worlds import ForeignWorlds, Worlds
+from velodrome.rollout.worlds import ForeignWorlds, Worlds, box_bounds
 
 # Modules that do the same in training as in use.
 WITHOUT_MODES = (
@@ -61,7 +61,7 @@ class TrainedPolicy:
         self._generator = torch.Generator(self.device).manual_seed(self.seed)
         self._memory: Tensor | None = None  # [n, memory_size] once environments are known
         self._num_envs: int | None = None
-        self.low, self.high = action_bounds(self.action_space, self.device)
+        self.low, self.high = box_bounds(self.action_space, self.device)
         if self.window_names and len(self.window_names) != len(windows):
             raise ConfigError(f"window_names = {self.window_names!r}: needs {len(windows)} names, one for each window.")
         if self.bank is not None:
@@ -277,11 +277,3 @@ def outputs_of(network: nn.Module, observation: Observation, memory: Tensor) -> 
     """Return the parameters of the action distribution (or action values), and the memory after this step."""
     found = network(observation, None, None, memory) if memory.shape[1] else network(observation, None, None)
     return (found, memory) if isinstance(found, Tensor) else (found.parameters, found.memory)
-
-
-def action_bounds(space: gymnasium.Space, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Return the ends of a Box, None for other spaces."""
-    if not isinstance(space, gymnasium.spaces.Box):
-        return None, None
-    low, high = (torch.from_numpy(end.astype(np.float32)).to(device) for end in (space.low, space.high))
-    return low, high

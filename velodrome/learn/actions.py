@@ -242,8 +242,3 @@ def _simplex_size(space: gymnasium.Space) -> int:
             f"action = 'weights' with weighting = 'simplex'."
         )
     return int(space.shape[0])  # type: ignore[index]
-
-
-def component_widths(distribution: Distribution) -> tuple[int, ...]:
-    """Return how many parameters each component of an action has."""
-    return distribution.counts or (1,) * distribution.width

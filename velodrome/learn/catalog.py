@@ -12,7 +12,7 @@ from velodrome.registry import Registry, load
 if TYPE_CHECKING:
     import gymnasium
 
-    from velodrome.learn.config import LearnerConfig
+    from velodrome.learn.config import LearnerConfig, NetworkConfig
 
 ACTION_SPACES = ("Discrete", "MultiDiscrete", "Box")  # that learners can take
 
@@ -24,7 +24,7 @@ class AlgorithmEntry:
     name: str  # of the algorithm and of its section in a run's configuration
     config: str | type[LearnerConfig]  # the model of that section
     learner: str | Callable[..., Any]  # (worlds, network, config, *, total_steps, seed) -> a learner
-    network: str | Callable[..., Any]  # (shape, action_space, NetworkConfig, saved) -> the module in a checkpoint
+    network: str | Callable[..., Any]  # (shape, action_space, NetworkConfig, **saved) -> the module in a checkpoint
     summary: str = ""  # one line for people
     action_spaces: tuple[str, ...] = ACTION_SPACES  # names of the Gymnasium spaces that it can act in
     saved: tuple[str, ...] = ()  # fields of its config that `network` needs; a checkpoint says them
@@ -40,9 +40,9 @@ class AlgorithmEntry:
         """Return a learner of it."""
         return load(self.learner)(*arguments, **options)
 
-    def make_network(self, *arguments: Any) -> Any:
-        """Return a network as its checkpoints hold it."""
-        return load(self.network)(*arguments)
+    def make_network(self, shape: Any, space: gymnasium.Space, network: NetworkConfig, saved: dict[str, Any]) -> Any:
+        """Return a network as in a checkpoint, which says what was saved of the config."""
+        return load(self.network)(shape, space, network, **{name: saved[name] for name in self.saved})
 
     def saved_facts(self, config: LearnerConfig) -> dict[str, Any]:
         """Return what a checkpoint must say of its network besides NetworkConfig."""
@@ -77,7 +77,7 @@ ALGORITHMS = Registry(
             "ppo",
             config="velodrome.learn.config:PPOConfig",
             learner="velodrome.learn.ppo:PPO",
-            network="velodrome.learn.policy:network_of_checkpoint",
+            network="velodrome.learn.policy:ActorCritic",
             summary="proximal policy optimisation",
             advice=("fewer epochs (ppo.epochs)",),
             shares_trunk=True,
@@ -86,7 +86,7 @@ ALGORITHMS = Registry(
             "dqn",
             config="velodrome.learn.config:DQNConfig",
             learner="velodrome.learn.dqn:DQN",
-            network="velodrome.learn.networks.q_network:network_of_checkpoint",
+            network="velodrome.learn.networks.q_network:QNetwork",
             summary="deep Q-learning, for discrete actions",
             action_spaces=("Discrete",),
             saved=("duelling",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -91,6 +92,12 @@ class LearnerConfig(LearnConfig):
         "auto", description="first layer: encode each distinct bar once instead of once per sample (same result)"
     )
     rollout_length: int = Field(32, ge=1, le=65536, description="steps of every environment between two updates")
+
+    def rate_at(self, done: float) -> float:
+        """Return the learning rate when a fraction `done` of the run is over."""
+        left = 1.0 - min(max(done, 0.0), 1.0)
+        factors = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}
+        return self.learning_rate * factors[self.schedule]
 
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs."""

@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engines.graphs import Captured
+from velodrome.learn.engines.autograd import Optimiser
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.networks.layers import BarEncoding, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
-from velodrome.learn.optimiser import Optimiser, learning_rate
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.replay import ReplayBuffer, Transitions
 from velodrome.rollout.worlds import Worlds
 
@@ -86,7 +86,7 @@ class DQN(Learner):
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take gradient steps; return what happened."""
         config, began = self.config, self.done
-        self.optimiser.set_rate(learning_rate(config, began))
+        self.optimiser.set_rate(config.rate_at(began))
         self.epsilon.fill_(between(config.epsilon_start, config.epsilon_end, began / config.epsilon_fraction))
         self.correction.fill_(between(config.importance_start, 1.0, began))
         with self.clock("inference"):

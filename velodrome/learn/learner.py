@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import LearnerConfig
-from velodrome.learn.engines.graphs import Captured
-from velodrome.learn.optimiser import learning_rate
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.worlds import CudaWorlds, Worlds
-from velodrome.vector.argument_checks import check_num_envs
+from velodrome.vector.argument_checks import checked_count
 
 MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
 
@@ -74,7 +73,7 @@ class Learner:
 
         began: the part of the run that was over before it. reward: per step, as the environments gave it.
         """
-        found = {"optimiser/learning_rate": learning_rate(self.config, began), "episode/mean_reward": reward}
+        found = {"optimiser/learning_rate": self.config.rate_at(began), "episode/mean_reward": reward}
         found |= self.worlds.take_episodes()
         found |= action_mix(actions, distribution)
         seconds = self._seconds(actions)
@@ -98,7 +97,7 @@ class Learner:
         """Go on with another number of environments, between two iterations: the first keep their episodes, new ones
         begin. What was learnt, the moments and the count of steps stay.
         """
-        if check_num_envs(num_envs) == self.worlds.num_envs:
+        if checked_count("num_envs", num_envs) == self.worlds.num_envs:
             return
         self.check_size(num_envs)
         self.worlds.resize(num_envs)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import torch
 from torch import Tensor, nn
 
-from velodrome.learn.actions import Distribution, Gaussian, component_widths, distribution_for
+from velodrome.learn.actions import Distribution, Gaussian, distribution_for
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import ContextHead, InstrumentFeatures, InstrumentHead, InstrumentTrunk
-from velodrome.learn.networks.layers import BarEncoding, linear
+from velodrome.learn.networks.layers import BarEncoding, encode_bars, linear
 from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 Encoding = tuple[BarEncoding, BarEncoding]  # of the actor and of the critic
-Features = Tensor | InstrumentFeatures
 POLICY_GAIN = 0.01  # a first policy close to uniform explores; this is the usual choice
 
 
@@ -42,31 +41,23 @@ class ActorCritic(nn.Module):
         self.value_head: nn.Module
         if isinstance(self.actor, InstrumentTrunk):
             assert isinstance(self.critic, InstrumentTrunk)
-            self.policy_head = InstrumentHead(self.actor, component_widths(self.distribution), POLICY_GAIN)
+            widths = self.distribution.counts or (1,) * self.distribution.width  # of each component of an action
+            self.policy_head = InstrumentHead(self.actor, widths, POLICY_GAIN)
             self.value_head = ContextHead(self.critic, 1, 1.0)
         else:
             assert not isinstance(self.critic, InstrumentTrunk)
             self.policy_head = linear(self.actor.out_features, self.distribution.width, POLICY_GAIN)
             self.value_head = linear(self.critic.out_features, 1, 1.0)
-        gaussian = self.distribution if isinstance(self.distribution, Gaussian) else None
-        self.log_std = (
-            None if gaussian is None else nn.Parameter(torch.full((gaussian.deviations,), config.initial_log_std))
-        )
+        self.log_std: nn.Parameter | None = None
+        if isinstance(self.distribution, Gaussian):
+            self.log_std = nn.Parameter(torch.full((self.distribution.deviations,), config.initial_log_std))
         self.shared = config.shared
-        self.memory_size = self.actor.memory_size if config.shared else self.actor.memory_size + self.critic.memory_size
+        self.trunks = (self.actor,) if config.shared else (self.actor, self.critic)
+        self.memory_size = sum(trunk.memory_size for trunk in self.trunks)
+        self.recurrent = self.memory_size > 0  # carries memory from step to step
+        self.encoded_width = sum(trunk.encoded_width for trunk in self.trunks)  # floats of a bar's encoding
         # A user's own network decides for itself what to do with windows.
         self.can_encode_bars = bool(shape.windows) and not isinstance(self.actor, UserTrunk)
-
-    @property
-    def encoded_width(self) -> int:
-        """Floats of a bar's encoding, of both trunks together."""
-        trunks = (self.actor,) if self.shared else (self.actor, self.critic)
-        return sum(0 if isinstance(trunk, UserTrunk) else trunk.encoded_width for trunk in trunks)
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether it carries memory from step to step."""
-        return self.memory_size > 0
 
     def forward(
         self, observation: Observation, bank: WindowBank | None = None, encoding: Encoding | None = None,
@@ -91,10 +82,9 @@ class ActorCritic(nn.Module):
         there is one step and the memory is already as it should be.
         """
         steps = 1 if starts is None else starts.shape[0]
-        trunks = [self.actor] if self.shared else [self.actor, self.critic]
         ends: list[Tensor] = []
         outputs: list[Tensor] = []
-        for index, (trunk, state) in enumerate(zip(trunks, memory.chunk(len(trunks), 1), strict=True)):
+        for index, (trunk, state) in enumerate(zip(self.trunks, memory.chunk(len(self.trunks), 1), strict=True)):
             assert isinstance(trunk, RecurrentTrunk)
             bars = None if encoding is None else encoding[index]
             features = trunk.below(observation, bank, bars).unflatten(0, (steps, -1))
@@ -110,12 +100,12 @@ class ActorCritic(nn.Module):
 
     def encode_bars(self, bank: WindowBank) -> Encoding:
         """Compute the market's part of both first layers once per bar."""
-        assert not isinstance(self.actor, UserTrunk)
-        assert not isinstance(self.critic, UserTrunk)
-        actor = self.actor.encode_bars(bank)
-        return actor, actor if self.shared else self.critic.encode_bars(bank)
+        found = [encode_bars(trunk.first, bank) for trunk in self.trunks if not isinstance(trunk, UserTrunk)]
+        return found[0], found[-1]
 
-    def _heads(self, actor: Features, critic: Features, memory: Tensor) -> Outputs:
+    def _heads(
+        self, actor: Tensor | InstrumentFeatures, critic: Tensor | InstrumentFeatures, memory: Tensor
+    ) -> Outputs:
         return Outputs(self.policy_head(actor).float(), self.value_head(critic).float().squeeze(1), memory)
 
     def linear_layers(self) -> tuple[list[nn.Linear], list[nn.Linear]] | None:
@@ -129,10 +119,3 @@ class ActorCritic(nn.Module):
             body = [layer for layer in trunk.body if isinstance(layer, nn.Linear)]
             found.append([trunk.first.layer, *body, head])  # type: ignore[list-item]
         return found[0], found[1]
-
-
-def network_of_checkpoint(
-    shape: ObservationShape, space: gymnasium.Space, settings: NetworkConfig, _saved: dict[str, Any]
-) -> ActorCritic:
-    """Return a network like the one in a checkpoint."""
-    return ActorCritic(shape, space, settings)

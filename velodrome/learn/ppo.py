@@ -12,16 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from velodrome.errors import LearningError
+from velodrome.errors import ConfigError, LearningError
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.engines.autograd import Batch, Task
-from velodrome.learn.engines.choice import check_minibatches, make_engine
-from velodrome.learn.engines.graphs import Captured
+from velodrome.learn.engines.choice import make_engine
 from velodrome.learn.learner import Learner, only
-from velodrome.learn.optimiser import learning_rate
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.rollout.advantages import write_advantages
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.storage import Rollout, resized
 from velodrome.rollout.worlds import Worlds
 
@@ -43,6 +42,7 @@ class PPO(Learner):
         super().__init__(worlds, config, total_steps, seed, alike)
         device = worlds.device
         self.policy = ActorCritic(worlds.shape, worlds.action_space, network).to(device)
+        self.check_size(worlds.num_envs)
         self.rollout = self._make_rollout()
         task = Task(self.policy, worlds.bank, config, network.activation, ppo_loss)
         self.engine = make_engine(task, self.rollout)
@@ -79,7 +79,7 @@ class PPO(Learner):
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, estimate advantages, improve the policy; return what happened."""
         began = self.done
-        self.engine.set_learning_rate(learning_rate(self.config, began))
+        self.engine.set_learning_rate(self.config.rate_at(began))
         with self.clock("inference"):
             self.collect()
             if not self.at_most_one_cut:
@@ -177,7 +177,11 @@ class PPO(Learner):
 
     def check_size(self, num_envs: int) -> None:
         """Refuse a number of environments with fewer samples than minibatches."""
-        check_minibatches(self.policy, num_envs, self.config)
+        count, what = num_envs * self.config.rollout_length, "samples"
+        if self.policy.recurrent:
+            count, what = num_envs, "environments (a recurrent network is trained on whole ones)"
+        if count < self.config.minibatches:
+            raise ConfigError(f"ppo.minibatches = {self.config.minibatches}, but a rollout has only {count} {what}.")
 
     def make_room(self) -> None:
         """Make another rollout; it is cut into as many minibatches as before."""

@@ -24,16 +24,12 @@ class PhaseClock:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
-        marks: type[_HostMarks] | type[_CudaMarks]
-        if self.device.type == "cpu":
-            marks = _HostMarks
-        elif self.device.type == "cuda":
-            if not torch.cuda.is_available():
-                raise BackendError(f"No CUDA device is visible; received device={self.device}, use device=cpu.")
-            marks = _CudaMarks
-        else:
+        if self.device.type not in ("cpu", "cuda"):
             raise BackendError(f"Phases can be timed on cpu and cuda; received device={self.device}.")
-        self._marks = marks(self.device)
+        on_gpu = self.device.type == "cuda"
+        if on_gpu and not torch.cuda.is_available():
+            raise BackendError(f"No CUDA device is visible; received device={self.device}, use device=cpu.")
+        self._marks = _CudaMarks(self.device) if on_gpu else _HostMarks()
         self._phases = {name: _Phase(name, self._marks) for name in PHASES}
         self._started = perf_counter()
 
@@ -64,7 +60,7 @@ class _HostMarks:
 
     __slots__ = ("mark", "open", "seconds")
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.open: list[str] = []
         self.mark = 0.0

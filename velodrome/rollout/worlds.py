@@ -47,9 +47,7 @@ class Worlds(ABC):
         self.shortest_truncation = envs.world.shortest_truncation if isinstance(envs, RuleVectorEnv) else 1
         self.names = ("count", *(METRIC_NAMES.get(name, name) for name in names))
         self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=device)
-        box = self.action_space if isinstance(self.action_space, gymnasium.spaces.Box) else None
-        self.low = None if box is None else torch.from_numpy(box.low.astype(np.float32)).to(device)
-        self.high = None if box is None else torch.from_numpy(box.high.astype(np.float32)).to(device)
+        self.low, self.high = box_bounds(self.action_space, device)
 
     def legal(self, actions: Tensor) -> Tensor:
         """Return actions as the environments take them: continuous ones are clipped to their range."""
@@ -98,7 +96,10 @@ class RuleWorlds(Worlds):
 
     def __init__(self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32) -> None:
         world, device = envs.world, getattr(envs, "device", torch.device("cpu"))
-        super().__init__(envs, device, rule_shape(envs), world.statistics)
+        if envs.observation != "cursor":
+            raise BackendError(f"observation = {envs.observation!r}: a learner reads windows by cursor; use 'cursor'.")
+        shape = ObservationShape(len(world.observed), world.window_shapes, world.instruments)
+        super().__init__(envs, device, shape, world.statistics)
         if world.window_shapes:
             self.bank = WindowBank(world.windows, world.cursors, device, dtype)
         self._attach()
@@ -106,8 +107,9 @@ class RuleWorlds(Worlds):
     def _attach(self) -> None:
         self.num_envs = self.envs.num_envs
         blocks, out = self.envs.buffers.blocks, self.envs.buffers.out
-        self.observation = rule_observation(self, out.observations, out.cursors)
-        self.final = rule_observation(self, out.final_observations, out.final_cursors)
+        cursors = (None, None) if self.bank is None else map(as_tensor, (out.cursors, out.final_cursors))
+        observed = map(as_tensor, (out.observations, out.final_observations))
+        self.observation, self.final = map(Observation, observed, cursors)
         results = (out.rewards, out.terminated, out.truncated, out.statistics)
         self.reward, self.terminated, self.truncated, self.statistics = map(as_tensor, results)
         # As bytes; what is on a device is bytes already.
@@ -159,7 +161,7 @@ class CudaWorlds(RuleWorlds):
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        shape = self.envs._shape_of_actions()  # [n], or [n, size]
+        shape = (self.envs.num_envs, *self.envs._action_shape)  # [n], or [n, size]
         self.envs.step_kernels(self.legal(actions).reshape(shape))
         self.count_ended(self.num_envs, self.terminated, self.truncated, self.statistics, self.sums)
 
@@ -279,16 +281,12 @@ class ForeignWorlds(Worlds):
         raise BackendError("environments of other libraries cannot be saved or continued; reset them")
 
 
-def rule_shape(envs: RuleVectorEnv) -> ObservationShape:
-    """Return the size of a rule environment's observations, which must be of the kind "cursor"."""
-    if envs.observation != "cursor":
-        raise BackendError(f"observation = {envs.observation!r}: a learner reads windows by cursor; use 'cursor'.")
-    return ObservationShape(len(envs.world.observed), envs.world.window_shapes, envs.world.instruments)
-
-
-def rule_observation(worlds: Worlds, observations: Any, cursors: Any) -> Observation:
-    """Return a rule environment's buffers as an observation, without a copy."""
-    return Observation(as_tensor(observations), as_tensor(cursors) if worlds.bank is not None else None)
+def box_bounds(space: gymnasium.Space, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Return the ends of a Box, None for other spaces."""
+    if not isinstance(space, gymnasium.spaces.Box):
+        return None, None
+    low, high = (torch.from_numpy(end.astype(np.float32)).to(device) for end in (space.low, space.high))
+    return low, high
 
 
 def as_tensor(buffer: Any) -> Tensor:

@@ -67,7 +67,8 @@ def save_checkpoint(
         _prepare(home)
         writing.mkdir()
         _write_tensors(tensors, writing / TENSORS)
-        write_text(writing / STATE, _state_text(steps, plain, writing / TENSORS))
+        state = {"format": FORMAT, "steps": steps, "tensors_sha256": _hash_of_file(writing / TENSORS), "plain": plain}
+        write_text(writing / STATE, json.dumps({**state, "state_sha256": _hash_of_state(state)}, indent=1))
         if pinned or (target / PINNED).exists():
             write_text(writing / PINNED, "")
         sync_path(writing)
@@ -109,7 +110,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
+def latest_valid(folder: Path) -> Checkpoint | None:
     """Load the newest checkpoint that is as it was written, or None if the run has none at all.
 
     Each damaged one on the way is a warning in the log; if all are damaged, that is an error.
@@ -117,7 +118,7 @@ def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
     found = checkpoints(folder)
     for path in reversed(found):
         try:
-            return load_checkpoint(path, device)
+            return load_checkpoint(path)
         except DamagedCheckpointError as error:
             log.warning("%s Looking for the one before it.", error)
     if found:
@@ -128,8 +129,8 @@ def latest_valid(folder: Path, device: str = "cpu") -> Checkpoint | None:
     return None
 
 
-def load_checkpoint(path: Path, device: str = "cpu") -> Checkpoint:
-    """Read a checkpoint; one that is not as it was written is refused."""
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint, its tensors on the CPU; one that is not as it was written is refused."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -138,7 +139,7 @@ def load_checkpoint(path: Path, device: str = "cpu") -> Checkpoint:
     try:
         if _hash_of_file(path / TENSORS) != state["tensors_sha256"]:
             raise DamagedCheckpointError(f"{path / TENSORS}: its content is not what was written (hash differs).")
-        tensors = load_file(path / TENSORS, device=device)
+        tensors = load_file(path / TENSORS)
     except (OSError, SafetensorError) as error:
         raise DamagedCheckpointError(f"{path / TENSORS}: cannot be read ({_told(error)}).") from error
     return Checkpoint(state["steps"], tensors, state["plain"], path)
@@ -181,17 +182,6 @@ def tidy(folder: Path, steps: int) -> None:
     pin_only_the_last(folder)
 
 
-def broken_weights(tensors: Tensors) -> str:
-    """Return which of a policy's weights is not finite, '' if all are.
-
-    The last gradient step may have broken it, which the metrics show only one iteration later.
-    """
-    for name, tensor in tensors.items():
-        if name.startswith("policy.") and not bool(tensor.isfinite().all()):
-            return f"{name.removeprefix('policy.')} of the network is not finite"
-    return ""
-
-
 # Writing
 
 
@@ -226,11 +216,6 @@ def _separate(tensors: Tensors) -> dict[str, torch.Tensor]:
     return separate
 
 
-def _state_text(steps: int, plain: dict[str, Any], tensors: Path) -> str:
-    state = {"format": FORMAT, "steps": steps, "tensors_sha256": _hash_of_file(tensors), "plain": plain}
-    return json.dumps({**state, "state_sha256": _hash_of_state(state)}, indent=1)
-
-
 def _put_in_place(writing: Path, target: Path) -> None:
     """Give a finished folder its name; one of the same step makes room, found by its other name meanwhile."""
     replaced = target.with_name(target.name + REPLACED)
@@ -259,8 +244,7 @@ def _prepare(home: Path) -> None:
 
 def _remove_old(home: Path, newest: Path, keep: int) -> None:
     older = [path for path in checkpoints(home.parent) if path != newest]
-    kept = keep - 1
-    for path in older[: max(0, len(older) - kept)]:
+    for path in older[: max(0, len(older) - (keep - 1))]:
         if not is_pinned(path):
             _remove(path)
 

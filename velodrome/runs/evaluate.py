@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.store.store import EvaluationRow, SqlStore, open_store
+from velodrome.runs.store.store import EvaluationRow, SqlStore
 from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+
 EPISODES = 100  # of environments without a market
 
 
@@ -58,22 +61,23 @@ def evaluate(
             options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
             evaluation = _on_split(run.config, policy, market, chosen, options)
     evaluation.save(run.path)
-    with _opened(run, store) as kept:
-        _remember(run, evaluation, kept)
+    with run.store(create=True) if store is None else nullcontext(store) as kept:
+        steps = kept.run(run.folder.id).steps
+        rows = [
+            EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows
+        ]
+        kept.add_evaluations(run.folder.id, rows)
         if report:
-            _write_report(run, evaluation, kept)
+            _write_report(run, evaluation, steps, kept.metrics(run.folder.id))
     return evaluation
 
 
 def _by_episodes(config: RunConfig, policy: TrainedPolicy) -> Evaluation:
     from velodrome.evaluation.episodes import evaluate_episodes
 
-    envs = setup.make_few_environments(config, min(EPISODES, 16))
     options = {"title": config.env, "seed": config.seed + 2_000_003, **_resampling(config)}
-    try:
+    with closing(setup.make_few_environments(config, min(EPISODES, 16))) as envs:
         return evaluate_episodes(policy, envs, EPISODES, **options)
-    finally:
-        envs.close()
 
 
 def _on_split(
@@ -112,27 +116,11 @@ def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | N
         yield tell
 
 
-@contextmanager
-def _opened(run: Run, store: SqlStore | None) -> Iterator[SqlStore]:
-    if store is not None:
-        yield store
-        return
-    with open_store(run.path.parent, run.config.logging.store) as own:
-        yield own
-
-
-def _remember(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
-    steps = store.run(run.folder.id).steps
-    rows = [EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows]
-    store.add_evaluations(run.folder.id, rows)
-
-
-def _write_report(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
+def _write_report(run: Run, evaluation: Evaluation, steps: int, metrics: pl.DataFrame) -> None:
     from velodrome.runs.report.images import write_images
     from velodrome.runs.report.report import write_report
 
     config = run.config
-    steps = store.run(run.folder.id).steps
     information = {
         "run": run.path.name,
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
@@ -141,10 +129,8 @@ def _write_report(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
         "seed": str(config.seed),
         "configuration": config.hash,
     }
-    metrics = store.metrics(run.folder.id)
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
-    if evaluation.kind == "backtest" or evaluation.actions:  # else there is nothing to draw but what the report has
-        write_images(evaluation, run.folder.evaluation_path)
+    write_images(evaluation, run.folder.evaluation_path)
 
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
@@ -157,9 +143,6 @@ def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | B
         return validate(policy, config.env, market, chosen.split, config.params, chosen.episodes)
     from velodrome.evaluation.play import play_episodes
 
-    envs = setup.make_few_environments(config, min(chosen.episodes, config.num_envs))
-    try:
+    with closing(setup.make_few_environments(config, min(chosen.episodes, config.num_envs))) as envs:
         played = play_episodes(policy, envs, chosen.episodes, seed=config.seed + 1_000_003)
-    finally:
-        envs.close()
     return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}

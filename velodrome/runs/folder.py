@@ -48,6 +48,10 @@ class Candidate:
         return self.title.rsplit("-", 3)[0]
 
 
+def _inside(name: str) -> property:
+    return property(lambda folder: folder.path / name)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run's folder; make one with `create`, find one with `open`."""
@@ -59,24 +63,20 @@ class RunFolder:
     def create(
         cls,
         root: Path | str,
-        name: str | None = None,
+        name: str = "run",
         *,
         config: str = "",
         seeds: Mapping[str, int] | None = None,
         data_hash: str | None = None,
         command: Sequence[str] | None = None,
     ) -> RunFolder:
-        """Make the folder of a new run.
+        """Make the folder of a new run in a folder of runs, which is made if it is not there.
 
-        Args:
-            root: Folder of all runs, made if it is not there.
-            name: Start of the folder's name: letters, digits, '.', '_' and '-'.
-            config: The whole configuration as YAML.
-            seeds: By what they are for.
-            data_hash: Of the content of the data that the run sees.
-            command: Words of the command; those of this process if not given.
+        name: start of the folder's name: letters, digits, '.', '_' and '-'.
+        config: the whole configuration as YAML. seeds: by what they are for.
+        data_hash: of the content of the data that the run sees.
+        command: words of the command; those of this process if not given.
         """
-        name = "run" if name is None else name
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
                 f"name={name!r}: a run's name is 1 to 100 letters, digits, '.', '_' or '-' and begins with a letter or "
@@ -90,11 +90,12 @@ class RunFolder:
             (path / "checkpoints").mkdir(parents=True)
             (path / "evaluation").mkdir()
             (path / "config.yaml").write_text(config, encoding="utf-8")
+            own_command = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []
             information = {
                 "id": identity,
                 "name": name,
                 "created": now.isoformat(),
-                "command": shlex.join(command if command is not None else _own_command()),
+                "command": shlex.join(own_command if command is None else command),
                 "folder_of_command": str(Path.cwd()),
                 "seeds": dict(seeds or {}),
                 "data_hash": data_hash,
@@ -133,30 +134,12 @@ class RunFolder:
                 f"{file}: cannot be read ({type(error).__name__}: {error}). Restore it from a copy."
             ) from error
 
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def log_path(self) -> Path:
-        return self.path / "log.txt"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def monitor_path(self) -> Path:
-        """Episodes of environments that are not rules, in the format that Stable-Baselines3's plotter reads."""
-        return self.path / "monitor.csv"
-
-    @property
-    def evaluation_path(self) -> Path:
-        return self.path / "evaluation"
-
-    @property
-    def report_path(self) -> Path:
-        return self.path / "report.html"
+    config_path = _inside("config.yaml")
+    log_path = _inside("log.txt")
+    metrics_path = _inside("metrics.jsonl")
+    monitor_path = _inside("monitor.csv")  # episodes, as Stable-Baselines3's plotter reads them; not of rules
+    evaluation_path = _inside("evaluation")
+    report_path = _inside("report.html")
 
     @property
     def information(self) -> dict[str, Any]:
@@ -170,17 +153,17 @@ class RunFolder:
         return Candidate(self.id, self.path.name, created)
 
     @contextlib.contextmanager
-    def write_log(self, level: int = logging.INFO) -> Iterator[None]:
+    def write_log(self) -> Iterator[None]:
         """Write what Velodrome logs to `log.txt` too, times in UTC; a resumed run continues the same file."""
         handler = logging.FileHandler(self.log_path, encoding="utf-8")
         form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
         form.converter = time.gmtime
         handler.setFormatter(form)
-        handler.setLevel(level)
+        handler.setLevel(logging.INFO)
         logger = logging.getLogger("velodrome")
         before = logger.level
         logger.addHandler(handler)
-        logger.setLevel(min(level, logger.getEffectiveLevel()))
+        logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
         try:
             yield
         finally:
@@ -313,7 +296,3 @@ def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candid
 def _listed(runs: Sequence[Candidate]) -> str:
     shown = ", ".join(run.title for run in runs[:5])
     return f"{shown} and {len(runs) - 5} more" if len(runs) > 5 else shown
-
-
-def _own_command() -> list[str]:
-    return [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []

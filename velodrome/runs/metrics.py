@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from velodrome.errors import MetricsError, VelodromeError
@@ -112,9 +110,7 @@ class MetricsWriter:
     def __enter__(self) -> MetricsWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return
@@ -211,7 +207,12 @@ class _Lane:
                 self._hurry, last = False, self._stopping
                 self._begun += 1
                 self._changed.notify_all()
-            error = self._attempt(batch)
+            error: Exception | None = None
+            try:
+                if batch:
+                    self.sink.write(batch)
+            except Exception as problem:  # a sink may fail in any way; training learns of it at its next call
+                error = problem
             with self._changed:
                 if error is not None:
                     self._pending = batch + self._pending
@@ -223,22 +224,6 @@ class _Lane:
                 self.error = error
                 self._finished = self._begun
                 self._changed.notify_all()
-
-    def _attempt(self, batch: list[Entry]) -> Exception | None:
-        if not batch:
-            return None
-        try:
-            self.sink.write(batch)
-        except Exception as error:  # a sink may fail in any way; training learns of it at its next call
-            return error
-        return None
-
-
-def broken_metrics(metrics: Mapping[str, float]) -> str:
-    """Return which of the numbers that learning depends on are not finite, '' if all are."""
-    vital = ("loss/", "policy/", "optimiser/", "episode/mean_reward")
-    broken = {name: value for name, value in metrics.items() if name.startswith(vital) and not math.isfinite(value)}
-    return ", ".join(f"{name} = {value}" for name, value in broken.items())
 
 
 def _close_at_exit(writer: MetricsWriter) -> Callable[[], None]:

@@ -198,8 +198,7 @@ def _spent_table(title: str, what: str, entries: list[Spent]) -> Table:
     """Return the largest entries, and one row for all the others."""
     counted = any(entry.calls is not None for entry in entries)
     table = _table(title, what, ("share", "calls", "time") if counted else ("share", "time"))
-    rest = entries[MOST_ROWS:]
-    shown = entries[:MOST_ROWS]
+    shown, rest = entries[:MOST_ROWS], entries[MOST_ROWS:]
     if rest:
         calls = sum(entry.calls or 0.0 for entry in rest) if counted else None
         shown = [*shown, Spent(f"{len(rest)} others", calls, sum(e.seconds for e in rest), sum(e.share for e in rest))]

@@ -15,23 +15,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import LearningError, MetricsError, VelodromeError
+from rich.console import Console
+
+from velodrome.errors import MetricsError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
-from velodrome.runs import setup
+from velodrome.runs import health, setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.evaluate import evaluate as evaluate_run
+from velodrome.runs.evaluate import play_validation
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
-from velodrome.runs.metrics import MetricsWriter, broken_metrics
-from velodrome.runs.scaling import resize_as_measured
+from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import checkpoint_rows
 from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from velodrome.rollout.worlds import Worlds
     from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
@@ -64,10 +65,8 @@ def train(
         overrides["market"], market = market, None
     chosen = load_run_config(config, overrides)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
-    if market is not None:
-        setup.check_market(chosen, market)
-    built = setup.build_market(chosen) if market is None else market
-    return _Session(Run.create(chosen, built), chosen, built).go(console, mode, evaluate)
+    built = setup.build_market(chosen, market)
+    return _Session(Run.create(chosen, built), built).go(console, mode, evaluate)
 
 
 def resume(
@@ -86,30 +85,31 @@ def resume(
     found = Run.open(run, root)
     market = found.market if market is None else market
     found.check_data(market, "to continue it")
-    return _Session(found, found.config, market, resumed=True).go(console, mode, evaluate)
+    return _Session(found, market, resumed=True).go(console, mode, evaluate)
 
 
 class _Session:
     """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption."""
 
-    def __init__(self, run: Run, config: RunConfig, market: Market | Basket | None, resumed: bool = False) -> None:
-        self.run, self.config, self.market, self.resumed = run, config, market, resumed
-        self.id = run.folder.id
+    def __init__(self, run: Run, market: Market | Basket | None, resumed: bool = False) -> None:
+        self.run, self.market, self.resumed = run, market, resumed
+        self.config, self.id = run.config, run.folder.id
         self.best = -math.inf  # result of the best validation so far
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, then evaluate; the store knows how it ended."""
-        from rich.console import Console
-
         self.console = console or Console()
         self.mode = mode or choose_mode(self.console)
         folder = self.run.folder
         with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
             row = self.store.find(self.id)
             if row is not None and row.status == "finished":
-                self._say_that_it_has_finished()
+                if self.mode in ("live", "plain"):
+                    told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
+                    command = f"velodrome eval {shlex.quote(str(self.run.path))}"
+                    self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
                 return self.run
             try:
                 finished = self._train()
@@ -128,7 +128,7 @@ class _Session:
         from velodrome.vector.fleet.monitor import VecMonitor
 
         config = self.config
-        self.store.begin_run(self.run.new_record(config, self.market))
+        self.store.begin_run(self.run.new_record(self.market))
         device = config.usable_device()
         with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
             self.learner = setup.make_learner(config, worlds)
@@ -169,18 +169,11 @@ class _Session:
         return found
 
     def _live_view(self, worlds: Worlds, device: str) -> LiveView:
-        config = self.config
-        return LiveView(
-            config.steps,
-            f"{config.algorithm} on {config.env}",
-            self.console,
-            self.mode,
-            first_steps=self.learner.steps,
-            folder=self.run.path,
-            resume=self.run.resume_command,
-            facts=RunFacts.of(config, device),
-            action_names=getattr(getattr(worlds.envs, "world", None), "action_names", None),
-        )
+        config, run = self.config, self.run
+        about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
+        about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
+        title, facts = f"{config.algorithm} on {config.env}", RunFacts.of(config, device)
+        return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
 
     # The loop
 
@@ -189,7 +182,7 @@ class _Session:
         before = self.learner.steps
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
-        self._refuse(broken_metrics(metrics))
+        health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
         if self.monitor is not None:
             metrics |= self.monitor.metrics()
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
@@ -203,7 +196,7 @@ class _Session:
             self._save(best=improved)
         if self.scaler is not None:
             seconds = (steps - before) / metrics["time/steps_per_second"]
-            if note := resize_as_measured(self.scaler, self.learner, steps - before, seconds):
+            if note := setup.resize_as_measured(self.scaler, self.learner, steps - before, seconds):
                 self.view.note(note)
 
     def _log(self, metrics: Mapping[str, float]) -> None:
@@ -213,24 +206,11 @@ class _Session:
         except MetricsError as error:
             self.view.note(f"warning: {error}")
 
-    def _refuse(self, broken: str) -> None:
-        """Stop when learning has broken, before a checkpoint could hold what is left of it."""
-        if not broken:
-            return
-        last = checkpoints.latest_checkpoint(self.run.path)
-        kept = "There is no checkpoint yet" if last is None else f"The last good checkpoint is kept ({last})"
-        raise LearningError(
-            f"Learning broke at step {self.learner.steps:,}: {broken}. {kept}. Usual causes: learning_rate too high, "
-            f"rewards or observations that are huge or not a number; try a smaller "
-            f"{self.config.algorithm}.learning_rate, or normalise_rewards=true."
-        )
-
     # Validation, checkpoints, evaluation
 
     def _validate(self) -> bool:
         """Play the validation split, or some episodes; return whether that went better than ever before."""
         from velodrome.learn.acting import TrainedPolicy
-        from velodrome.runs.evaluate import play_validation
 
         # Without a market there are no splits: episodes of other seeds are played.
         split = "episodes" if self.market is None else self.config.evaluation.split
@@ -253,8 +233,9 @@ class _Session:
             self.writer.flush()
         steps, path = self.learner.steps, self.run.path
         tensors, plain = self.learner.state()
-        self._refuse(checkpoints.broken_weights(tensors))
-        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best, **_extras(self.config)}
+        health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
+        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best}
+        content |= setup.saved_facts(self.config)
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:
             checkpoints.pin_only_the_last(path)
@@ -264,11 +245,9 @@ class _Session:
 
     def _evaluate(self) -> None:
         """Evaluate the agent on data it never saw, write the report and print the result."""
-        from velodrome.runs.evaluate import evaluate
-
         if self.market is not None and self.config.evaluation.final_split is None:
             return
-        evaluation = evaluate(self.run, market=self.market, store=self.store, progress=self.mode == "live")
+        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=self.mode == "live")
         if self.mode == "json":
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
@@ -277,21 +256,12 @@ class _Session:
 
     # How it ended
 
-    def _say_that_it_has_finished(self) -> None:
-        if self.mode in ("live", "plain"):
-            told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do; evaluate it"
-            self.console.print(f"{told}: velodrome eval {shlex.quote(str(self.run.path))}", soft_wrap=True)
-
     def _record_failure(self, error: BaseException) -> None:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
             self.store.update_run(self.id, status=status, error=str(error))
         except VelodromeError as problem:  # a disk too full for a checkpoint is too full for the store as well
             log.error("the store does not know that the run %s: %s", status, problem)
-
-
-def _extras(config: RunConfig) -> dict[str, Any]:
-    return setup.saved_facts(config)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
     from velodrome.vector.fleet.autoscale import Autoscaler
 
+log = logging.getLogger("velodrome.runs")
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
 
@@ -104,6 +106,24 @@ def make_autoscaler(config: RunConfig) -> Autoscaler | None:
     most = min(vector.max_envs, vector.max_concurrent_envs or vector.max_envs)
     least = max(vector.min_envs, config.learner.fewest_envs(config.network))
     return Autoscaler(min(least, most), most, memory_limit=limit)
+
+
+def resize_as_measured(scaler: Autoscaler, learner: Any, steps: int, seconds: float) -> str | None:
+    """Change the number of environments if the steps and seconds of an iteration ask for it; return what to show."""
+    from velodrome.vector.fleet.autoscale import bytes_in_use
+    from velodrome.vector.fleet.pool import PoolBusyError
+
+    before = learner.worlds.num_envs
+    wanted = scaler.observe(before, steps, seconds, bytes_in_use())
+    if wanted is None or wanted == before:
+        return None
+    try:
+        learner.resize(wanted)
+    except (PoolBusyError, ConfigError) as error:  # others have the rest of the budget; a replay has no room
+        log.info("not resized: %s", error)
+        return None
+    log.info("resized from %d to %d environments at step %d", before, wanted, learner.steps)
+    return f"{wanted:,} environments, from {before:,}"
 
 
 def make_learner(config: RunConfig, worlds: Worlds) -> Any:
@@ -187,11 +207,8 @@ def foreign_observation_space(config: RunConfig) -> gymnasium.Space | None:
         return None
     import gymnasium
 
-    one = gymnasium.make(config.env, **config.params)
-    try:
+    with contextlib.closing(gymnasium.make(config.env, **config.params)) as one:
         return one.observation_space
-    finally:
-        one.close()
 
 
 def load_policy(
@@ -215,27 +232,22 @@ def load_policy(
     network = ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain)
     network.load_state_dict(only(tensors, "policy"))
     moments = None
-    saved = only(tensors, "moments")
-    if saved:
+    if saved := only(tensors, "moments"):
         moments = RunningMoments(shape.values)
         moments.load_state(saved)
-    names = tuple(agent["window_names"])
-    return TrainedPolicy(
-        network.eval(), shape, space, moments=moments, window_names=names, observation_space=observation_space
-    )
+    further: dict[str, Any] = {"window_names": tuple(agent["window_names"]), "observation_space": observation_space}
+    return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
 
 
-def build_market(config: RunConfig) -> Market | Basket | None:
-    """Return the market or the basket of a run, as its environment takes it; None for environments without one."""
-    data = price_data(config.env)
-    if data is None:
-        return None
-    return config.market.build_basket() if data == "basket" else config.market.build()
+def build_market(config: RunConfig, given: Market | Basket | None = None) -> Market | Basket | None:
+    """Return the market or the basket of a run, as its environment takes it; None for environments without one.
 
-
-def check_market(config: RunConfig, market: Market | Basket) -> None:
-    """Refuse a market that was built already and is not what the environment plays on."""
+    given: one that is built already, in place of the configuration's; one of the wrong kind is refused.
+    """
     wanted = price_data(config.env)
-    if type(market).__name__.lower() != wanted:
+    if given is None:
+        return None if wanted is None else config.market.build_basket() if wanted == "basket" else config.market.build()
+    if type(given).__name__.lower() != wanted:
         advice = f"it plays on a {wanted}: vd.build_{wanted}(bars)" if wanted else "it plays on no market"
-        raise ConfigError(f"market is a {type(market).__name__}, and env = {config.env!r}: {advice}.")
+        raise ConfigError(f"market is a {type(given).__name__}, and env = {config.env!r}: {advice}.")
+    return given

@@ -75,8 +75,9 @@ class Run:
         """Open the store that holds its rows."""
         return open_store(self.path.parent, self.config.logging.store, create=create)
 
-    def new_record(self, config: RunConfig, market: Market | Basket | None) -> RunRecord:
+    def new_record(self, market: Market | Basket | None) -> RunRecord:
         """Return its row at the moment it begins."""
+        config = self.config
         return RunRecord(
             id=self.folder.id,
             name=self.folder.information["name"],

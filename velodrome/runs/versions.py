@@ -17,13 +17,17 @@ LIBRARIES = ("torch", "numpy", "numba", "polars", "gymnasium", "pydantic", "safe
 
 def versions() -> dict[str, str]:
     """Return the versions of Velodrome, Python and the libraries that results depend on, those that are installed."""
-    found = {"velodrome": velodrome.__version__, "python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    installed = {name: installed_version(name) for name in LIBRARIES}
+    own = {"velodrome": velodrome.__version__, "python": platform.python_version()}
+    return own | {name: version for name, version in installed.items() if version is not None}
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of a distribution, None if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def machine() -> dict[str, Any]:

@@ -109,6 +109,7 @@ def walk_forward(
     from rich.console import Console
 
     from velodrome.evaluation.evaluator import keeps_account, world_on
+    from velodrome.rollout.observation import WindowBank
     from velodrome.tables.folds import fold_splits, spans_of, with_splits
     from velodrome.tables.splits import make_splits
 
@@ -119,9 +120,7 @@ def walk_forward(
             "and portfolios."
         )
     console = console or Console()
-    if market is not None:
-        setup.check_market(config, market)
-    whole = setup.build_market(config) if market is None else market
+    whole = setup.build_market(config, market)
     assert whole is not None
     if not keeps_account(world_on(CATALOG.get(config.env), whole, config.params, whole=True)):
         raise ConfigError(
@@ -151,7 +150,7 @@ def walk_forward(
         )
         run = _finished_run(chosen, own, folder, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
-        policies.append(_with_windows(run, own))
+        policies.append(run.policy.with_bank(WindowBank(own.windows)))
     joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo)
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
     write_folds(result, config)
@@ -294,12 +293,6 @@ class FoldsPolicy:
         """Forget what belongs to these environments: they started a new episode."""
         for policy in self.policies:
             policy.forget(ended)
-
-
-def _with_windows(run: Run, market: WindowedRows) -> TrainedPolicy:
-    from velodrome.rollout.observation import WindowBank
-
-    return run.policy.with_bank(WindowBank(market.windows))
 
 
 def _evaluate_joined(

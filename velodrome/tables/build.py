@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,32 +52,24 @@ def build_market(
         instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
     scalers: those of another market, applied as they are instead of fitting any.
     """
-    choices = Choices(_read(bars), Alone(session), features, windows, timeframe, **options)
-    prepared = _prepared(choices, check_leaks)
+    prepared = _prepared(Choices(_read(bars), Alone(session), features, windows, timeframe, **options), check_leaks)
+    choices = prepared.choices
     lines = [stretch.instruments[0].execution for stretch in prepared.stretches if stretch.instruments[0]]
+    ends = [session_ends(line.series.time, line.close_time, session, choices.bars.timezone) for line in lines]
     every = [line.series for line in lines]
-    arrays: dict[str, Any] = {
+    arrays = {
         "time": np.concatenate([series.time for series in every]),
         "ohlc": np.concatenate([np.stack([s.open, s.high, s.low, s.close], axis=1) for s in every]),
         "volume": np.concatenate([series.volume for series in every]),
         "atr": np.concatenate([indicators.atr_from_first_row(s.high, s.low, s.close) for s in every]),
-        "session_last": np.concatenate(
-            [session_ends(line.series.time, line.close_time, session, choices.bars.timezone) for line in lines]
-        ),
-        **_edges(prepared),
+        "session_last": np.concatenate(ends),
     }
-    arrays = {key: _frozen(array) for key, array in arrays.items()}
     columns = {key: _frozen(np.concatenate([series.extra[key] for series in every])) for key in choices.columns}
-    shared = _shared(prepared)
-    record = {**_record(prepared), "session": session, "optimum": choices.bars.optimum}
-    content = {"choices": record, "arrays": arrays, "columns": columns, "windows": tuple(shared["windows"])}
+    chosen = {"session": session, "optimum": choices.bars.optimum}
     symbols = choices.bars.symbols
     return Market(
-        **shared,
-        **arrays,
-        columns=columns,
+        **_content(prepared, arrays, chosen, {"columns": columns}),
         feature_names=tuple(rows.names for rows in prepared.stretches[0].windows),
-        content_hash=content_hash(content),
         optimum=_optimum(prepared, "instrument"),
         name=name or (symbols[0] if len(symbols) == 1 else "market"),
     )
@@ -103,20 +96,15 @@ def build_basket(
         features in each row, and 0 for an instrument that has none yet.
     min_instruments: decisions begin when this many instruments have complete windows.
     """
-    choices = Choices(_read(bars), OnGrid(min_instruments), features, windows, timeframe, **options)
-    prepared = _prepared(choices, check_leaks)
+    layout = OnGrid(min_instruments)
+    prepared = _prepared(Choices(_read(bars), layout, features, windows, timeframe, **options), check_leaks)
     (grid,) = prepared.stretches
-    prices: dict[str, Any] = {"time": grid.time, "open": grid.open, "close": grid.close, "tradable": grid.tradable}
-    arrays: dict[str, Any] = {key: _frozen(array) for key, array in {**prices, **_edges(prepared)}.items()}
-    shared = _shared(prepared)
-    content = {"choices": _record(prepared), "arrays": arrays, "windows": tuple(shared["windows"])}
+    arrays: dict[str, NDArray] = {"time": grid.time, "open": grid.open, "close": grid.close, "tradable": grid.tradable}
     return Basket(
-        **shared,
-        **arrays,
+        **_content(prepared, arrays),
         feature_names=tuple(
             tuple(f"{symbol} {feature}" for symbol in grid.symbols for feature in rows.names) for rows in grid.windows
         ),
-        content_hash=content_hash(content),
         optimum=_optimum(prepared, "portfolio"),
         name=name or "basket",
         origins=_origins(prepared),
@@ -141,41 +129,44 @@ def _frozen(array: NDArray) -> NDArray:
     return read_only(array)
 
 
-def _edges(prepared: Prepared) -> dict[str, NDArray]:
-    spans = prepared.spans
-    return {"begin": np.array([span.begin for span in spans]), "end": np.array([span.end for span in spans])}
+def _content(
+    prepared: Prepared, arrays: dict[str, NDArray], chosen: Mapping[str, Any] = {}, further: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """Return what a market and a basket have in common, and these arrays, frozen, with the hash of it all.
 
-
-def _shared(prepared: Prepared) -> dict[str, Any]:
-    """Return what a market and a basket have in common."""
-    choices = prepared.choices
-    return {
-        "symbols": choices.bars.symbols,
-        "timeframe": choices.execution.text,
-        "timezone": choices.bars.timezone,
-        "windows": _stack(prepared),
-        "window_names": tuple(window.timeframe.text for window in choices.windows),
-        "splits": prepared.splits,
-        "scalers": prepared.scalers,
-    }
-
-
-def _record(prepared: Prepared) -> dict[str, Any]:
-    """Return the choices as the content hash takes them. Runs store that hash: keep names, order and types."""
-    choices = prepared.choices
-    windows = []
+    chosen: further choices that enter the hash. further: what else is part of the content.
+    """
+    choices, spans = prepared.choices, prepared.spans
+    arrays["begin"], arrays["end"] = np.array([span.begin for span in spans]), np.array([span.end for span in spans])
+    arrays = {key: _frozen(array) for key, array in arrays.items()}
+    windows = _stack(prepared)
+    # Runs store the hash: keep names, order and types of all that it is made of.
+    shown = []
     for window in choices.windows:
         features = [(feature.name, feature.function) for feature in window.features]
         compared = ([cross.name for cross in window.comparisons],) if choices.on_grid else ()
-        windows.append((window.timeframe.text, window.length, features, *compared))
-    return {
+        shown.append((window.timeframe.text, window.length, features, *compared))
+    record = {
         "symbols": choices.bars.symbols,
         "source": choices.source.text,
         "execution": choices.execution.text,
         "timezone": choices.bars.timezone,
-        "windows": windows,
+        "windows": shown,
         "splits": prepared.splits,
         "scalers": [scaler.to_dict() for scaler in prepared.scalers],
+        **chosen,
+    }
+    return {
+        **arrays,
+        **further,
+        "symbols": choices.bars.symbols,
+        "timeframe": choices.execution.text,
+        "timezone": choices.bars.timezone,
+        "windows": windows,
+        "window_names": tuple(window.timeframe.text for window in choices.windows),
+        "splits": prepared.splits,
+        "scalers": prepared.scalers,
+        "content_hash": content_hash({"choices": record, "arrays": arrays, **further, "windows": tuple(windows)}),
     }
 
 

@@ -117,9 +117,8 @@ def fold_splits(
         raise ConfigError("walk_forward needs folds, or both train and test, to know how many folds there are.")
     equal = count // ((folds or 1) + 1)
     test_bars = equal if test is None else _bars("test", test, count)
-    train_bars = (
-        (count - (folds or 1) * test_bars if anchored else equal) if train is None else _bars("train", train, count)
-    )
+    rest = count - (folds or 1) * test_bars if anchored else equal
+    train_bars = rest if train is None else _bars("train", train, count)
     folds = max((count - train_bars) // max(test_bars, 1), 1) if folds is None else folds
     if train_bars < FEWEST_ROWS or train_bars + folds * test_bars > count:
         raise ConfigError(

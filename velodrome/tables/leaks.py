@@ -12,33 +12,24 @@ Three ways of taking the future away, each at places chosen to be awkward:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, Series
-from velodrome.bars.timeframe import DAY, describe_time
+from velodrome.bars.timeframe import describe_time
 from velodrome.errors import LeakError
 from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths, shows_options
+from velodrome.tables.cuts import Source, function_cuts
 from velodrome.tables.features.features import Feature, column_names, compute_feature
-from velodrome.tables.instruments import source_close_time
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
-from velodrome.tables.splits import distinct_times
 from velodrome.tables.stretches import Stretch, make_stretch
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-SEED = 20_240_229  # cuts are pseudo-random and always the same
-PREFIX_COST = 2.5  # prefixes may take this many times the bars of a stretch in all …
-FEWEST_PREFIX_BARS = 40_000  # … or this many bars, whichever is more
-RANDOM_CUTS = 8
-DENSE_CUTS = 48  # cuts in one stretch of bars
-DENSE_BARS = 100_000  # bars that all stretches of one function may take, unless the data is longer
+Where: TypeAlias = tuple[str, str, str]  # feature, timeframe, symbol
 DENSE_INSTRUMENTS = 3
 ROUNDING = 1e-9  # relative difference below which the cause is the order of additions, not information
 LISTED = 8  # findings that an error shows
@@ -105,7 +96,7 @@ class Check:
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
-        self.found: dict[tuple[str, str, str], Leak] = {}
+        self.found: dict[Where, Leak] = {}
         self.comparisons = 0
         self.checked: set[str] = set()  # functions that have worked on fewer bars at least once
         self.skipped: dict[str, None] = {}  # functions that have refused fewer bars at least once, in order
@@ -117,8 +108,23 @@ class Check:
             if feature.function is not None
         ]
 
-    def add(self, leak: Leak) -> None:
-        self.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
+    def add(
+        self, kind: str, where: Where, detail: str, cut: int = 0, row: int = 0, times: NDArray | None = None
+    ) -> None:
+        """Keep a finding about a row, of whose table `times` has the open times."""
+        time = "" if times is None else describe_time(times[row])
+        self.found.setdefault(where, Leak(kind, *where, detail, cut, row, time))
+
+    def add_difference(
+        self, where: Where, full: NDArray, part: NDArray, cut: int, times: NDArray, first: int = 0
+    ) -> None:
+        """Keep the finding that a feature's values differ; `first` is the row at which they begin."""
+        rows = np.flatnonzero(different(full, part))
+        mine, theirs = full[rows], part[rows]
+        detail = f"is {mine[0]:.17g} with all bars and {theirs[0]:.17g} when {cut} are left ({len(rows)} rows differ)"
+        if np.all(np.abs(mine - theirs) <= ROUNDING * np.maximum(np.abs(mine), np.abs(theirs))):
+            detail += "; so little that it is rounding: add up in an order that does not depend on the number of bars"
+        self.add("feature", where, detail, cut, first + int(rows[0]), times)
 
     def made_of_less(self, series: Mapping[str, Series], until: int) -> Stretch | None:
         """Return a stretch made of fewer bars, or None: a user's function that works on all bars may refuse a few."""
@@ -139,7 +145,7 @@ class Check:
             if feature.name not in self.checked:
                 timeframe = self.choices.windows[place].timeframe.text
                 detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
-                self.add(Leak("unchecked", feature.name, timeframe, "all", detail))
+                self.add("unchecked", (feature.name, timeframe, "all"), detail)
         return LeakReport(tuple(self.found.values()), self.comparisons, tuple(self.skipped))
 
 
@@ -159,70 +165,6 @@ def find_leaks(prepared: Prepared) -> LeakReport:
     return check.report()
 
 
-class Source:
-    """The source bars of a stretch, and when they closed."""
-
-    def __init__(self, choices: Choices, symbols: Sequence[str]) -> None:
-        self.series = {symbol: choices.bars[symbol] for symbol in symbols}
-        self.closed = {
-            symbol: np.maximum.accumulate(source_close_time(series.time, choices.source, choices.bars.timezone))
-            for symbol, series in self.series.items()
-        }
-        self.moments = distinct_times(list(self.closed.values()))
-
-    def count(self, symbol: str, moment: int) -> int:
-        """Return how many bars of an instrument had closed by a moment."""
-        return int(np.searchsorted(self.closed[symbol], moment, side="right"))
-
-    def until(self, moment: int) -> dict[str, Series]:
-        """Return the bars that had closed by a moment."""
-        return {symbol: series.slice(0, self.count(symbol, moment)) for symbol, series in self.series.items()}
-
-    def altered_after(self, moment: int) -> dict[str, Series]:
-        """Return the bars, everything that had not closed by a moment changed."""
-        return {symbol: altered_after(series, self.count(symbol, moment)) for symbol, series in self.series.items()}
-
-    def bars_left(self, moments: Any) -> NDArray[np.int64]:
-        """Return how many bars had closed by some moments, those of several instruments at one time counted once."""
-        return np.searchsorted(self.moments, moments, side="right")
-
-    def cuts(self, stretch: Stretch) -> list[int]:
-        """Return moments at which to cut: awkward ones first, then random ones, until the cost is reached."""
-        bars = len(self.moments)
-        generator = np.random.default_rng(SEED + bars)
-        gap = int(np.argmax(np.diff(self.moments))) if bars > 1 else 0
-        wanted = [bars - 1, gap + 1, gap + 2]
-        for known_at in (stretch.decided_at, *(window.known_at for window in stretch.windows)):
-            if 1 < len(known_at) < bars:
-                # Squared, so that most cuts are early and cheap.
-                row = 1 + int(generator.random() ** 2 * (len(known_at) - 1))
-                before, here = self.bars_left(known_at[row - 1 : row + 1]).tolist()
-                wanted += [(before + here) // 2, here - 1, here]
-        absent = np.flatnonzero(stretch.tradable.min(axis=1) == 0)
-        if len(absent):
-            latest = int(np.argmax(stretch.tradable, axis=0).max())  # the first bar of what was listed last
-            rows = [latest, latest - 1, int(absent[-1]), int(absent[len(absent) // 2])]
-            wanted += self.bars_left(stretch.decided_at[rows]).tolist()
-        wanted += [int(share**2 * bars) for share in generator.random(RANDOM_CUTS)]
-        budget = max(PREFIX_COST * bars, FEWEST_PREFIX_BARS / len(stretch.symbols))
-        cuts: list[int] = []
-        for cut in wanted:
-            if 0 < cut < bars and cut not in cuts and sum(cuts) + cut <= budget:
-                cuts.append(cut)
-        return [int(self.moments[cut - 1]) for cut in cuts]
-
-
-def altered_after(source: Series, keep: int) -> Series:
-    """Return the bars with everything from row `keep` on changed: prices, volume and further columns."""
-
-    def changed(column: NDArray[np.float64], factor: float, offset: float = 0.0) -> NDArray[np.float64]:
-        return np.concatenate([column[:keep], column[keep:] * factor + offset])
-
-    prices = {name: changed(getattr(source, name), 1.375) for name in ("open", "high", "low", "close")}
-    extra = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
-    return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
-
-
 def _check_closed(check: Check, stretch: Stretch) -> None:
     """Require of every row, and of every window at it, that its bars had closed when the decision was taken."""
     for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True):
@@ -232,20 +174,19 @@ def _check_closed(check: Check, stretch: Stretch) -> None:
             late = rows[line.known_at > stretch.decided_at[rows]]
             if len(late):
                 detail = "holds a bar that closes after the row does; orders of other instruments may fill before"
-                place = (0, int(late[0]), describe_time(stretch.time[late[0]]))
-                check.add(Leak("window", "close", check.choices.execution.text, symbol, detail, *place))
+                where = ("close", check.choices.execution.text, symbol)
+                check.add("window", where, detail, 0, int(late[0]), stretch.time)
     for choice, window in zip(check.choices.windows, stretch.windows, strict=True):
         check.comparisons += 1
         shown = np.flatnonzero(window.last_row >= 0)
         early = window.known_at[window.last_row[shown]] > stretch.decided_at[shown]
         if early.any():
-            row = int(shown[np.argmax(early)])
-            check.add(_window_leak(stretch, choice.timeframe.text, row, "shows a bar before it closed"))
+            row, where = int(shown[np.argmax(early)]), _window(stretch, choice.timeframe.text)
+            check.add("window", where, "shows a bar before it closed", 0, row, stretch.time)
 
 
-def _window_leak(stretch: Stretch, timeframe: str, row: int, detail: str, cut: int = 0) -> Leak:
-    time = describe_time(stretch.time[row])
-    return Leak("window", f"window {timeframe}", timeframe, stretch.name, detail, cut, row, time)
+def _window(stretch: Stretch, timeframe: str) -> Where:
+    return f"window {timeframe}", timeframe, stretch.name
 
 
 def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment: int) -> None:
@@ -255,7 +196,7 @@ def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment
     rows = int(np.searchsorted(full.decided_at, moment, side="right"))
     for name in ("time", "open", "close", "tradable"):
         if not np.array_equal(getattr(full, name)[:rows], getattr(again, name)[:rows]):
-            check.add(Leak("window", name, check.choices.execution.text, full.name, f"differs {left}", cut))
+            check.add("window", (name, check.choices.execution.text, full.name), f"differs {left}", cut)
             return
     for choice, mine, theirs in zip(check.choices.windows, full.windows, again.windows, strict=True):
         check.comparisons += 1
@@ -264,37 +205,23 @@ def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment
         if len(moved):
             row = int(moved[0])
             detail = f"ends at row {mine.last_row[row]}, and at row {theirs.last_row[row]} {left}"
-            check.add(_window_leak(full, timeframe, row, detail, cut))
+            check.add("window", _window(full, timeframe), detail, cut, row, full.time)
         if mine.names != theirs.names:
             detail = f"are {mine.names}, and {theirs.names} {left}"
-            check.add(Leak("feature", "columns", timeframe, full.name, detail, cut))
+            check.add("feature", ("columns", timeframe, full.name), detail, cut)
             continue
         known = min(int(np.searchsorted(mine.known_at, moment, side="right")), len(theirs.values))
         differing = different(mine.values[:known], theirs.values[:known])
         for column, feature in zip(*np.nonzero(differing.any(axis=0)), strict=True):
             pair = mine.values[:known, column, feature], theirs.values[:known, column, feature]
             where = (mine.names[feature], timeframe, full.symbols[column])
-            check.add(feature_leak(where, mine.time, *pair, cut))
+            check.add_difference(where, *pair, cut, mine.time)
 
 
 def different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return where two arrays differ in any bit; one NaN is as good as another."""
     bits = np.ascontiguousarray(full).view(np.int64) != np.ascontiguousarray(part).view(np.int64)
     return bits & ~(np.isnan(full) & np.isnan(part)) if bits.any() else bits
-
-
-def feature_leak(
-    where: tuple[str, str, str], time: NDArray[np.int64], full: NDArray, part: NDArray, cut: int, first: int = 0
-) -> Leak:
-    """Describe a difference; `where` is feature, timeframe and symbol, `first` the row at which the values begin."""
-    rows = np.flatnonzero(different(full, part))
-    row = int(rows[0])
-    distance = np.abs(full[rows] - part[rows])
-    rounding = bool(np.all(distance <= ROUNDING * np.maximum(np.abs(full[rows]), np.abs(part[rows]))))
-    detail = f"is {full[row]:.17g} with all bars and {part[row]:.17g} when {cut} are left ({len(rows)} rows differ)"
-    if rounding:
-        detail += "; so little that it is rounding: add up in an order that does not depend on the number of bars"
-    return Leak("feature", *where, detail, cut, first + row, describe_time(time[first + row]))
 
 
 def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
@@ -314,7 +241,7 @@ def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source])
             leaks_itself = any(key[:2] == (name, mine.timeframe) for key in check.found)
             if not leaks_itself and not same_column(mine, theirs, column):
                 detail = "is fitted to other numbers when the bars after the training split are altered"
-                check.add(Leak("scaler", name, mine.timeframe, "all", detail))
+                check.add("scaler", (name, mine.timeframe, "all"), detail)
 
 
 def _check_functions(check: Check, stretches: Sequence[Stretch]) -> None:
@@ -326,32 +253,13 @@ def _check_functions(check: Check, stretches: Sequence[Stretch]) -> None:
             check_function(check, feature, line.series, symbol, check.choices.windows[place].timeframe.text)
 
 
-def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
-    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random."""
-    bars = len(series)
-    length = min(bars, warm_up + 1 + DENSE_CUTS)
-    generator = np.random.default_rng(SEED - bars)
-    centres = [warm_up, bars]
-    if bars > 2:
-        change = np.abs(np.diff(series.close))
-        centres += [int(np.argmax(np.diff(series.time))) + 1, int(np.argmax(change)) + 1, int(np.argmax(series.volume))]
-        days = np.flatnonzero(np.diff(series.time // DAY)) + 1
-        centres += [int(days[len(days) // 2])] if len(days) else []
-    centres += [int(centre) for centre in generator.integers(0, bars, 3)]
-    begins = {max(0, min(bars - length, centre - warm_up - DENSE_CUTS // 2)) for centre in centres}
-    allowed = max(DENSE_BARS, bars) / (len(begins) * length)  # cuts in each run
-    for begin in sorted(begins):
-        yield begin, begin + length, max(1, round(DENSE_CUTS / allowed))
-
-
 def check_function(check: Check, feature: Feature, series: Series, symbol: str, timeframe: str) -> None:
     """Cut short runs of bars after every bar: a function must be causal on any bars, wherever they begin."""
     timezone, where = check.choices.bars.timezone, f"{symbol} {timeframe}"
     whole, repeated = (compute_feature(series, feature, timezone, where) for _ in range(2))
     if different(whole, repeated).any():
         detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
-        place = (len(series), 0, describe_time(series.time[0]))
-        check.add(Leak("random", feature.name, timeframe, symbol, detail, *place))
+        check.add("random", (feature.name, timeframe, symbol), detail, len(series), 0, series.time)
         return
     known = ~np.isnan(whole).any(axis=1)
     warm_up = int(np.argmax(known)) if known.any() else 0
@@ -379,11 +287,11 @@ def check_function(check: Check, feature: Feature, series: Series, symbol: str, 
             check.checked.add(feature.name)
             for column in np.flatnonzero(different(full[: cut - begin], part).any(axis=0)):
                 pair = full[: cut - begin, column], part[:, column]
-                check.add(feature_leak((names[column], timeframe, symbol), series.time, *pair, cut, begin))
+                check.add_difference((names[column], timeframe, symbol), *pair, cut, series.time, begin)
                 return
 
 
-def rich_table(report: LeakReport) -> Table:
+def rich_table(report: LeakReport) -> Any:
     """Return the report as a table for the terminal."""
     from rich.table import Table
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.errors import ConfigError
-from velodrome.tables.choices import Choices, OnGrid
-from velodrome.tables.instruments import first_known_row
+from velodrome.bars.timeframe import describe_time
+from velodrome.errors import ConfigError, DataError
+from velodrome.tables.choices import Choices, OnGrid, WindowChoice
 from velodrome.tables.scaling import TRAIN, Scaler, check_given, check_training_split
 from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, RowRanges, Span, make_splits
-from velodrome.tables.stretches import Stretch, check_that_rows_follow, make_stretches
+from velodrome.tables.stretches import Stretch, WindowTable, check_that_rows_follow, make_stretches
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,31 @@ def _complete_from(stretch: Stretch, choices: Choices, column: int) -> int:
     return begin
 
 
+def first_known_row(table: WindowTable, window: WindowChoice, symbol: str) -> int:
+    """Return the first row on which every feature has a value; refuse a value that goes missing later."""
+    first = 0
+    for column, name in enumerate(table.names):
+        values = table.values[:, column]
+        known = ~np.isnan(values)
+        if not known.any():
+            raise ConfigError(
+                f"feature {name!r} has no value on any of the {len(values)} bars of {window.timeframe} of {symbol}: "
+                "its warm-up is longer than the data. Give more data or a shorter period, or leave it out "
+                f"(symbols= without {symbol})."
+            )
+        lead = int(np.argmax(known))
+        bad = np.flatnonzero(~np.isfinite(values[lead:]))
+        if len(bad):
+            row = lead + int(bad[0])
+            raise DataError(
+                f"feature {name!r} of {window.timeframe} is {values[row]} for {symbol} at "
+                f"{describe_time(table.timeline.series.time[row])} UTC (row {row}, and {len(bad)} rows in all), after "
+                "it had values. Fill or drop those rows of the data, or leave the feature out."
+            )
+        first = max(first, lead)
+    return first
+
+
 def fit_scalers(
     choices: Choices, stretches: Sequence[Stretch], spans: Sequence[Span], splits: Mapping[str, RowRanges]
 ) -> tuple[Scaler, ...]:
@@ -122,12 +147,11 @@ def fit_scalers(
     check_training_split(choices.scaler, splits)
     train = splits.get(TRAIN) or tuple((span.begin, span.end) for span in spans)
     own = symbols if choices.per_instrument else ()
-    return tuple(
-        Scaler(timeframe, choices.scaler, names, own, clip=choices.clip).fit(
-            training_rows(stretches, spans, train, index, choices.windows[index].length)
-        )
-        for index, (timeframe, names) in enumerate(named)
-    )
+    scalers = []
+    for index, (timeframe, names) in enumerate(named):
+        rows = training_rows(stretches, spans, train, index, choices.windows[index].length)
+        scalers.append(Scaler(timeframe, choices.scaler, names, own, clip=choices.clip).fit(rows))
+    return tuple(scalers)
 
 
 def training_rows(

@@ -1,7 +1,8 @@
 """Stretches of rows: each instrument alone, or all of them side by side on one time grid.
 
 On a grid, features are still computed on each instrument's own bars, without the holes. Only then are their rows laid
-on the grid, what is missing carried forward, and the instruments compared.
+on the grid, what is missing carried forward, and the instruments compared. A stretch is a function of the bars alone,
+so that `leaks` can make it again from fewer bars and compare.
 """
 
 from __future__ import annotations
@@ -13,13 +14,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Series
-from velodrome.bars.timeframe import describe_time
+from velodrome.bars.timeframe import Timeframe, bin_edges, describe_time, resample
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.choices import Choices, WindowChoice
-from velodrome.tables.instruments import Instrument, Timeline, WindowTable, make_instrument, source_close_time
+from velodrome.tables.features.features import compute_features
 from velodrome.tables.splits import distinct_times
 
 ALLOWED_OVERLAP = 0.25  # of a bar: by how much a grid row may reach into the next
+
+
+class Timeline(NamedTuple):
+    """One instrument's bars of one timeframe, and when each was known."""
+
+    series: Series
+    close_time: NDArray[np.int64]  # [bars] nanoseconds UTC
+    last_source: NDArray[np.int64]  # [bars] row of the last source bar in each
+    known_at: NDArray[np.int64]  # [bars] when the bar and the last source bar in it had closed; increasing
+
+
+class WindowTable(NamedTuple):
+    """One instrument's rows for one window, unscaled."""
+
+    timeline: Timeline
+    values: NDArray[np.float64]  # [bars, features]
+    names: tuple[str, ...]
+
+
+class Instrument(NamedTuple):
+    """One instrument's execution bars and window rows."""
+
+    execution: Timeline
+    windows: tuple[WindowTable, ...]
 
 
 class WindowRows(NamedTuple):
@@ -76,24 +101,54 @@ def last_moment(series: Mapping[str, Series], choices: Choices) -> int:
 # One instrument alone
 
 
+def source_close_time(time: NDArray[np.int64], timeframe: Timeframe, timezone: str) -> NDArray[np.int64]:
+    """Return when each source bar closed; days, weeks and months that begin at a local midnight end at one."""
+    after = time + timeframe.typical_nanoseconds
+    if not timeframe.is_calendar:
+        return after
+    start, end = bin_edges(time, timeframe, timezone)
+    return np.where(time == start, end, after)
+
+
+def make_timeline(source: Series, choices: Choices, timeframe: Timeframe, until: int) -> Timeline:
+    """Return the bars of a timeframe, without one whose bin had not ended at the moment `until`: it could change."""
+    closed = source_close_time(source.time, choices.source, choices.bars.timezone)
+    known = np.maximum.accumulate(closed)
+    if timeframe == choices.source:
+        return Timeline(source, closed, np.arange(len(source)), known)
+    series, close_time = resample(source, timeframe, choices.bars.timezone)
+    complete = int(np.searchsorted(close_time, until, side="right"))
+    close_time = close_time[:complete]
+    last_source = np.searchsorted(source.time, close_time) - 1
+    # A bar that reaches beyond its bin (odd opening hours, days of 23 hours) is known when its last part is.
+    return Timeline(series.slice(0, complete), close_time, last_source, np.maximum(close_time, known[last_source]))
+
+
+def make_instrument(source: Series, choices: Choices, symbol: str, until: int) -> Instrument:
+    """Compute one instrument's execution bars and the rows of its windows from data that ends at `until`."""
+    lines = {
+        size: make_timeline(source, choices, size, until)
+        for size in (choices.execution, *(window.timeframe for window in choices.windows))
+    }
+    tables = []
+    for window in choices.windows:
+        line, where = lines[window.timeframe], f"{symbol} {window.timeframe}"
+        tables.append(WindowTable(line, *compute_features(line.series, window.features, choices.bars.timezone, where)))
+    return Instrument(lines[choices.execution], tuple(tables))
+
+
 def alone(symbols: tuple[str, ...], instruments: Sequence[Instrument | None], choices: Choices) -> Stretch:
     """Take one instrument's tables as they are."""
     (instrument,) = instruments
     assert instrument is not None
     line = instrument.execution
-    windows = tuple(
-        WindowRows(
-            table.timeline.series.time,
-            table.timeline.known_at,
-            table.values[:, None],
-            np.ones((len(table.values), 1), bool),
-            table.names,
-            last_closed_rows(table.timeline, line),
-        )
-        for table in instrument.windows
-    )
+    windows = []
+    for table in instrument.windows:
+        time, known_at = table.timeline.series.time, table.timeline.known_at
+        present, last_row = np.ones((len(time), 1), bool), last_closed_rows(table.timeline, line)
+        windows.append(WindowRows(time, known_at, table.values[:, None], present, table.names, last_row))
     prices = (line.series.open[:, None], line.series.close[:, None], np.ones((len(line.series), 1), np.uint8))
-    return Stretch(symbols, (instrument,), line.series.time, line.known_at, *prices, windows)
+    return Stretch(symbols, (instrument,), line.series.time, line.known_at, *prices, tuple(windows))
 
 
 def last_closed_rows(window: Timeline, execution: Timeline) -> NDArray[np.int64]:
@@ -124,12 +179,10 @@ def on_grid(symbols: tuple[str, ...], instruments: tuple[Instrument | None, ...]
         rows = np.searchsorted(time, line.series.time)
         closes[rows] = line.close_time  # bars that open at one time close at one time
         tradable[rows, column] = 1
-        last = carried_rows(tradable[:, column])
-        known = last >= 0
-        position = np.searchsorted(rows, last[known])
-        closed[known, column] = line.series.close[position]
-        opened[:, column] = closed[:, column]
+        closed[rows, column] = line.series.close
         opened[rows, column] = line.series.open
+    closed = carry(closed, tradable, 0.0)
+    opened = np.where(tradable, opened, closed)
     windows = []
     for index, window in enumerate(choices.windows):
         tables = [instrument.windows[index] if instrument else None for instrument in instruments]
@@ -143,8 +196,16 @@ def on_grid(symbols: tuple[str, ...], instruments: tuple[Instrument | None, ...]
 
 
 def carried_rows(present: NDArray) -> NDArray[np.int64]:
-    """Return for each row the last one up to it that is present, −1 while there is none."""
-    return np.maximum.accumulate(np.where(present, np.arange(len(present)), -1))
+    """Return for each row [T, K] the last one up to it that is present, −1 while there is none."""
+    return np.maximum.accumulate(np.where(present, np.arange(len(present))[:, None], -1))
+
+
+def carry(values: NDArray[np.float64], present: NDArray, before: float) -> NDArray[np.float64]:
+    """Repeat the last value that was present, [T, K] or [T, K, F], where none is."""
+    last = carried_rows(present)
+    carried = values[last, np.arange(last.shape[1])]
+    carried[last < 0] = before
+    return carried
 
 
 def _window_rows(tables: Sequence[WindowTable | None], window: WindowChoice) -> WindowRows:
@@ -162,10 +223,7 @@ def _window_rows(tables: Sequence[WindowTable | None], window: WindowChoice) -> 
         present[rows, column] = True
         known_at[rows] = np.maximum(known_at[rows], table.timeline.known_at)
     own, names = _compare(own, present, names, window)
-    carried = np.full(own.shape, np.nan)
-    for column in range(own.shape[1]):
-        last = carried_rows(present[:, column])
-        carried[last >= 0, column] = own[last[last >= 0], column]
+    carried = carry(own, present, np.nan)
     for feature, cross in enumerate(window.comparisons, own.shape[2] - len(window.comparisons)):
         if cross.comparison.for_all:
             carried[..., feature] = own[..., feature]

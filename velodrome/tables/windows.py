@@ -66,15 +66,8 @@ def stack_windows(windows: list[tuple[int, list[WindowPart]]]) -> WindowTables:
             first_row += len(part.values)
         rows.append(np.concatenate(row_of_bar).astype(np.int32))
         floats += first_row * features
-    return _frozen(
-        WindowTables(
-            values=np.concatenate(values) if values else np.zeros(0, np.float32),
-            base=base,
-            width=width,
-            length=np.array([length for length, _ in windows], np.int64),
-            rows=np.stack(rows),
-        )
-    )
+    lengths = np.array([length for length, _ in windows], np.int64)
+    return _frozen(WindowTables(np.concatenate(values), base, width, lengths, np.stack(rows)))
 
 
 def window_at(windows: WindowTables, index: int, cursor: int) -> NDArray[np.float32]:

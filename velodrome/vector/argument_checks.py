@@ -22,11 +22,6 @@ def checked_count(name: str, value: Any) -> int:
     return int(value)
 
 
-def check_num_envs(num_envs: Any) -> int:
-    """Return a number of environments as an int, or refuse it."""
-    return checked_count("num_envs", num_envs)
-
-
 def check_seed(seed: Any) -> int:
     """Return a seed as an int, or refuse it."""
     if not is_whole(seed, 0):

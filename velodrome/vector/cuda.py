@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from velodrome.vector.buffers import (
 )
 from velodrome.vector.compile.assemble import constant_scalars
 from velodrome.vector.rule_env import RuleVectorEnv
+from velodrome.vector.space_arrays import map_nested
 
 THREADS = 64  # per block of the step kernel; on an H200 a little faster than 128 and 256
 ROWS = 4  # environments per block of the gather kernel, one warp each; likewise faster than 8 and 16
@@ -57,6 +59,7 @@ class CudaVectorEnv(RuleVectorEnv):
     """
 
     backend = "cuda"
+    _copy_array = methodcaller("clone")
 
     def __init__(self, world: World, num_envs: int, *, specialise: bool = True, **shared: Any) -> None:
         super().__init__(world, num_envs, **shared)
@@ -96,8 +99,7 @@ class CudaVectorEnv(RuleVectorEnv):
         count = len(out.rewards)
         self._memory = self._loops.Memory(self._array(self._blocks, state_dtype(self.world.state_type)))
         self._out = Outputs._make(value if isinstance(value, int) else self._array(value) for value in out)
-        shape = (count, *self._shape_of_actions()[1:])
-        self._actions = self._torch.zeros(shape, dtype=self._action_tensor_type(), device=self.device)
+        self._actions = self._allocate(self._action_dtype, (count, *self._action_shape))
         self._action_array = self._array(self._actions)
         self._grid = (-(-count // THREADS), THREADS)
         self._gather_grid = (-(-count // ROWS), (self._loops.WARP, ROWS))
@@ -123,9 +125,6 @@ class CudaVectorEnv(RuleVectorEnv):
             return array if dtype is None else array.view(dtype).view(np.recarray)
         array = self._cuda.cuda.as_cuda_array(tensor)
         return array if dtype is None else array.view(dtype)
-
-    def _action_tensor_type(self) -> Any:
-        return self._torch.int64 if self._action_dtype.kind == "i" else self._torch.float32
 
     def _host_blocks(self) -> NDArray:
         return self._blocks.cpu().numpy().view(state_dtype(self.world.state_type))
@@ -165,10 +164,8 @@ class CudaVectorEnv(RuleVectorEnv):
         self.step_kernels()
         out = self.buffers.out
         infos = self._infos_of_ended(out.terminated | out.truncated)
-        if self.copy:
-            results = map(_cloned, (out.rewards, out.terminated, out.truncated))
-            return _cloned(self._observation_view), *results, _cloned(infos)
-        return self._observation_view, out.rewards, out.terminated, out.truncated, infos
+        results = self._observation_view, out.rewards, out.terminated, out.truncated, infos
+        return map_nested(self._copy_array, results) if self.copy else results
 
     def set_actions(self, actions: Any) -> None:
         """Copy actions into the buffer that `step_kernels` reads; check them unless a graph is being captured."""
@@ -200,10 +197,3 @@ class CudaVectorEnv(RuleVectorEnv):
         arguments = (source, self.autoreset, self._memory, self._tables, self._params, self._out)
         self._launch(self._kernels.step, self._grid, *arguments)
         self._gather(after_step=True)
-
-    def _observations(self) -> Any:
-        return _cloned(self._observation_view) if self.copy else self._observation_view
-
-
-def _cloned(value: Any) -> Any:
-    return {name: _cloned(part) for name, part in value.items()} if isinstance(value, dict) else value.clone()

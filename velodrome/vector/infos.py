@@ -25,17 +25,12 @@ class RowInfo(NamedTuple):
 def add_info(infos: dict[str, Any], info: dict[str, Any], row: int, num_envs: int) -> dict[str, Any]:
     """Add one environment's info to those of all, with the same types as gymnasium.vector.VectorEnv._add_info."""
     for key, value in info.items():
-        if key == "final_obs":
-            array = infos.get(key)
-            if array is None:
-                array = np.full(num_envs, None, object)
-            array[row] = value
-        elif isinstance(value, dict):
-            array = add_info(infos.get(key, {}), value, row, num_envs)
+        array: Any = infos.get(key)
+        if isinstance(value, dict) and key != "final_obs":
+            array = add_info({} if array is None else array, value, row, num_envs)
         else:
-            array = infos.get(key)
             if array is None:
-                array = _array_for(value, num_envs)
+                array = _array_for(None if key == "final_obs" else value, num_envs)
             array[row] = value
         mask = infos.get(f"_{key}")
         if mask is None:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import BackendError, ConfigError, did_you_mean
+from velodrome.vector.messages import tell
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import ObservationKind
 from velodrome.vector.single import RuleEnv
-from velodrome.vector.workers.env_maker import is_foreign
-from velodrome.vector.workers.make_foreign import make_foreign
+from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers, is_foreign
 from velodrome.vector.workers.options import DEFAULTS as WORKER_DEFAULTS
+from velodrome.vector.workers.options import FOREIGN_BACKENDS, PROCESS_OPTIONS, WorkerOptions, backend_name
 
 BACKENDS = ("auto", "native", "cuda", "python")
+# Imported when they are needed.
+FOREIGN_CLASSES = {
+    "serial": "velodrome.vector.workers.serial:SerialVectorEnv",
+    "process": "velodrome.vector.workers.process:ProcessVectorEnv",
+    "async": "velodrome.vector.workers.asynchronous:AsyncVectorEnv",
+}
 # Options that only rules have, with their defaults.
 RULE_DEFAULTS = {"observation": "flat", "check_actions": True, "threads": None, "specialise": None}
 
@@ -98,7 +107,7 @@ def make_vec(
     shared: dict[str, Any] = {"seed": seed, "copy": copy, "autoreset": autoreset}
     if is_foreign(env):
         _refuse_idle(of_rules, "rules of Velodrome", "an environment of another library")
-        return make_foreign(env, num_envs, backend=backend, given=of_workers, params=options, **shared)
+        return _make_foreign(environment_makers(env, options), num_envs, backend_name(backend), of_workers, shared)
     if backend not in BACKENDS:
         raise ConfigError(
             f"backend = {backend!r} for a rule; legal: {', '.join(BACKENDS)}.{did_you_mean(str(backend), BACKENDS)}"
@@ -114,6 +123,43 @@ def make_vec(
             raise ConfigError("threads is for the native backend; the cuda backend has one thread per environment")
         return CudaVectorEnv(world, num_envs, **of_rules, **shared)
     return NativeVectorEnv(world, num_envs, compiled=backend != "python", **of_rules, **shared)
+
+
+def _make_foreign(
+    makers: list[EnvMaker], num_envs: int, backend: str, given: dict[str, Any], shared: dict[str, Any]
+) -> Any:
+    """Return many environments of another library. given: the options of workers that the caller has named."""
+    if backend not in FOREIGN_BACKENDS:
+        raise ConfigError(
+            f"backend = {backend!r} for an environment that is no rule of Velodrome; legal: "
+            f"{', '.join(FOREIGN_BACKENDS)}.{did_you_mean(backend, FOREIGN_BACKENDS)}"
+        )
+    options = WorkerOptions(**given)
+    idle = {name: given[name] for name in PROCESS_OPTIONS if given.get(name) is not None}
+    if backend == "serial" and idle:
+        raise ConfigError(
+            f"{next(iter(idle))} is of worker processes, and backend = 'serial' has none. Leave it out, or use "
+            "backend='process'."
+        )
+    if backend == "auto":
+        from velodrome.vector.workers.autotune import recommend_backend
+
+        advice = recommend_backend(makers, num_envs)
+        backend = advice.backend
+        options = replace(options, workers=options.workers or advice.workers or None)
+        tell(f"{makers[0].name}: {advice.sentence()}")
+    if backend != "serial":
+        try:
+            return resolve_name(FOREIGN_CLASSES[backend])(makers, num_envs, options=options, **shared)
+        except UnpicklableError as error:
+            if backend == "async":
+                raise BackendError(
+                    f"backend = 'async' cannot serve: {error}. No other has send() and recv()."
+                ) from error
+            tell(f"backend 'process' cannot serve: {error}. The environments run in this process instead ('serial').")
+    for name, value in idle.items():
+        tell(f"{name} = {value!r} has no effect: the environments run in this process, without workers")
+    return resolve_name(FOREIGN_CLASSES["serial"])(makers, num_envs, options=options, **shared)
 
 
 def _take(options: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import numba
@@ -21,6 +22,7 @@ from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop,
 from velodrome.vector.compile.packing import pack_arguments
 from velodrome.vector.compile.threads import step_parts
 from velodrome.vector.rule_env import RuleVectorEnv
+from velodrome.vector.space_arrays import map_nested
 
 # A batch smaller than this is never worth waking a second thread for.
 SMALLEST_PARALLEL_BATCH = 128
@@ -69,6 +71,8 @@ class NativeVectorEnv(RuleVectorEnv):
     `specialise` compiles the parameters in as constants: a faster step for one compilation per set of parameters.
     `shared` are the options of `RuleVectorEnv`.
     """
+
+    _copy_array = methodcaller("copy")
 
     def __init__(
         self,
@@ -145,10 +149,8 @@ class NativeVectorEnv(RuleVectorEnv):
         finished = self._step_loop(actions)
         out = self.buffers.out
         infos = self._infos_of_ended(out.terminated | out.truncated) if finished else {}
-        if self.copy:
-            rewards, terminated, truncated = out.rewards.copy(), out.terminated.copy(), out.truncated.copy()
-            return _copied(self._observation_view), rewards, terminated, truncated, _copied(infos)
-        return self._observation_view, out.rewards, out.terminated, out.truncated, infos
+        results = self._observation_view, out.rewards, out.terminated, out.truncated, infos
+        return map_nested(self._copy_array, results) if self.copy else results
 
     def _prepare(self, actions: Any) -> NDArray:
         if hasattr(actions, "detach"):
@@ -158,7 +160,7 @@ class NativeVectorEnv(RuleVectorEnv):
             if self._action_dtype.kind == "i" and actions.dtype.kind not in "iu":
                 raise self._bad_shape(actions)
             actions = actions.astype(self._action_dtype)
-        shape = self._shape_of_actions()
+        shape = (self.num_envs, *self._action_shape)
         if actions.shape != shape:
             if actions.size != np.prod(shape):
                 raise self._bad_shape(actions)
@@ -191,14 +193,14 @@ class NativeVectorEnv(RuleVectorEnv):
                 self._trial_nanoseconds, self._parallel = ([], []), None
         if not self._parallel:
             return self._step_part(0, 1, actions, self.autoreset, self._pack)
-        if self._fewer_threads:
-            before = numba.get_num_threads()
-            numba.set_num_threads(self.threads)
-            try:
-                return self._step_on_cores(actions)
-            finally:
-                numba.set_num_threads(before)
-        return self._step_on_cores(actions)
+        if not self._fewer_threads:
+            return self._step_on_cores(actions)
+        before = numba.get_num_threads()
+        numba.set_num_threads(self.threads)
+        try:
+            return self._step_on_cores(actions)
+        finally:
+            numba.set_num_threads(before)
 
     def _step_on_cores(self, actions: NDArray) -> int:
         """Step a part of the environments on each core."""
@@ -224,10 +226,3 @@ class NativeVectorEnv(RuleVectorEnv):
             self._parallel = float(np.median(parallel[1:])) < float(np.median(serial[1:]))
             self._steps_until_trial = STEPS_BETWEEN_TRIALS
         return finished
-
-    def _observations(self) -> Any:
-        return _copied(self._observation_view) if self.copy else self._observation_view
-
-
-def _copied(value: Any) -> Any:
-    return {name: _copied(part) for name, part in value.items()} if isinstance(value, dict) else value.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -15,10 +15,12 @@ from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
 from velodrome.errors import ActionError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
-from velodrome.vector.argument_checks import check_num_envs, check_seed, seed_of_each
+from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
 from velodrome.vector.buffers import Buffers
+from velodrome.vector.space_arrays import map_nested, resized
 
 ObservationKind = Literal["flat", "dict", "cursor"]
+OBSERVATIONS = get_args(ObservationKind)
 
 
 def single_observation_space(world: World, kind: ObservationKind) -> gymnasium.Space:
@@ -41,9 +43,6 @@ def single_observation_space(world: World, kind: ObservationKind) -> gymnasium.S
     raise ConfigError(f"observation = {kind!r}; legal: {legal}.{did_you_mean(str(kind), OBSERVATIONS)}")
 
 
-OBSERVATIONS = ("flat", "dict", "cursor")
-
-
 class RuleVectorEnv(gymnasium.vector.VectorEnv):
     """Many environments of one rule. Returned arrays are views that the next step overwrites, unless `copy` is set.
 
@@ -64,7 +63,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
     ) -> None:
         """Set up what does not depend on the backend; `make_vec` says what the options mean."""
         self.world = world
-        self.num_envs = check_num_envs(num_envs)
+        self.num_envs = checked_count("num_envs", num_envs)
         self.observation = observation
         self.check_actions = check_actions
         self.copy = copy
@@ -87,13 +86,15 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self._ready = False  # every environment has an episode
         whole = isinstance(world.action_space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete)
         self._action_dtype = np.dtype(np.int64 if whole else np.float32)
-        self._scalar_action = world.action_space.shape in ((), (1,))
+        shape = world.action_space.shape or ()
+        self._action_shape = () if shape == (1,) else shape
         self._action_low, self._action_high = action_bounds(world.action_space)
 
     # What a backend supplies
 
     backend: str
     buffers: Buffers
+    _copy_array: Any  # copies one array, or one tensor
 
     def _write_state(self, column: str, rows: NDArray[np.int64], values: NDArray) -> None:
         raise NotImplementedError
@@ -142,17 +143,14 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         and draws from the start of the stream (seed, i), where the batch was made or last reset with that seed. Arrays
         returned before belong to the old batch and are no longer written.
         """
-        num_envs = check_num_envs(num_envs)
+        num_envs = checked_count("num_envs", num_envs)
         if num_envs != self.num_envs:
             kept = min(num_envs, self.num_envs)
             self._move(num_envs, kept)
             self.num_envs = num_envs
             self.action_space = batch_space(self.single_action_space, num_envs)
             self.observation_space = batch_space(self.single_observation_space, num_envs)
-            self._seeded, self._started = (
-                np.concatenate([flags[:kept], np.zeros(num_envs - kept, bool)])
-                for flags in (self._seeded, self._started)
-            )
+            self._seeded, self._started = resized(self._seeded, num_envs), resized(self._started, num_envs)
             if self._ready and kept < num_envs:
                 self.reset(options={"reset_mask": ~self._started})
             self._ready = bool(self._started.all())
@@ -243,9 +241,6 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
             f"Clip or mask the policy's output; check_actions=False skips this check."
         )
 
-    def _shape_of_actions(self) -> tuple[int, ...]:
-        return (self.num_envs,) if self._scalar_action else (self.num_envs, *self.single_action_space.shape)  # type: ignore[misc]
-
     def _bad_shape(self, actions: Any) -> ActionError:
         return ActionError(
             f"actions have shape {tuple(np.shape(actions))} and type {getattr(actions, 'dtype', type(actions))}; "
@@ -277,7 +272,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         return {"final_obs": final, "_final_obs": ended, "statistics": statistics, "_statistics": ended}
 
     def _observations(self) -> Any:
-        raise NotImplementedError
+        return map_nested(self._copy_array, self._observation_view) if self.copy else self._observation_view
 
     def render(self) -> tuple[str, ...] | None:
         """Return a line about each environment."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from velodrome.envs.contract import World, state_columns
 from velodrome.vector.native import NativeVectorEnv
+from velodrome.vector.space_arrays import map_nested
 
 
 class RuleEnv(gymnasium.Env):
@@ -55,6 +56,4 @@ class RuleEnv(gymnasium.Env):
 
 
 def _first(observations: Any) -> Any:
-    if isinstance(observations, dict):
-        return {name: _first(part) for name, part in observations.items()}
-    return np.asarray(observations[0])
+    return map_nested(lambda part: np.asarray(part[0]), observations)

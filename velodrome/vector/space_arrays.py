@@ -22,7 +22,7 @@ Read = Callable[[int], Any]
 
 
 class Leaf(NamedTuple):
-    """One array of a space: its name for messages, its type and the shape of one environment's part."""
+    """One array: its name, its type and its shape, which in a space is that of one environment's part."""
 
     name: str
     dtype: np.dtype

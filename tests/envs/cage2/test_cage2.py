@@ -84,11 +84,11 @@ def test_a_name_that_does_not_exist_suggests_the_nearest(ask, message):
     [
         (
             {"red_agent": "bline"},
-            r"red_agent = 'bline': legal: b_line, meander, sleep, mixture\. Did you mean 'b_line'",
+            r"red_agent = 'bline': Input should be 'b_line', 'meander', 'sleep' or 'mixture'\. Did you mean 'b_line'",
         ),
-        ({"red_agent": "B_lineAgent"}, r"red_agent = 'B_lineAgent': legal: b_line"),
+        ({"red_agent": "B_lineAgent"}, r"red_agent = 'B_lineAgent': Input should be 'b_line'"),
         ({"observation_rule": "correct"}, r"Did you mean 'corrected'\?"),
-        ({"action_set": "small"}, r"action_set = 'small': legal: full, reduced"),
+        ({"action_set": "small"}, r"action_set = 'small': Input should be 'full' or 'reduced'"),
         ({"episode_length": 0}, r"episode_length = 0: .*greater than or equal to 1.*30, 50 and 100"),
         ({"episode_length": 2_000_000}, r"less than or equal to 1000000"),
         ({"episode_length": 1.5}, r"episode_length = 1\.5"),

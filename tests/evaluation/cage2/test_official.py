@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from velodrome.errors import ConfigError
-from velodrome.evaluation.cage2.official import play_official
-from velodrome.evaluation.cage2.policies import simple_policy
+from velodrome.evaluation.baselines import ConstantPolicy
+from velodrome.evaluation.cage2.official import ReactRemove, ReactRestore, play_official
 
 
 def test_an_agent_of_the_reduced_set_is_scored_beside_policies_of_the_full_one():
     params = {"action_set": "reduced", "scan_memory": True, "decoy_memory": True}
-    scores = play_official(simple_policy("sleep"), "restores a host for ever", params, episodes=20)
+    scores = play_official(ConstantPolicy(0), "restores a host for ever", params, episodes=20)
     assert scores.rule["action_set"] == "reduced"
     assert scores.of("restores a host for ever", "sleep", 30).mean == -30.0  # its first action is Restore
     assert scores.of("sleep", "sleep", 30).mean == 0.0
@@ -25,14 +23,9 @@ def test_policies_react_to_the_first_host_that_is_shown():
     bits[3, 5, 2] = bits[3, 5, 3] = 1  # privileged
     bits[4, 5, 2] = bits[5, 5, 2] = 1  # unknown
     flat = bits.reshape(6, 52)
-    assert simple_policy("react_restore").act(flat).tolist() == [0, 0, 137, 137, 137, 137]
-    policy = simple_policy("react_remove")
+    assert ReactRestore().act(flat).tolist() == [0, 0, 137, 137, 137, 137]
+    policy = ReactRemove()
     policy.begin(6)
     assert policy.act({"account": flat}).tolist() == [0, 0, 20, 137, 137, 137]
     policy.forget(np.array([False] * 5 + [True]))
     assert policy.act(flat).tolist() == [0, 0, 20, 137, 7, 137]
-
-
-def test_an_unknown_policy_is_refused_with_a_suggestion():
-    with pytest.raises(ConfigError, match="Did you mean 'react_remove'"):
-        simple_policy("react_remov")

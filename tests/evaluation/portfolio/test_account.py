@@ -18,7 +18,7 @@ from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.evaluator import draws_anything
 from velodrome.evaluation.play import Backtest
-from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, contributions, owed_share, per_bar
+from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of
 from velodrome.evaluation.portfolio.trades import round_trips
 from velodrome.vector.make import make_vec
 
@@ -78,7 +78,7 @@ def test_a_backtest_equals_an_environment_stepped_by_hand(name):
 
 
 def test_contributions_add_up_to_the_return(account):
-    found = contributions(account)
+    found = account.contributions
     total = (account.equity[-1] / account.equity[0] - 1.0).mean()
     assert [row["symbol"] for row in found] == list(BASKET.symbols)
     assert sum(row["contribution"] for row in found) == pytest.approx(total, abs=1e-9)
@@ -147,7 +147,7 @@ def test_an_account_that_is_ruined_keeps_what_is_left_and_holds_nothing():
         assert (account.equity[last:, column] == account.equity[last, column]).all()
         assert (account.units[last + 1 :, :, column] == 0.0).all()
         assert (account.rewards[last:, column] == 0.0).all()
-    found = contributions(account)
+    found = account.contributions
     total = (account.equity[-1] / account.equity[0] - 1.0).mean()
     assert sum(row["contribution"] for row in found) == pytest.approx(total, abs=1e-9)
 
@@ -165,13 +165,13 @@ def test_what_a_short_owes_beyond_the_account_is_kept_apart_and_the_books_say_so
     assert account.bars[0] == 5
     assert account.equity[-1, 0] == 0.0
     assert account.owed[0] > 10_000
-    assert owed_share(account) == account.owed[0] / 10_000
+    assert account.owed_share == account.owed[0] / 10_000
     total = account.equity[-1, 0] / account.equity[0, 0] - 1.0
-    assert sum(row["contribution"] for row in contributions(account)) == pytest.approx(total - owed_share(account))
+    assert sum(row["contribution"] for row in account.contributions) == pytest.approx(total - account.owed_share)
     assert round_trips(played)["profit"].sum() == pytest.approx(-10_000 - account.owed[0])
     found = evaluate_policy(short, rises, "test", params, samples=20, random_seeds=1)
-    assert found.information["owed"] == owed_share(account)
-    assert owed_share(account_of(backtest(short, BASKET, "test", params))) == 0.0
+    assert found.information["owed"] == account.owed_share
+    assert account_of(backtest(short, BASKET, "test", params)).owed_share == 0.0
 
 
 def test_a_short_that_is_enlarged_and_decays_in_one_bar_is_no_long_trade():
@@ -204,8 +204,8 @@ def test_seeds_differ_in_what_is_drawn_and_some_may_be_kept_in_detail_alone():
     assert np.array_equal(whole.change("spread_sum"), brief.change("spread_sum"))
     assert brief.units.shape[2] == 1
     assert np.array_equal(whole.units[:, :, :1], brief.units)
-    for name, values in per_bar(whole).items():
-        assert np.array_equal(values, per_bar(brief)[name]), name
+    for name, values in whole.per_bar.items():
+        assert np.array_equal(values, brief.per_bar[name]), name
     with pytest.raises(ConfigError, match="seeds"):
         play(params, (1, 1))
 

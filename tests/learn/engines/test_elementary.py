@@ -7,8 +7,8 @@ import pytest
 from scipy.special import expit, ndtr
 
 from velodrome.learn.engines.cpu import losses
-from velodrome.learn.engines.cpu.activations import ACTIVATIONS
 from velodrome.learn.engines.cpu.elementary import fast_exp, fast_normal, fast_sigmoid, fast_tanh
+from velodrome.learn.engines.cpu.kernels import ACTIVATIONS
 
 
 def arguments(limit: float) -> np.ndarray:

@@ -9,6 +9,7 @@ from tests.learn.learners import SMALL_NETWORK, assert_the_first_encodes_and_bot
 from tests.learn.test_policy import SPACES
 from tests.markets import small_market
 from velodrome.learn.config import NetworkConfig
+from velodrome.learn.networks.layers import encode_bars
 from velodrome.learn.networks.trunks import RecurrentTrunk, make_trunk
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -41,7 +42,7 @@ def trunk_run(kind, way):
     bank = WindowBank(MARKET.windows, RANGES, dtype=torch.float64)
     encoding = None
     if way == "all bars":
-        encoding = trunk.encode_bars(bank)
+        encoding = encode_bars(trunk.first, bank)
         assert len(encoding.table) == 52
     if isinstance(trunk, RecurrentTrunk):
         features = trunk.step(

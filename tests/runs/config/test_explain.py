@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -179,6 +179,7 @@ def test_any_configuration_loads_again_from_its_yaml(content, comments):
 
 
 @settings(max_examples=60)
+@example({"limit": float("inf")})
 @given(st.dictionaries(words, st.one_of(scalars, st.lists(scalars), st.dictionaries(words, scalars)), max_size=3))
 def test_parameters_of_any_environment_load_again(params):
     config = load_run_config("cartpole", {"params": params})

@@ -219,6 +219,16 @@ def test_every_mistake_is_told_at_once(write):
     assert all(key in message for key in ("'stpes'", "ppo.gamma = 2", "'ppo.clipp'", "market.windows = 'x'"))
 
 
+def test_an_unknown_algorithm_or_environment_is_told_with_the_file_and_the_other_mistakes(write):
+    path = write("algorithm: dqqn\nsteps: 0\ndqn: {gamma: 0.9}\n")
+    first, second = refusal(path, ["learning_rate=1e-3"]).splitlines()
+    assert first == f"{path}: algorithm = 'dqqn': unknown algorithm 'dqqn'; there are ppo, dqn. Did you mean 'dqn'?"
+    assert second.startswith(f"{path}: steps = 0: not legal")
+    message = refusal(write("env: tradng\nmarket: {session: day}\nparams: {spread: 1}\n"), ["leverage=2"])
+    assert message.startswith(f"{path}: env = 'tradng': there is no such environment. Did you mean 'trading'?")
+    assert len(message.splitlines()) == 1
+
+
 # Wrong values
 
 
@@ -230,7 +240,7 @@ def test_every_mistake_is_told_at_once(write):
         ("ppo.epochs=many", "ppo.epochs = 'many': not legal; it takes: whole number 1 … 1,000. It is: passes over"),
         ("ppo.epochs=1.5", "ppo.epochs = 1.5: not legal; it takes: whole number"),
         ("ppo.schedule=square", "ppo.schedule = 'square': not legal; it takes: one of constant, linear, cosine."),
-        ("algorithm=pppo", "unknown algorithm 'pppo'; there are ppo, dqn. Did you mean 'ppo'?"),
+        ("algorithm=pppo", "algorithm = 'pppo': unknown algorithm 'pppo'; there are ppo, dqn. Did you mean 'ppo'?"),
         ("steps=true", "steps = true: not legal; it takes: whole number ≥ 1."),
         ("market.windows=true", "market.windows = true: not legal; it takes: whole number ≥ 1, or {timeframe: "),
         ("market.windows=abc", "market.windows = 'abc': not legal; it takes: whole number ≥ 1, or {timeframe: "),

@@ -71,7 +71,7 @@ def test_it_is_explained_like_the_others():
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["algorithm=scuot"], "unknown algorithm 'scuot'; there are ppo, dqn, scout. Did you mean 'scout'?"),
+        (["algorithm=scuot"], "algorithm = 'scuot': unknown algorithm 'scuot'; there are ppo, dqn, scout. Did you"),
         (["algorithm=scout", "scout.scouts=0"], "scout.scouts = 0: not legal; it takes: whole number 1 … 9. It is: "),
         (["algorithm=scout", "scouts=true"], "scout.scouts = true: not legal"),
         (["algorithm=scout", "scout=3"], "scout = 3: it is a section; write settings in it, such as scout.gamma."),

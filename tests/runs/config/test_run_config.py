@@ -19,9 +19,9 @@ from velodrome.envs.trading.config import PRESETS as TRADING_PRESETS
 from velodrome.envs.trading.config import trading_config
 from velodrome.errors import BackendError, ConfigError
 from velodrome.runs.config.files import load_run_config, preset_names
-from velodrome.runs.config.market import FOR_FILES, SYNTHETIC, MarketConfig
 from velodrome.runs.config.parameters import price_data, resolved_parameters
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.sections import FOR_FILES, SYNTHETIC, MarketConfig
 from velodrome.runs.setup import build_market
 from velodrome.tables.scaling import SCALER_KINDS
 from velodrome.tables.splits import DEFAULT_SPLITS

@@ -133,7 +133,7 @@ def test_a_prefix_gives_the_same_bits(name):
 def test_no_drift_over_a_million_rows():
     generator = np.random.default_rng(1)
     values = 1e5 + np.cumsum(generator.normal(0, 1, 1_000_000)) * 0.01
-    total = rolling.rolling_sum(values, 50)
+    total = rolling.rolling_total(values, 50, False)
     mean, deviation = rolling.rolling_moments(values, 50)
     for t in (49, 50, 99_999, 523_456, 999_999):
         window = [float(value) for value in values[t - 49 : t + 1]]

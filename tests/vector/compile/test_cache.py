@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from velodrome.vector.compile.assemble import fingerprint
+
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("changed_rewards.py")
 # Places of a weight in `changed_rewards.py`.
@@ -112,6 +114,15 @@ def test_two_rewards_side_by_side_keep_apart(first, cache):
     two, three, two_again, three_again = json.loads(answer.stdout)
     assert two == two_again == first[0]["a_closure"][1]
     assert three == three_again == pytest.approx([1.5 * value for value in two], rel=1e-6)
+
+
+def test_a_function_that_moves_to_another_module_is_compiled_again():
+    def reward(equity: float) -> float:
+        return equity
+
+    before = fingerprint(reward, {})
+    reward.__module__ = "somewhere.else"
+    assert fingerprint(reward, {}) != before
 
 
 def test_a_folder_that_cannot_be_written_falls_back_and_says_where(first, cache, tmp_path):

@@ -35,7 +35,7 @@ def test_what_is_inlined_is_neither_optimised_nor_generated_alone(tmp_path, monk
 
 
 @pytest.mark.slow
-def test_places_of_parameters_do_not_multiply_what_is_compiled(tmp_path, monkeypatch):
+def test_the_terms_of_an_episode_are_read_by_one_compiled_function(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
     monkeypatch.setattr(cpu_loops, "_inlined", {})
     monkeypatch.setattr(cpu_loops, "_compiled", {})
@@ -45,7 +45,7 @@ def test_places_of_parameters_do_not_multiply_what_is_compiled(tmp_path, monkeyp
     (found,) = (
         function
         for key, function in cpu_loops._inlined[state_dtype(envs.world.state_type)].items()
-        if ".number " in key
+        if ".episode_terms " in key
     )
     assert 1 <= len(found.overloads) <= 4
 

@@ -4,64 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
-from velodrome.envs.parameters import EnvConfig
-from velodrome.errors import did_you_mean
+from velodrome.envs.parameters import EnvConfig, option
 
 LONGEST_EPISODE = 1_000_000  # steps; the counts of a longer one would not fit
-
-RedAgent = Literal["b_line", "meander", "sleep", "mixture"]
-ObservationRule = Literal["official", "corrected"]
-ActionSet = Literal["full", "reduced"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "red_agent": get_args(RedAgent),
-    "observation_rule": get_args(ObservationRule),
-    "action_set": get_args(ActionSet),
-}
 
 
 class Cage2Config(EnvConfig):
     """One network of 13 hosts, Red against Blue; the defaults are the official challenge against B_line."""
 
-    red_agent: RedAgent = Field(
-        "b_line", description="who attacks; 'mixture' draws one of the others for every episode"
+    red_agent: Literal["b_line", "meander", "sleep", "mixture"] = option(
+        "b_line", "who attacks; 'mixture' draws one of the others for every episode"
     )
-    mixture: tuple[float, float, float] = Field(
-        (0.5, 0.5, 0.0), description="probabilities of b_line, meander and sleep under red_agent='mixture'; sum 1"
+    mixture: tuple[float, float, float] = option(
+        (0.5, 0.5, 0.0), "probabilities of b_line, meander and sleep under red_agent='mixture'; sum 1"
     )
-    green: bool = Field(False, description="whether Green's port scans disturb Blue's view; the challenge has none")
-    episode_length: int = Field(
-        100, ge=1, le=LONGEST_EPISODE, description="steps in an episode; the challenge scores 30, 50 and 100"
+    green: bool = option(False, "whether Green's port scans disturb Blue's view; the challenge has none")
+    episode_length: int = option(100, "steps in an episode; scored are 30, 50 and 100", ge=1, le=LONGEST_EPISODE)
+    observation_rule: Literal["official", "corrected"] = option(
+        "official", "how activity is shown on a host where a decoy starts; 'corrected' is ChallengeWrapper2"
     )
-    observation_rule: ObservationRule = Field(
-        "official", description="how activity is shown on a host where a decoy starts; 'corrected' is ChallengeWrapper2"
+    impact_repeats: bool = option(
+        False, "whether Impact still works after Op_Server0 was restored; not so in the challenge"
     )
-    impact_repeats: bool = Field(
-        False, description="whether Impact still works after Op_Server0 was restored; not so in the challenge"
+    scan_memory: bool = option(False, "also observe scans seen on each of 10 hosts: 0 never, 1 before, 2 last")
+    decoy_memory: bool = option(False, "also observe which decoys run: 41 values of 0 or 1, one for each that can")
+    action_set: Literal["full", "reduced"] = option(
+        "full", "all 145 actions, or 36: CardiffUni's, with one action for a host's next decoy"
     )
-    scan_memory: bool = Field(
-        False, description="also observe whether a scan was seen on a host: 0 never, 1 before, 2 last; 10 values"
+    reward: Literal["official"] | Callable = option(
+        "official", "the challenge's reward, or your own function of (old situation, new situation)"
     )
-    decoy_memory: bool = Field(
-        False, description="also observe which decoys run: 41 values of 0 or 1, one for each that can"
-    )
-    action_set: ActionSet = Field(
-        "full", description="all 145 actions, or 36: CardiffUni's, with one action for a host's next decoy"
-    )
-    reward: Literal["official"] | Callable = Field(
-        "official", description="the challenge's reward, or your own function of (old situation, new situation)"
-    )
-
-    @field_validator("red_agent", "observation_rule", "action_set", mode="before")
-    @classmethod
-    def _choices_exist(cls, value: Any, info: Any) -> Any:
-        legal = CHOICES[info.field_name]
-        if value not in legal:
-            raise ValueError(f"legal: {', '.join(legal)}.{did_you_mean(str(value), legal)}".removesuffix("."))
-        return value
 
     @field_validator("mixture")
     @classmethod

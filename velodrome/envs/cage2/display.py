@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.cage2 import codes
-from velodrome.envs.cage2.names import (
-    ACTION_NAMES,
-    ACTIVITIES,
-    COMPROMISED,
-    DECOYS,
-    EXPLOITS,
-    HOSTS,
-    RED_ACTIONS,
-    RED_AGENTS,
-    SUBNETS,
-    SUCCESS,
-)
+from velodrome.envs.cage2 import codes, names
+from velodrome.envs.cage2.names import ACTIVITIES, COMPROMISED, HOSTS
 from velodrome.envs.cage2.network import PORTS, cage2_tables
 from velodrome.errors import ConfigError
 
@@ -42,9 +31,12 @@ def true_state(source: Any) -> dict[str, NDArray]:
     DECOYS and `ports`, those that Red remembers, of PORTS, bit by bit; `activity` (0 none, 1 scan, 3 exploit) and
     `compromised` (0 no, 1 unknown, 2 user, 3 privileged) are what Blue's table shows.
     """
-    column: Callable[[str], Any] = source.__getitem__ if isinstance(source, Mapping) else source.column
+
+    def column(name: str) -> NDArray:
+        return np.atleast_1d(source[name] if isinstance(source, Mapping) else source.column(name))
+
     shifts = 4 * np.arange(len(HOSTS))
-    nibbles = {name: np.atleast_1d(np.asarray(column(name)))[:, None] >> shifts & 15 for name in WORDS}
+    nibbles = {name: column(name)[:, None] >> shifts & 15 for name in WORDS}
     access, known, seen = nibbles["access"], nibbles["known"], nibbles["seen"]
     tables, rows = cage2_tables(), 16 * np.arange(len(HOSTS))
     scanned = known & codes.PORTS_KNOWN != 0
@@ -60,9 +52,9 @@ def true_state(source: Any) -> dict[str, NDArray]:
         "ports": np.where(scanned, tables.port_set[rows + nibbles["memory"]], 0).astype(np.uint8),
         "activity": (seen & 3).astype(np.int8),
         "compromised": (seen >> 2).astype(np.int8),
-        "service_up": np.atleast_1d(np.asarray(column("service"))) & codes.PRESENT != 0,
-        "red_agent": np.atleast_1d(np.asarray(column("agent"))).astype(np.int8),
-        "step": np.atleast_1d(np.asarray(column("cursor"))).astype(np.int32),
+        "service_up": column("service") & codes.PRESENT != 0,
+        "red_agent": column("agent").astype(np.int8),
+        "step": column("cursor").astype(np.int32),
     }
 
 
@@ -72,7 +64,7 @@ def host_table(columns: Mapping[str, Any]) -> Table:
 
     state = {name: values[0] for name, values in true_state(columns).items()}
     service = "up" if state["service_up"] else "DOWN"
-    agent = RED_AGENTS[int(state["red_agent"])]
+    agent = names.RED_AGENTS[int(state["red_agent"])]
     table = Table(title=f"step {int(state['step'])}, Red {agent}, OTService {service}", title_justify="left")
     for heading in ("host", "Red's access", "file", "Red knows", "ports that Red remembers", "decoys", "Blue sees"):
         table.add_column(heading, no_wrap=True)
@@ -88,7 +80,7 @@ def host_table(columns: Mapping[str, Any]) -> Table:
             "yes" if state["file"][host] else "",
             " ".join(knows),
             " ".join(ports),
-            " ".join(_members(DECOYS, state["decoys"][host])),
+            " ".join(_members(names.DECOYS, state["decoys"][host])),
             _seen_text(int(state["activity"][host]), int(state["compromised"][host])),
         )
     return table
@@ -106,8 +98,8 @@ def table_text(columns: Mapping[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in target.getvalue().splitlines())
 
 
-def _members(names: Iterable[Any], bits: int) -> list[Any]:
-    return [name for k, name in enumerate(names) if int(bits) >> k & 1]
+def _members(every: Iterable[Any], bits: int) -> list[Any]:
+    return [one for k, one in enumerate(every) if int(bits) >> k & 1]
 
 
 def _seen_text(activity: int, compromised: int) -> str:
@@ -117,17 +109,17 @@ def _seen_text(activity: int, compromised: int) -> str:
 
 def _blue_text(columns: Mapping[str, Any]) -> str:
     action, success = int(columns["blue_action"]), int(columns["blue_success"])
-    return ACTION_NAMES[action] + (" (fails)" if success == 0 else "")
+    return names.ACTION_NAMES[action] + (" (fails)" if success == 0 else "")
 
 
 def _red_text(columns: Mapping[str, Any]) -> str:
     action, target, result = (int(columns[name]) for name in ("red_action", "red_target", "red_result"))
     if action == 0:
         return "Sleep"
-    text = f"{RED_ACTIONS[action]} {SUBNETS[target] if action == codes.SWEEP else HOSTS[target]}"
+    text = f"{names.RED_ACTIONS[action]} {names.SUBNETS[target] if action == codes.SWEEP else HOSTS[target]}"
     if int(columns["exploit"]) >= 0:
-        text += f" by {EXPLOITS[int(columns['exploit'])]}"
-    text += " TRUE, but nobody is reached" if result == codes.EMPTY else f" {SUCCESS[result]}"
+        text += f" by {names.EXPLOITS[int(columns['exploit'])]}"
+    text += " TRUE, but nobody is reached" if result == codes.EMPTY else f" {names.SUCCESS[result]}"
     return text + {0: ", undetected", 1: ", detected"}.get(int(columns["detected"]), "")
 
 
@@ -183,7 +175,7 @@ def episode_log(env: Any, policy: Callable[[NDArray], Any] | Iterable[int], *, s
     if getattr(world, "name", None) != "cage2" or not hasattr(env, "state"):
         raise ConfigError(f'episode_log needs one environment, vd.make("cage2", …); received {env!r}')
     observation, _ = env.reset(seed=seed)
-    agent = RED_AGENTS[int(env.state()["agent"])]
+    agent = names.RED_AGENTS[int(env.state()["agent"])]
     given = None if callable(policy) else iter(policy)
     entries: list[LogEntry] = []
     thoughts = np.zeros(len(HOSTS), np.int8)

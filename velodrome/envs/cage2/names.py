@@ -90,23 +90,22 @@ def action(kind: str, host_name: str | None = None, *, action_set: str = "full")
     eight decoys.
     """
     names = _names_of(action_set)
+    alone = [name for name in names if " " not in name]
+    kinds = list(dict.fromkeys(name.split()[0] for name in names if " " in name))
+    legal = f"Legal: {', '.join(alone)}{'; ' if alone else ''}with a host {', '.join(kinds)}."
     if host_name is None:
-        if kind not in names:
-            alone = [name for name in names if " " not in name]
-            kinds = tuple(dict.fromkeys(name.split()[0] for name in names if " " in name))
-            if kind in kinds:
-                raise ConfigError(f'action {kind!r} needs a host: action("{kind}", "User2")')
-            close = did_you_mean(kind, names if " " in kind else (*alone, *kinds))
-            raise ConfigError(f"unknown action {kind!r}.{close} Legal: {_legal_actions(action_set)}")
-        return names.index(kind)
-    kinds = tuple(dict.fromkeys(name.split()[0] for name in names if " " in name))
+        if kind in names:
+            return names.index(kind)
+        if kind in kinds:
+            raise ConfigError(f'action {kind!r} needs a host: action("{kind}", "User2")')
+        close = did_you_mean(kind, names if " " in kind else [*alone, *kinds])
+        raise ConfigError(f"unknown action {kind!r}.{close} {legal}")
     if kind not in kinds:
-        close = did_you_mean(kind, kinds)
-        no_host = " It takes no host." if kind in names else ""
-        raise ConfigError(f"unknown action {kind!r} on a host.{no_host or close} Legal: {_legal_actions(action_set)}")
+        hint = " It takes no host." if kind in names else did_you_mean(kind, kinds)
+        raise ConfigError(f"unknown action {kind!r} on a host.{hint} {legal}")
     whole = f"{kind} {HOSTS[host(host_name)]}"
     if whole not in names:
-        there = tuple(name.split()[1] for name in names if name.startswith(f"{kind} "))
+        there = [name.split()[1] for name in names if name.startswith(f"{kind} ")]
         raise ConfigError(f"the {action_set} action set has no {whole!r}; it has {kind} for {', '.join(there)}")
     return names.index(whole)
 
@@ -122,13 +121,6 @@ def _names_of(action_set: str) -> tuple[str, ...]:
         legal = tuple(ACTION_SETS)
         raise ConfigError(f"action_set = {action_set!r}; legal: {', '.join(legal)}.{did_you_mean(action_set, legal)}")
     return ACTION_SETS[action_set]
-
-
-def _legal_actions(action_set: str) -> str:
-    names = ACTION_SETS[action_set]
-    alone = [name for name in names if " " not in name]
-    kinds = dict.fromkeys(name.split()[0] for name in names if " " in name)
-    return f"{', '.join(alone)}{'; ' if alone else ''}with a host {', '.join(kinds)}."
 
 
 def _index(what: str, name: str, legal: Sequence[str]) -> int:

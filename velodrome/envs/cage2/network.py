@@ -13,17 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.cage2.names import (
-    ACTION_NAMES,
-    DECOY,
-    DECOYS,
-    EXPLOITS,
-    GREEDY_DECOYS,
-    HOSTS,
-    REDUCED_ACTION_NAMES,
-    decoy_index,
-)
-from velodrome.envs.cage2.names import host as host_index
+from velodrome.envs.cage2 import names
+from velodrome.envs.cage2.names import ACTION_NAMES, DECOYS, EXPLOITS, HOSTS
 from velodrome.errors import ConfigError
 
 LINUX, WINDOWS = "Linux", "Windows"
@@ -132,7 +123,7 @@ DECOY_VALUES = tuple(f"{HOSTS[host]} {DECOYS[decoy]}" for host, decoys in enumer
 
 def decoy_bit(decoy: str, host: str) -> int:
     """Return the bit of the word of decoys that is set while a decoy runs on a host."""
-    index, there = decoy_index(decoy), host_index(host)
+    index, there = names.decoy_index(decoy), names.host(host)
     if index not in DEPLOYABLE[there]:
         legal = ", ".join(DECOYS[k] for k in DEPLOYABLE[there])
         raise ConfigError(f"{decoy} cannot run on {host}; these can: {legal}")
@@ -157,7 +148,7 @@ def _placed(decoy: int, host: int, nibble: int) -> int:
 
 def _greedy(host: int, nibble: int) -> int:
     """Return the first decoy of the host's order that would start and does not run yet; if none, the first."""
-    order = [DECOYS.index(name) for name in GREEDY_DECOYS[host]]
+    order = [DECOYS.index(name) for name in names.GREEDY_DECOYS[host]]
     useful = [decoy for decoy in order if decoy not in running(host, nibble) and _placed(decoy, host, nibble)]
     return ACTION_NAMES.index(f"Decoy{DECOYS[(useful or order)[0]]} {HOSTS[host]}")
 
@@ -186,7 +177,7 @@ def _found(host: int, nibble: int, exploit: int) -> int:
 
 def _agent_action(name: str) -> int:
     kind, host = name.split()
-    return GREEDY + HOSTS.index(host) if kind == DECOY else ACTION_NAMES.index(name)
+    return GREEDY + HOSTS.index(host) if kind == names.DECOY else ACTION_NAMES.index(name)
 
 
 @cache
@@ -194,7 +185,7 @@ def cage2_tables(reduced: bool = False) -> Tables:
     """Return the tables of an action set."""
     rows = [(host, nibble) for host in range(len(HOSTS)) for nibble in range(16)]
     decoys_by_host = [(decoy, host) for decoy in range(len(DECOYS)) for host in range(len(HOSTS))]
-    legal = [_agent_action(name) for name in REDUCED_ACTION_NAMES] if reduced else list(range(GREEDY))
+    legal = [_agent_action(name) for name in names.REDUCED_ACTION_NAMES] if reduced else list(range(GREEDY))
     tables = Tables(
         actions=np.array(legal, np.int16),
         placing=np.array([_placed(d, h, nibble) for d, h in decoys_by_host for nibble in range(16)], np.int8),

@@ -23,15 +23,9 @@ from velodrome.envs.cage2.rule import ACCESS_AT_FIRST, KNOWN_AT_FIRST, SERVICE_A
 from velodrome.errors import DataError, did_you_mean
 
 NONE = 255  # in recorded arrays: no target, no draw
-# What a record must hold, with the largest legal value; NONE is legal besides where it is said to be.
-FORCED: dict[str, tuple[int, bool]] = {
-    "blue_action": (144, False),
-    "red_type": (5, False),
-    "red_target": (12, True),
-    "exploit": (7, True),
-    "detect": (1, True),
-    "green": (12, True),
-}
+# What a record must hold, with the largest legal value; NONE is legal besides for some.
+HIGHEST = {"blue_action": 144, "red_type": 5, "red_target": 12, "exploit": 7, "detect": 1, "green": 12}
+MAY_BE_NONE = ("red_target", "exploit", "detect", "green")
 
 
 class Forced(NamedTuple):
@@ -196,14 +190,16 @@ def replay(
 def checked_record(record: Mapping[str, Any]) -> Forced:
     """Return the arrays of a record that are forced, all of them legal: compiled code does not look again."""
     arrays: dict[str, NDArray[np.uint8]] = {}
-    for name, (highest, may_be_none) in FORCED.items():
+    for name, highest in HIGHEST.items():
         if name not in record:
-            raise DataError(f"the record has no {name!r}; a replay needs {', '.join(FORCED)}")
+            raise DataError(f"the record has no {name!r}; a replay needs {', '.join(HIGHEST)}")
         array = np.asarray(record[name])
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise DataError(f"{name} has shape {array.shape} and type {array.dtype}; needs whole numbers [E, T]")
-        if arrays and array.shape != next(iter(arrays.values())).shape:
-            raise DataError(f"{name} has shape {array.shape} and blue_action {next(iter(arrays.values())).shape}")
+        first = arrays.get("blue_action", array)
+        if array.shape != first.shape:
+            raise DataError(f"{name} has shape {array.shape} and blue_action {first.shape}")
+        may_be_none = name in MAY_BE_NONE
         wrong = (array < 0) | ((array > highest) & ~((array == NONE) & may_be_none))
         if wrong.any():
             episode, step = np.argwhere(wrong)[0]

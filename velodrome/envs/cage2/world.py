@@ -17,7 +17,6 @@ from velodrome.envs.contract import World
 
 # What a user's reward is tried on before it is compiled with the rule.
 EXAMPLE_SITUATION = Situation(256, 0, 0, 0, 256, 0, 0, 1, 0, 0, 0, -1, 2, 0, -1, 2, 0, 0.0)
-AGENTS = {**{name: number for number, name in enumerate(RED_AGENTS)}, "mixture": rule.MIXTURE}
 
 
 def observed_values(config: Cage2Config) -> tuple[str, ...]:
@@ -36,7 +35,7 @@ def cage2_params(config: Cage2Config) -> rule.Params:
         b_line_below=config.mixture[0],
         # A sum that rounding leaves a little below 1 must not let an agent in whose probability is 0.
         meander_below=config.mixture[0] + config.mixture[1] if config.mixture[2] > 0.0 else 2.0,
-        red_agent=AGENTS[config.red_agent],
+        red_agent=rule.MIXTURE if config.red_agent == "mixture" else RED_AGENTS.index(config.red_agent),
         green=config.green,
         episode_length=config.episode_length,
         corrected=config.observation_rule == "corrected",

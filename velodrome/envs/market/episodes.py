@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from velodrome.envs.parameters import EnvConfig
+from velodrome.envs.parameters import EnvConfig, option
 from velodrome.envs.rng import stream_index, uniform
 from velodrome.errors import ConfigError
 
@@ -26,10 +26,10 @@ STARTS = {"random": RANDOM, "sequential": SEQUENTIAL, "first": FIRST}
 class EpisodeConfig(EnvConfig):
     """Base of the parameters of an environment on a market: how long episodes are and where they begin."""
 
-    episode_length: int | tuple[int, int] | None = Field(
-        None, description="decisions in an episode, or a range drawn per episode; None: until the data ends"
+    episode_length: int | tuple[int, int] | None = option(
+        None, "decisions in an episode, or a range drawn per episode; None: until the data ends"
     )
-    start: Literal["random", "sequential", "first"] = Field("random", description="where episodes begin")
+    start: Literal["random", "sequential", "first"] = option("random", "where episodes begin")
 
     @field_validator("episode_length")
     @classmethod

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from velodrome.envs.market.episodes import EpisodeConfig
-from velodrome.envs.parameters import Ranged, ranged, with_preset
+from velodrome.envs.parameters import Ranged, option, ranged, with_preset
 from velodrome.envs.terms import terms_of
 from velodrome.errors import ConfigError, did_you_mean
 
@@ -24,98 +24,89 @@ class PortfolioConfig(EpisodeConfig):
     """Many instruments, one account, one decision per bar."""
 
     # Numeric parameters. Each may be a range (low, high); episodes draw from ranges in this order.
-    initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
-    buy_fee: Ranged = ranged(0.0, 0.0, 0.1, "fee on every purchase", unit="fraction of notional")
-    sell_fee: Ranged = ranged(0.0, 0.0, 0.1, "fee on every sale", unit="fraction of notional")
-    half_spread: Ranged = ranged(0.0, 0.0, 0.1, "half of the bid-ask spread, always paid", unit="fraction of price")
-    slippage: Ranged = ranged(0.0, 0.0, 0.1, "slippage, times one uniform draw per step", unit="fraction of price")
-    funding: Ranged = ranged(0.0, 0.0, 0.1, "holding cost of a position, long or short", unit="fraction per bar")
-    cash_reserve: Ranged = ranged(0.0, 0.0, 1.0, "cash that buying may not touch", unit="fraction of initial cash")
-    max_weight: Ranged = ranged(1.0, 1e-6, 10.0, "limit up to which a position may be enlarged", unit="times equity")
-    max_gross: Ranged = ranged(1.0, 1e-6, 3.0, "limit of all positions, long and short, together", unit="times equity")
+    initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", "currency")
+    buy_fee: Ranged = ranged(0.0, 0, 0.1, "fee on every purchase", "fraction of notional")
+    sell_fee: Ranged = ranged(0.0, 0, 0.1, "fee on every sale", "fraction of notional")
+    half_spread: Ranged = ranged(0.0, 0, 0.1, "half of the bid-ask spread, always paid", "fraction of price")
+    slippage: Ranged = ranged(0.0, 0, 0.1, "slippage, times one uniform draw per step", "fraction of price")
+    funding: Ranged = ranged(0.0, 0, 0.1, "holding cost of a position, long or short", "fraction per bar")
+    cash_reserve: Ranged = ranged(0.0, 0, 1, "cash that buying may not touch", "fraction of initial cash")
+    max_weight: Ranged = ranged(1.0, 1e-6, 10, "limit up to which a position may be enlarged", "times equity")
+    max_gross: Ranged = ranged(1.0, 1e-6, 3, "limit of all positions, long and short, together", "times equity")
     trailing_stop: Ranged = ranged(
-        0.0, 0.0, 0.99, "a position this far below its best price is closed; 0: never", unit="fraction of price"
+        0.0, 0, 0.99, "a position this far below its best price is closed; 0: never", "fraction of price"
     )
     max_holding: Ranged = ranged(
-        0, 0, 1e6, "bars without a trade after which `decay` of a position is sold; 0: never", unit="bars", whole=True
+        0, 0, 1e6, "bars without a trade after which `decay` of a position is sold; 0: never", "bars", whole=True
     )
-    decay: Ranged = ranged(0.05, 0.0, 1.0, "what is sold after `max_holding` bars", unit="fraction of the position")
-    softmax_scale: Ranged = ranged(5.0, 1e-3, 20.0, "softmax: factor of the actions in the exponent", unit="logits")
-    order_scale: Ranged = ranged(
-        10.0, 1e-6, 1e9, "orders: an action of 1 is initial cash over this", unit="parts of initial cash"
-    )
-    trade_fraction: Ranged = ranged(0.1, 1e-9, 1.0, "discrete: what is bought or sold", unit="fraction of equity")
+    decay: Ranged = ranged(0.05, 0, 1, "what is sold after `max_holding` bars", "fraction of the position")
+    softmax_scale: Ranged = ranged(5.0, 1e-3, 20, "softmax: factor of the actions in the exponent", "logits")
+    order_scale: Ranged = ranged(10.0, 1e-6, 1e9, "orders: an action of 1 is initial cash over this", "parts")
+    trade_fraction: Ranged = ranged(0.1, 1e-9, 1, "discrete: what is bought or sold", "fraction of equity")
     buy_safety: Ranged = ranged(
-        0.99, 1e-6, 1.0, "orders and discrete: part of the cash that one purchase may take", unit="fraction of cash"
+        0.99, 1e-6, 1, "orders and discrete: part of the cash that one purchase may take", "fraction of cash"
     )
-    bankrupt_at: Ranged = ranged(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial cash")
-    turnover_penalty: Ranged = ranged(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
+    bankrupt_at: Ranged = ranged(0.1, 0, 1, "equity below this ends the episode", "fraction of initial cash")
+    turnover_penalty: Ranged = ranged(0.0, 0, 1e3, "taken off the reward per unit of turnover", "reward")
     concentration_penalty: Ranged = ranged(
-        0.0, 0.0, 1e3, "taken off for the largest weight above `concentration_limit`", unit="reward per weight"
+        0.0, 0, 1e3, "taken off for the largest weight above `concentration_limit`", "reward per weight"
     )
-    concentration_limit: Ranged = ranged(0.4, 0.0, 10.0, "largest weight that is not penalised", unit="weight")
-    few_positions_penalty: Ranged = ranged(
-        0.0, 0.0, 1e3, "taken off for each position short of `min_positions`", unit="reward"
-    )
-    min_positions: Ranged = ranged(3, 0, 1e6, "positions that a portfolio should have", unit="positions", whole=True)
-    position_floor: Ranged = ranged(0.01, 0.0, 1.0, "weight above which a position counts as one", unit="weight")
+    concentration_limit: Ranged = ranged(0.4, 0, 10, "largest weight that is not penalised", "weight")
+    few_positions_penalty: Ranged = ranged(0.0, 0, 1e3, "taken off for each position below `min_positions`", "reward")
+    min_positions: Ranged = ranged(3, 0, 1e6, "positions that a portfolio should have", "positions", whole=True)
+    position_floor: Ranged = ranged(0.01, 0, 1, "weight above which a position counts as one", "weight")
     evenness_bonus: Ranged = ranged(
-        0.0, 0.0, 1e3, "added times `evenness_limit` less the Gini coefficient of the positions", unit="reward"
+        0.0, 0, 1e3, "added times `evenness_limit` less the Gini coefficient of the positions", "reward"
     )
-    evenness_limit: Ranged = ranged(0.4, 0.0, 1.0, "Gini coefficient below which there is a bonus", unit="Gini")
-    shortfall_penalty: Ranged = ranged(
-        0.0, 0.0, 1e3, "taken off for cash short of the reserve", unit="reward per initial cash"
-    )
-    excess_weight: Ranged = ranged(0.5, 0.0, 1e9, "blend: weight of the excess over the benchmark", unit="reward")
-    return_weight: Ranged = ranged(0.3, 0.0, 1e9, "blend: weight of the return on initial cash", unit="reward")
+    evenness_limit: Ranged = ranged(0.4, 0, 1, "Gini coefficient below which there is a bonus", "Gini")
+    shortfall_penalty: Ranged = ranged(0.0, 0, 1e3, "taken off for cash below the reserve", "reward per initial cash")
+    excess_weight: Ranged = ranged(0.5, 0, 1e9, "blend: weight of the excess over the benchmark", "reward")
+    return_weight: Ranged = ranged(0.3, 0, 1e9, "blend: weight of the return on initial cash", "reward")
     cash_weight: Ranged = ranged(
-        0.02, 0.0, 1e9, "blend: bonus for cash, times the benchmark's fall and the share of cash", unit="reward"
+        0.02, 0, 1e9, "blend: bonus for cash, times the benchmark's fall and the share of cash", "reward"
     )
-    cash_floor: Ranged = ranged(0.1, 0.0, 1.0, "blend: share of cash above which there is a bonus", unit="fraction")
+    cash_floor: Ranged = ranged(0.1, 0, 1, "blend: share of cash above which there is a bonus", "fraction")
     time_decay_floor: Ranged = ranged(
-        1.0, 0.0, 1.0, "blend: excess and return fade over the episode to this; 1: not at all", unit="fraction"
+        1.0, 0, 1, "blend: excess and return fade over the episode to this; 1: not at all", "fraction"
     )
     final_discount: Ranged = ranged(
-        0.0, 0.0, 1.0, "the last reward is the discounted sum of all; 0: it is like the others", unit="per step"
+        0.0, 0, 1, "the last reward is the discounted sum of all; 0: it is like the others", "per step"
     )
-    cash_unit: Ranged = ranged(1.0, 1e-12, 1e12, "raw account values: factor of the cash", unit="per currency")
-    holding_unit: Ranged = ranged(1.0, 1e-12, 1e12, "raw account values: factor of the units", unit="per unit")
+    cash_unit: Ranged = ranged(1.0, 1e-12, 1e12, "raw account values: factor of the cash", "per currency")
+    holding_unit: Ranged = ranged(1.0, 1e-12, 1e12, "raw account values: factor of the units", "per unit")
 
     # By instrument.
-    min_quantity: PerInstrument = Field(
-        0.0, description="an order of no more than this is dropped: one number, one each, or by symbol; in units"
+    min_quantity: PerInstrument = option(
+        0.0, "an order of no more than this is dropped: one number, one each, or by symbol; in units"
     )
-    lot: PerInstrument = Field(
-        0.0, description="quantities are whole multiples of this (0: any): one number, one each, or by symbol; in units"
+    lot: PerInstrument = option(
+        0.0, "quantities are whole multiples of this (0: any): one number, one each, or by symbol; in units"
     )
-    fee_tiers: tuple[tuple[float, float], ...] = Field(
-        (), description="(traded volume, rate) instead of both fees: the rate from that volume of the episode on"
+    fee_tiers: tuple[tuple[float, float], ...] = option(
+        (), "(traded volume, rate) instead of both fees: the rate from that volume of the episode on"
     )
 
     # What is traded and how.
-    action: Literal["weights", "orders", "discrete"] = Field("weights", description="kind of action space")
-    weighting: Literal["softmax", "simplex", "signed"] = Field(
-        "softmax", description="weights: how numbers become weights; signed ones are weights, with no place for cash"
+    action: Literal["weights", "orders", "discrete"] = option("weights", "kind of action space")
+    weighting: Literal["softmax", "simplex", "signed"] = option(
+        "softmax", "weights: how numbers become weights; signed ones are weights, with no place for cash"
     )
-    action_limit: float = Field(1.0, gt=0.0, le=1e6, description="orders: largest action")
-    allow_short: bool = Field(False, description="whether positions below zero may be taken")
-    fill: Literal["next_open", "close", "next_close"] = Field(
-        "next_open",
-        description="price at which an order fills: the next bar's open, the observed bar's or the next bar's close",
+    action_limit: float = option(1.0, "orders: largest action", gt=0.0, le=1e6)
+    allow_short: bool = option(False, "whether positions below zero may be taken")
+    fill: Literal["next_open", "close", "next_close"] = option(
+        "next_open", "price at which an order fills: the next bar's open, the observed bar's or the next bar's close"
     )
-    reference: Literal["market", "first_bar"] = Field(
-        "market", description="price that sizes orders and the benchmark: the market's then, or the first of the data"
+    reference: Literal["market", "first_bar"] = option(
+        "market", "price that sizes orders and the benchmark: the market's then, or the first of the data"
     )
-    buys_restart_holding: bool = Field(True, description="whether a purchase restarts the count to `max_holding`")
-    decay_when_halted: bool = Field(False, description="whether `decay` is sold even where nothing can be traded")
-    single_precision: bool = Field(False, description="units are kept in float32, as some originals do")
+    buys_restart_holding: bool = option(True, "whether a purchase restarts the count to `max_holding`")
+    decay_when_halted: bool = option(False, "whether `decay` is sold even where nothing can be traded")
+    single_precision: bool = option(False, "units are kept in float32, as some originals do")
 
     # The episode.
-    reward: RewardName | Callable = Field(
-        "log_return", description="a named reward, or your own function of (old account, new account)"
-    )
-    account_values: Literal["shares", "raw"] = Field(
-        "shares", description="observed: shares of equity and what belongs to them, or cash and units as they are"
+    reward: RewardName | Callable = option("log_return", "a name, or your own function of (old account, new account)")
+    account_values: Literal["shares", "raw"] = option(
+        "shares", "observed: shares of equity and what belongs to them, or cash and units as they are"
     )
 
     @field_validator("min_quantity", "lot")
@@ -202,4 +193,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 def portfolio_config(preset: str | None = None, **values: Any) -> PortfolioConfig:
     """Return the parameters of a preset (or the defaults) with some values replaced."""
-    return with_preset(PortfolioConfig, PRESETS, preset, values)
+    return PortfolioConfig.create(**with_preset(PRESETS, preset, values))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from velodrome.envs.market.episodes import EpisodeConfig
-from velodrome.envs.parameters import Ranged, ranged, with_preset
+from velodrome.envs.parameters import Ranged, option, ranged, with_preset
 from velodrome.envs.terms import terms_of
 
 RewardName = Literal["log_return", "return", "differential_sharpe", "drawdown"]
@@ -18,81 +18,61 @@ class TradingConfig(EpisodeConfig):
     """One instrument, one account, one decision per execution bar."""
 
     # Numeric parameters. Each may be a range (low, high); episodes draw from ranges in this order.
-    initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", unit="currency")
-    fee: Ranged = ranged(0.0, 0.0, 0.5, "fee on every traded notional", unit="fraction of notional")
-    half_spread: Ranged = ranged(0.0, 0.0, 0.5, "half of the bid-ask spread, always paid", unit="fraction of price")
-    slippage: Ranged = ranged(0.0, 0.0, 0.5, "slippage, times a uniform draw per step", unit="fraction of price")
-    slippage_atr: Ranged = ranged(0.0, 0.0, 10.0, "slippage as a multiple of the 14-bar ATR", unit="ATRs")
-    funding: Ranged = ranged(0.0, -0.1, 0.1, "holding cost of a position", unit="fraction of notional per bar")
-    leverage: Ranged = ranged(1.0, 1.0, 125.0, "notional that one unit of margin carries", unit="times margin")
+    initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", "currency")
+    fee: Ranged = ranged(0.0, 0, 0.5, "fee on every traded notional", "fraction of notional")
+    half_spread: Ranged = ranged(0.0, 0, 0.5, "half of the bid-ask spread, always paid", "fraction of price")
+    slippage: Ranged = ranged(0.0, 0, 0.5, "slippage, times a uniform draw per step", "fraction of price")
+    slippage_atr: Ranged = ranged(0.0, 0, 10, "slippage as a multiple of the 14-bar ATR", "ATRs")
+    funding: Ranged = ranged(0.0, -0.1, 0.1, "holding cost of a position", "fraction of notional per bar")
+    leverage: Ranged = ranged(1.0, 1, 125, "notional that one unit of margin carries", "times margin")
     maintenance_margin: Ranged = ranged(
-        0.004, 0.0, 0.5, "margin at which a position is liquidated", unit="fraction of entry notional"
+        0.004, 0, 0.5, "margin at which a position is liquidated", "fraction of entry notional"
     )
-    bankrupt_at: Ranged = ranged(0.1, 0.0, 1.0, "equity below this ends the episode", unit="fraction of initial equity")
-    rebalance_band: Ranged = ranged(
-        0.02, 0.0, 1.0, "a resize smaller than this is not made", unit="fraction of target units"
-    )
-    min_trade: Ranged = ranged(1.0, 0.0, 1e12, "a resize smaller than this is not made", unit="currency")
-    position_fraction: Ranged = ranged(1.0, 1e-9, 1.0, "size of a fractional bracket entry", unit="fraction of cash")
-    quantity_per_trade: Ranged = ranged(
-        0.001, 1e-12, 1e15, "size of a notional or quantity bracket entry", unit="currency or units"
-    )
-    cooldown: Ranged = ranged(0, 0, 1e6, "decisions after a fill in which no order is taken", unit="bars", whole=True)
+    bankrupt_at: Ranged = ranged(0.1, 0, 1, "equity below this ends the episode", "fraction of initial equity")
+    rebalance_band: Ranged = ranged(0.02, 0, 1, "a resize smaller than this is not made", "fraction of target units")
+    min_trade: Ranged = ranged(1.0, 0, 1e12, "a resize smaller than this is not made", "currency")
+    position_fraction: Ranged = ranged(1.0, 1e-9, 1, "size of a fractional bracket entry", "fraction of cash")
+    quantity_per_trade: Ranged = ranged(0.001, 1e-12, 1e15, "size of a notional or quantity entry", "currency or units")
+    cooldown: Ranged = ranged(0, 0, 1e6, "decisions after a fill in which no order is taken", "bars", whole=True)
     turnover_cap: Ranged = ranged(
-        0.0, 0.0, 1e6, "turnover per session beyond which orders are refused; 0: no cap", unit="times equity"
+        0.0, 0, 1e6, "turnover per session beyond which orders are refused; 0: no cap", "times equity"
     )
-    max_drawdown: Ranged = ranged(
-        0.0, 0.0, 1.0, "drawdown from the peak that ends the episode; 0: no limit", unit="fraction of peak equity"
-    )
-    daily_drawdown: Ranged = ranged(
-        0.0, 0.0, 1.0, "loss within a session that ends the episode; 0: no limit", unit="fraction of equity"
-    )
-    turnover_penalty: Ranged = ranged(0.0, 0.0, 1e3, "taken off the reward per unit of turnover", unit="reward")
-    drawdown_penalty: Ranged = ranged(
-        1.0, 0.0, 1e3, "reward 'drawdown': weight of an increase in drawdown", unit="reward"
-    )
-    sharpe_decay: Ranged = ranged(
-        0.01, 1e-6, 1.0, "reward 'differential_sharpe': decay of its moving averages", unit="per bar"
-    )
+    max_drawdown: Ranged = ranged(0.0, 0, 1, "drawdown that ends the episode; 0: no limit", "fraction of peak equity")
+    daily_drawdown: Ranged = ranged(0.0, 0, 1, "session loss that ends the episode; 0: no limit", "fraction of equity")
+    turnover_penalty: Ranged = ranged(0.0, 0, 1e3, "taken off the reward per unit of turnover", "reward")
+    drawdown_penalty: Ranged = ranged(1.0, 0, 1e3, "reward 'drawdown': weight of an increase in drawdown", "reward")
+    sharpe_decay: Ranged = ranged(0.01, 1e-6, 1, "reward 'differential_sharpe': decay of its averages", "per bar")
 
     # What is traded and how.
-    action: Literal["levels", "continuous", "brackets"] = Field("levels", description="kind of action space")
-    levels: tuple[float, ...] = Field(
-        (-1.0, 0.0, 1.0), description="target exposures in [−1, 1], as a fraction of equity times leverage"
+    action: Literal["levels", "continuous", "brackets"] = option("levels", "kind of action space")
+    levels: tuple[float, ...] = option((-1.0, 0.0, 1.0), "target exposures in [−1, 1], parts of equity times leverage")
+    stop_loss: tuple[float, ...] = option(
+        (0.025, 0.05, 0.1), "brackets: distances of the stop, positive fractions of the fill price"
     )
-    stop_loss: tuple[float, ...] = Field(
-        (0.025, 0.05, 0.1), description="brackets: distances of the stop, positive fractions of the fill price"
+    take_profit: tuple[float, ...] = option(
+        (0.05, 0.1, 0.2), "brackets: distances of the target, positive fractions of the fill price"
     )
-    take_profit: tuple[float, ...] = Field(
-        (0.05, 0.1, 0.2), description="brackets: distances of the target, positive fractions of the fill price"
+    include_hold: bool = option(True, "brackets: offer HOLD as the first action")
+    include_close: bool = option(True, "brackets: offer CLOSE as an action")
+    lock_position: bool = option(False, "brackets: ignore every action while a position is open")
+    trade_mode: Literal["fractional", "notional", "quantity"] = option("fractional", "brackets: how an entry is sized")
+    allow_short: bool = option(True, "whether positions below zero may be taken")
+    fill: Literal["next_open", "close"] = option(
+        "next_open", "price at which an order fills: the next bar's open, or the observed bar's close"
     )
-    include_hold: bool = Field(True, description="brackets: offer HOLD as the first action")
-    include_close: bool = Field(True, description="brackets: offer CLOSE as an action")
-    lock_position: bool = Field(False, description="brackets: ignore every action while a position is open")
-    trade_mode: Literal["fractional", "notional", "quantity"] = Field(
-        "fractional", description="brackets: how an entry is sized"
+    hold_on_same_action: bool | None = option(
+        None, "an unchanged action on an open position holds it; None: true for levels, else false"
     )
-    allow_short: bool = Field(True, description="whether positions below zero may be taken")
-    fill: Literal["next_open", "close"] = Field(
-        "next_open", description="price at which an order fills: the next bar's open, or the observed bar's close"
+    funding_column: str | None = option(None, "data column with the funding rate of each bar, instead of `funding`")
+    funding_side: Literal["holder", "perpetual"] = option(
+        "holder", "who pays funding: whoever holds, or longs to shorts as on perpetual futures"
     )
-    hold_on_same_action: bool | None = Field(
-        None, description="an unchanged action on an open position holds it; None: true for levels, else false"
-    )
-    funding_column: str | None = Field(
-        None, description="column of the data with the funding rate of each bar, instead of `funding`"
-    )
-    funding_side: Literal["holder", "perpetual"] = Field(
-        "holder", description="who pays funding: whoever holds, or longs to shorts as on perpetual futures"
-    )
-    flat_at_session_end: bool = Field(False, description="close what is open on the last bar of a session")
+    flat_at_session_end: bool = option(False, "close what is open on the last bar of a session")
 
     # The episode.
-    reward: RewardName | Callable = Field(
-        "log_return", description="a named reward, or your own function of (old account, new account)"
-    )
-    account_values: Literal["full", "torchtrade"] = Field(
-        "full", description="which account values are observed: all, or the six of TorchTrade"
+    reward: RewardName | Callable = option("log_return", "a name, or your own function of (old account, new account)")
+    account_values: Literal["full", "torchtrade"] = option(
+        "full", "which account values are observed: all, or the six of TorchTrade"
     )
 
     @field_validator("levels")
@@ -155,4 +135,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 def trading_config(preset: str | None = None, **values: Any) -> TradingConfig:
     """Return the parameters of a preset (or the defaults) with some values replaced."""
-    return with_preset(TradingConfig, PRESETS, preset, values)
+    return TradingConfig.create(**with_preset(PRESETS, preset, values))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any
 
-import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
 from velodrome.envs.contract import World
 from velodrome.envs.market.episodes import STARTS, world_of_episodes
@@ -130,26 +130,23 @@ def trading_world(
     config = trading_config(preset, **values)
     if split is not None:
         market = market.split(split)
-    discrete = len(config.levels) if config.action == "levels" else len(bracket_actions(config))
     continuous = config.action == "continuous"
-    params = trading_params(config)
+    names = () if continuous else action_names(config)
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
     return World(
         name="trading",
         rule=RULE,
         state_type=state.State,
-        params=params,
+        params=trading_params(config),
         tables=trading_tables(market, config),
-        action_space=(
-            gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else gymnasium.spaces.Discrete(discrete)
-        ),
+        action_space=Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(len(names)),
         observed=observed_values(config),
         statistics=state.STATISTICS,
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_ACCOUNT, EXAMPLE_ACCOUNT)},
         **world_of_episodes(market, config),
         describe_state=lambda columns: describe_account(columns, market),
-        action_names=() if continuous else action_names(config),
+        action_names=names,
     )
 
 

@@ -1,1 +1,1 @@
-"""How a policy in CAGE-2 is evaluated. Read `policies` (simple ones to beat), then `official` (the table of scores)."""
+"""How a policy in CAGE-2 is evaluated. Read `official`: the table of scores, and simple policies to beat."""

@@ -1,4 +1,8 @@
-"""CAGE-2's own evaluation: mean returns at 30, 50 and 100 steps against each Red agent, beside published scores."""
+"""CAGE-2's own evaluation: mean returns at 30, 50 and 100 steps against each Red agent, beside published scores.
+
+Simple policies play beside the agent: sleep, random, and two that react to what the observation shows. They choose
+among all 145 actions and read the 52 bits of the observation, four for each host.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from velodrome.envs.cage2.config import Cage2Config
 from velodrome.errors import ConfigError
-from velodrome.evaluation.cage2.policies import POLICIES, simple_policy
+from velodrome.evaluation.baselines import ConstantPolicy, Memoryless, RandomPolicy
 from velodrome.evaluation.play import Policy, play_episodes
 from velodrome.vector.make import make_vec
 
@@ -22,6 +29,10 @@ LENGTHS = (30, 50, 100)
 RED_AGENTS = ("b_line", "meander", "sleep")
 EPISODES = 1_000
 NUM_ENVS = 500
+HOSTS, BITS = 13, 4
+USER0 = 8  # Red's foothold, from which it cannot be driven out
+SLEEP, ANALYSE, REMOVE, RESTORE = 0, 2, 15, 132  # first action of each kind; the host's number is added
+ACTIONS = 145
 NORMAL_95 = 1.959964  # standard errors of a 95 % interval
 
 # Final leader board of the challenge: mean return at 30, 50 and 100 steps over 1,000 episodes, under the original rule.
@@ -32,6 +43,66 @@ PUBLISHED = {
     "Keeping it RL (plain PPO)": {"b_line": (-4.76, -8.13, -17.19), "meander": (-8.03, -12.91, -22.94)},
     "CCS PPO benchmark": {"b_line": (-8.75, -14.92, -30.19), "meander": (-7.31, -12.04, -22.21)},
 }
+
+
+# The policies to beat
+
+
+def flat_bits(observation: Any) -> NDArray[np.bool_]:
+    """Return the bits of hosts, [n, 13, 4], whatever form observations come in."""
+    values = observation["account"] if isinstance(observation, dict) else observation
+    return np.asarray(values)[:, : HOSTS * BITS].reshape(-1, HOSTS, BITS) > 0.5
+
+
+def first_compromised(bits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the lowest host that is shown as compromised, and whether there is one; Red's foothold is left alone."""
+    shown = bits[:, :, 2] | bits[:, :, 3]
+    shown[:, USER0] = False
+    return np.argmax(shown, axis=1), np.any(shown, axis=1)
+
+
+class ReactRestore(Memoryless):
+    """Restores the first host that is shown as compromised."""
+
+    def act(self, observation: Any) -> NDArray:
+        """Return an action for every environment."""
+        host, found = first_compromised(flat_bits(observation))
+        return np.where(found, RESTORE + host, SLEEP)
+
+
+class ReactRemove:
+    """Removes Red from the first host shown with a user session; restores, or looks again, where more is shown."""
+
+    def begin(self, num_envs: int) -> None:
+        """Start counting the steps of every environment."""
+        self.step = np.zeros(num_envs, np.int64)
+
+    def act(self, observation: Any) -> NDArray:
+        """Return an action for every environment."""
+        bits = flat_bits(observation)
+        host, found = first_compromised(bits)
+        rows = np.arange(len(bits))
+        low, high = bits[rows, host, 2], bits[rows, host, 3]
+        odd = self.step % 2 == 1
+        self.step += 1
+        unsure = np.where(odd, ANALYSE + host, RESTORE + host)  # Unknown, 10
+        action = np.where(high & ~low, REMOVE + host, np.where(high, RESTORE + host, unsure))
+        return np.where(found, action, SLEEP)
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Start counting again in these environments."""
+        self.step[ended] = 0
+
+
+SIMPLE: Mapping[str, Callable[[int], Policy]] = {  # from a seed
+    "sleep": lambda seed: ConstantPolicy(SLEEP),
+    "random": lambda seed: RandomPolicy(gymnasium.spaces.Discrete(ACTIONS), seed),
+    "react_restore": lambda seed: ReactRestore(),
+    "react_remove": lambda seed: ReactRemove(),
+}
+
+
+# The table of scores
 
 
 @dataclass(frozen=True)
@@ -105,11 +176,11 @@ def play_official(
         raise ConfigError(f"episodes = {episodes}: an interval needs at least 2")
     every = Cage2Config.create(**params).model_dump(mode="json")
     rule = {key: value for key, value in every.items() if key not in ("red_agent", "episode_length")}
-    contenders: list[tuple[str, Any, dict[str, Any]]] = [(name, policy, rule)]
+    contenders: list[tuple[str, Policy, dict[str, Any]]] = [(name, policy, rule)]
     if baselines:
         # These know the 52 bits and the 145 actions only.
         plain = {**rule, "action_set": "full", "scan_memory": False, "decoy_memory": False}
-        contenders += [(each, simple_policy(each, seed), plain) for each in POLICIES]
+        contenders += [(each, make(seed), plain) for each, make in SIMPLE.items()]
     entries = [(one, red, length) for one in contenders for red in RED_AGENTS for length in LENGTHS]
     scores: list[Score] = []
     for (label, chosen, own_rule), red, length in entries:
@@ -120,7 +191,7 @@ def play_official(
     return OfficialScores(name, rule, tuple(scores))
 
 
-def _score(label: str, policy: Any, params: dict[str, Any], episodes: int, seed: int) -> Score:
+def _score(label: str, policy: Policy, params: dict[str, Any], episodes: int, seed: int) -> Score:
     count = min(NUM_ENVS, episodes)
     envs = make_vec("cage2", count, backend="native", observation="cursor", seed=seed, threads=1, **params)
     try:

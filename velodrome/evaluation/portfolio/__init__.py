@@ -1,3 +1,3 @@
-"""How a policy on a basket is evaluated, in one account. Read `recording` (what each step traded), `account` (what each
-instrument gained and cost), `baselines` and `trades`, then `evaluator`, which puts them together.
+"""How a policy on a basket is evaluated, in one account. Read `account` (what each instrument gained and cost),
+`baselines` and `trades`, then `evaluator`, which puts them together.
 """

@@ -63,8 +63,60 @@ class PortfolioTrack(Track):
 
     @cached_property
     def flows(self) -> Flows:
-        """What each instrument gained and cost in each bar."""
-        return _flows(self)
+        """The change of equity in each bar, divided among instruments; funding by the value of positions."""
+        kept, notes, units = self.detailed, self.notes, self.units
+        close, quote = self.price[:, :, None], self.quote[:, :, None]
+        paid = self.change("funding")[:, None, :kept]
+        traded = notes["bought"] - notes["sold"]
+        # Held before funding was paid, which may have taken units; without funding it is what is held after it.
+        held = np.where(paid > 0.0, units[:-1] + traded, units[1:])
+        # After an early end the account holds nothing, and nothing moves.
+        on = self.played[:, None, :kept]
+        held, before = np.where(on, held, 0.0), np.where(on, units[:-1], 0.0)
+        gain = held * close[1:] - before * close[:-1] - traded * quote
+        worth = np.abs(held * close[1:])
+        total = worth.sum(axis=1, keepdims=True)
+        funding = paid * np.divide(worth, total, out=np.zeros_like(worth), where=total > 0.0)
+        in_units = np.where(on & (paid > 0.0), (held - units[1:]) * close[1:], 0.0)
+        return Flows(gain, notes["buy_fees"] + notes["sell_fees"], notes["spread"], funding, funding - in_units)
+
+    @property
+    def per_bar(self) -> dict[str, NDArray[np.float64]]:
+        """What is measured in each bar, [T, S], by name of a metric."""
+        alive, gross = self.equity > 0.0, self.held("gross")[1:]
+        return {
+            **account_values(self),
+            "spread_and_slippage": self.change("spread_sum") / self.equity[0],
+            "exposure": gross,
+            "in_market": (gross > 0.0).astype(np.float64),
+            "cash_share": np.where(alive, self.cash / np.where(alive, self.equity, 1.0), 0.0)[1:],
+            "positions": self.held("positions")[1:],
+            "largest_weight": self.held("largest")[1:],
+        }
+
+    @property
+    def contributions(self) -> list[dict[str, Any]]:
+        """What each instrument added to the return, as a share of the start equity: means over seeds in detail.
+
+        `contribution` is `gain` (units times the change of price) less `costs`; over all instruments it adds up to the
+        total return, less `owed_share` where an account was ruined below zero.
+        """
+        start, flows = self.equity[0, : self.detailed], self.flows
+        shares = {"contribution": flows.net, "gain": flows.gain, "costs": flows.costs}
+        by_instrument = {
+            **{name: (values.sum(axis=0) / start).mean(axis=1) for name, values in shares.items()},
+            "mean_weight": self.weights[1:].mean(axis=(0, 2)),
+            "turnover": self.turnovers.sum(axis=0).mean(axis=1),
+        }
+        return [
+            {"symbol": symbol, **{name: float(values[k]) for name, values in by_instrument.items()}}
+            for k, symbol in enumerate(self.symbols)
+        ]
+
+    @property
+    def owed_share(self) -> float:
+        """What the account owed at the end as a share of the start equity: a mean over seeds in detail."""
+        return float((self.owed / self.equity[0])[: self.detailed].mean())
 
 
 @dataclass(frozen=True)
@@ -108,65 +160,3 @@ def quotes(basket: Basket, config: PortfolioConfig) -> NDArray[np.float64]:
         return basket.close
     table = basket.open if config.fill == "next_open" else basket.close
     return np.concatenate([table[1:], table[-1:]])
-
-
-def _flows(account: PortfolioTrack) -> Flows:
-    """Divide the change of equity in each bar among instruments; funding by the value of positions."""
-    kept = account.detailed
-    notes, units = account.notes, account.units
-    close, quote = account.price[:, :, None], account.quote[:, :, None]
-    paid = account.change("funding")[:, None, :kept]
-    traded = notes["bought"] - notes["sold"]
-    # Held before funding was paid, which may have taken units; without funding it is what is held after it.
-    held = np.where(paid > 0.0, units[:-1] + traded, units[1:])
-    # After an early end the account holds nothing, and nothing moves.
-    on = account.played[:, None, :kept]
-    held, before = np.where(on, held, 0.0), np.where(on, units[:-1], 0.0)
-    gain = held * close[1:] - before * close[:-1] - traded * quote
-    worth = np.abs(held * close[1:])
-    total = worth.sum(axis=1, keepdims=True)
-    funding = paid * np.divide(worth, total, out=np.zeros_like(worth), where=total > 0.0)
-    in_units = np.where(on & (paid > 0.0), (held - units[1:]) * close[1:], 0.0)
-    return Flows(gain, notes["buy_fees"] + notes["sell_fees"], notes["spread"], funding, funding - in_units)
-
-
-def per_bar(account: PortfolioTrack) -> dict[str, NDArray[np.float64]]:
-    """Return what is measured in each bar, [T, S], by name of a metric."""
-    equity = np.where(account.equity > 0.0, account.equity, 1.0)
-    gross = account.held("gross")[1:]
-    return {
-        **account_values(account),
-        "spread_and_slippage": account.change("spread_sum") / account.equity[0],
-        "exposure": gross,
-        "in_market": (gross > 0.0).astype(np.float64),
-        "cash_share": np.where(account.equity > 0.0, account.cash / equity, 0.0)[1:],
-        "positions": account.held("positions")[1:],
-        "largest_weight": account.held("largest")[1:],
-    }
-
-
-def contributions(account: PortfolioTrack) -> list[dict[str, Any]]:
-    """Return what each instrument added to the return, as a share of the start equity: means over seeds in detail.
-
-    `contribution` is `gain` (units times the change of price) less `costs`; over all instruments it adds up to the
-    total return, less `owed_share` where an account was ruined below zero.
-    """
-    start = account.equity[0, : account.detailed]
-    flows = account.flows
-    by_instrument = {
-        "contribution": (flows.net.sum(axis=0) / start).mean(axis=1),
-        "gain": (flows.gain.sum(axis=0) / start).mean(axis=1),
-        "costs": (flows.costs.sum(axis=0) / start).mean(axis=1),
-        "mean_weight": account.weights[1:].mean(axis=(0, 2)),
-        "turnover": account.turnovers.sum(axis=0).mean(axis=1),
-    }
-    return [
-        {"symbol": symbol, **{name: float(values[k]) for name, values in by_instrument.items()}}
-        for k, symbol in enumerate(account.symbols)
-    ]
-
-
-def owed_share(account: PortfolioTrack) -> float:
-    """Return what the account owed at the end as a share of the start equity: a mean over seeds in detail."""
-    kept = account.detailed
-    return float((account.owed[:kept] / account.equity[0, :kept]).mean())

@@ -88,33 +88,29 @@ def baselines(
 ) -> tuple[Baseline, ...]:
     """Return the baselines of a split of a basket, each with the world that it plays in."""
     part = basket.split(split)
-    begin = int(part.begin[0])
     buyable = _ever_tradable(part, config)
-    listed = (part.close[begin] > 0.0) & buyable
+    listed = (part.close[part.begin[0]] > 0.0) & buyable
+    best = best_single(part, config)
+    single = np.arange(len(part.symbols)) == best
+    hold_all, hold_best = (BuyAndHold(_shares(config, own / max(own.sum(), 1))) for own in (listed, single))
+    rebalance = EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[1])
+    nothing = ConstantPolicy(np.zeros(len(part.symbols), np.float32))
+    of_listed = of_traded = ""
+    if not listed.all():
+        of_listed = f" of the {listed.sum()} instruments that have a price at the start and can be had"
+    if not buyable.all():
+        of_traded = " of the instruments that can be had"
+    forced = ", without trailing stops and decay" if config.trailing_stop or config.max_holding else ""
+    held = f"the same money's worth{of_listed}, bought at the start by orders and held{forced}; same costs and limits"
+    shifted = f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and limits"
+    known = f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew before"
     same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
     orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
-    best = best_single(part, config)
-    some = not listed.all()
-    of_all = f" of the {int(listed.sum())} instruments that have a price at the start and can be had" if some else ""
-    of_traded = "" if buyable.all() else " of the instruments that can be had"
-    forced = ", without trailing stops and decay" if config.trailing_stop or config.max_holding else ""
-    nothing = np.zeros(len(part.symbols))
-    single = np.where(np.arange(len(part.symbols)) == best, 1.0, 0.0)
-    equal = listed / max(int(listed.sum()), 1)
-    equal_weights = EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[1])
-    notes = {
-        EQUAL_HELD: f"the same money's worth{of_all}, bought at the start by orders and held{forced}; same costs and "
-        "limits",
-        EQUAL_REBALANCED: f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and "
-        "limits",
-        BEST_SINGLE: f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew "
-        "before",
-    }
     return (
-        Baseline(EQUAL_HELD, BuyAndHold(_shares(config, equal)), notes[EQUAL_HELD], orders),
-        Baseline(EQUAL_REBALANCED, equal_weights, notes[EQUAL_REBALANCED], weights),
-        Baseline(BEST_SINGLE, BuyAndHold(_shares(config, single)), notes[BEST_SINGLE], orders),
-        Baseline(CASH, ConstantPolicy(nothing.astype(np.float32)), "no order, ever", orders),
+        Baseline(EQUAL_HELD, hold_all, held, orders),
+        Baseline(EQUAL_REBALANCED, rebalance, shifted, weights),
+        Baseline(BEST_SINGLE, hold_best, known, orders),
+        Baseline(CASH, nothing, "no order, ever", orders),
         random_baseline(space, seed),
     )
 

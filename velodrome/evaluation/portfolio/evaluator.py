@@ -15,27 +15,17 @@ from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions, draws_anything, times
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
-from velodrome.evaluation.portfolio.account import (
-    PortfolioTrack,
-    account_of,
-    contributions,
-    owed_share,
-    per_bar,
-    quotes,
-    seeds_in_detail,
-)
+from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, quotes, seeds_in_detail
 from velodrome.evaluation.portfolio.baselines import baselines
-from velodrome.evaluation.portfolio.recording import NOTED, recording_world
-from velodrome.evaluation.portfolio.trades import round_trips
+from velodrome.evaluation.portfolio.trades import NOTED, recording_world, round_trips
 from velodrome.evaluation.trades import trade_figures
 from velodrome.tables.basket import Basket
 
-# Of the account; then those that `recording` adds, running sums of the distance of fills from the quote and of their
+# Of the account; then what `recording_world` adds, running sums of the distance of fills from the quote and of their
 # number; then units, by instrument.
 RECORDED = (
     *("equity", "cash", "gross", "largest", "positions", "fees", "funding", "turnover"),
-    *("spread_sum", "fills"),
-    "units",
+    *("spread_sum", "fills", "units"),
 )
 CHOICES = ("sell", "hold", "buy")  # of a discrete action
 
@@ -77,16 +67,14 @@ class PortfolioEvaluator(Evaluator):
         return found, {**figures, "orders": float(account.columns["fills"][-1].mean())}
 
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
-        """Return what is measured in each bar, [T, S], by name of a metric."""
         assert isinstance(track, PortfolioTrack)
-        return per_bar(track)
+        return track.per_bar
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
         """Return the policies to beat."""
         return baselines(self.config, self.market, self.split, agent.backtest.world.action_space, seed)
 
     def action_names(self, space: gymnasium.Space) -> Sequence[str]:
-        """Return a name for people of every discrete action; none for continuous ones."""
         return CHOICES if self.config.action == "discrete" else ()
 
     def bars(self, agent: Played) -> pl.DataFrame:
@@ -121,7 +109,7 @@ class PortfolioEvaluator(Evaluator):
     def information(self, agent: Played) -> dict[str, Any]:
         """Return what each instrument contributed, and what was owed beyond the whole account."""
         account = account_of(agent.backtest)
-        return {"contributions": contributions(account), "owed": owed_share(account)}
+        return {"contributions": account.contributions, "owed": account.owed_share}
 
 
 def _after(changes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,34 +1,99 @@
-"""Round trips of a portfolio: a position from its first unit to its last, by instrument.
+"""Round trips of a portfolio, and a world that notes what each step traded: the same rule, three names replaced.
 
-A policy that shifts weights every bar may hold a position from the first bar to the last. That is one trip; what it
-does meanwhile shows in the turnover and in the number of orders.
+Within a step an instrument may be sold by its stop and bought again by an order, so the change of its units does not
+tell what was traded. `trade`, `is_stopped` and `decays` of the rule are called as always, and record more.
+
+A trip is a position from its first unit to its last, by instrument. A policy that shifts weights every bar may hold one
+from the first bar to the last; what it does meanwhile shows in the turnover and in the number of orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from velodrome.envs.contract import Column, Float64, World
+from velodrome.envs.portfolio.orders import decays as decays_in_the_rule
+from velodrome.envs.portfolio.orders import is_stopped as is_stopped_in_the_rule
+from velodrome.envs.portfolio.orders import trade as trade_of_the_rule
+from velodrome.envs.portfolio.state import Book, Costs
 from velodrome.evaluation.play import Backtest
 from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of
-from velodrome.evaluation.portfolio.recording import BY_DECAY, BY_ORDER, BY_STOP, NOTED
 from velodrome.evaluation.trades import DECAY, END, ORDER, SCHEMA, STOP, Trip
 
+BY_ORDER, BY_STOP, BY_DECAY = 0, 1, 2  # what sold a position, in `forced`
+# Columns of several rows, [K, lanes], each about the last step; the reader empties them.
+NOTED = ("bought", "sold", "buy_fees", "sell_fees", "spread", "forced")
 REASONS = {BY_ORDER: ORDER, BY_STOP: STOP, BY_DECAY: DECAY}
 
 
-def round_trips(played: Backtest, seeds: Sequence[int] | None = None) -> pl.DataFrame:
-    """Return the trades of the seeds in detail (or some of them), by instrument, seed and time of exit.
+# The world that notes its trades
+
+
+def noted_trade(i: int, k: int, change: float, quote: float, costs: Costs, book: Book, state: Any, params: Any) -> Book:
+    """Trade as the rule does, and note units, fees and the distance of the fill from the quote."""
+    size = abs(change)
+    distance = size * quote * costs.cost
+    if change > 0.0:
+        state.bought[k, i] += size
+        state.buy_fees[k, i] += size * quote * (1.0 + costs.cost) * costs.buy_fee
+    else:
+        state.sold[k, i] += size
+        state.sell_fees[k, i] += size * quote * (1.0 - costs.cost) * costs.sell_fee
+    state.spread[k, i] += distance
+    state.spread_sum[i] += distance
+    state.fills[i] += 1.0
+    return trade_of_the_rule(i, k, change, quote, costs, book, state, params)
+
+
+def noted_stop(i: int, k: int, quote: float, distance: float, state: Any) -> bool:
+    """Stop as the rule does, and note it."""
+    stopped = is_stopped_in_the_rule(i, k, quote, distance, state)
+    if stopped:
+        state.forced[k, i] = BY_STOP
+    return stopped
+
+
+def noted_decay(i: int, k: int, longest: float, state: Any) -> bool:
+    """Find what was held for too long, as the rule does, and note it."""
+    due = decays_in_the_rule(i, k, longest, state)
+    if due:
+        state.forced[k, i] = BY_DECAY
+    return due
+
+
+def recording_world(world: World, instruments: int) -> World:
+    """Return a portfolio world whose state has the columns of NOTED, and the sums `spread_sum` and `fills`."""
+    columns: dict[str, Any] = {
+        name: Annotated[NDArray, Column(np.int32 if name == "forced" else np.float64, rows=instruments)]
+        for name in NOTED
+    }
+    columns |= {"spread_sum": Float64, "fills": Float64}
+    state_type = type(
+        "State", (world.state_type,), {"__annotations__": columns, "__module__": __name__, "__doc__": "With notes."}
+    )
+    noting: dict[str, Any] = {"trade": noted_trade, "is_stopped": noted_stop, "decays": noted_decay}
+    params = world.params._replace(counts_positions=True)
+    return replace(world, state_type=state_type, params=params, substitutions={**world.substitutions, **noting})
+
+
+# What its notes amount to
+
+
+def round_trips(played: Backtest) -> pl.DataFrame:
+    """Return the trades of the seeds in detail, by instrument, seed and time of exit.
 
     The profits of all trades of a seed add up to the change of its equity.
     """
     account, rows = account_of(played), list[tuple]()
     for instrument in range(len(account.symbols)):
         for column, seed in enumerate(played.seeds[: account.detailed]):
-            if seeds is None or seed in seeds:
-                rows.extend(_trips_of(account, instrument, column, seed))
+            rows.extend(_trips_of(account, instrument, column, seed))
     return pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
 
 

@@ -46,7 +46,6 @@ class TradingEvaluator(Evaluator):
         return baselines(self.config, agent.backtest.world.action_space, seed)
 
     def action_names(self, space: gymnasium.Space) -> Sequence[str]:
-        """Return a name for people of every discrete action; none for continuous ones."""
         return () if self.config.action == "continuous" else action_names(self.config)
 
     def track_bars(self, track: Track, agent: Played) -> dict[str, Any]:

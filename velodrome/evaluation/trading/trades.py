@@ -18,24 +18,20 @@ import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.envs.trading import account as account_rule
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import Account
-from velodrome.envs.trading.codes import (
-    CLOSED,
-    DECREASED,
-    LIQUIDATED,
-    SESSION_CLOSED,
-    STOPPED,
-    SWITCH_CLOSED,
-    SWITCHED,
-    TARGET,
-)
 from velodrome.errors import VelodromeError
 from velodrome.evaluation.play import Backtest, Track
 from velodrome.evaluation.trades import END, LIQUIDATION, ORDER, SCHEMA, SESSION_END, STOP, TARGET_REACHED, Trip
 from velodrome.vector.compile.assemble import rebuild, rule_substitutions
 
-EXIT_REASONS = {LIQUIDATED: LIQUIDATION, STOPPED: STOP, TARGET: TARGET_REACHED, SESSION_CLOSED: SESSION_END}
-REALISING_ORDERS = (CLOSED, SWITCHED, SWITCH_CLOSED, DECREASED)
+EXIT_REASONS = {
+    codes.LIQUIDATED: LIQUIDATION,
+    codes.STOPPED: STOP,
+    codes.TARGET: TARGET_REACHED,
+    codes.SESSION_CLOSED: SESSION_END,
+}
+REALISING_ORDERS = (codes.CLOSED, codes.SWITCHED, codes.SWITCH_CLOSED, codes.DECREASED)
 TOLERANCE = 1e-9  # relative difference between the two ways of playing that rounding may make
 
 

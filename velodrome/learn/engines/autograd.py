@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from velodrome.learn.config import PPOConfig
+from velodrome.learn.config import LearnerConfig, PPOConfig
 from velodrome.learn.networks.layers import worth_encoding
-from velodrome.learn.optimiser import Optimiser
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
@@ -39,6 +38,57 @@ class Task(NamedTuple):
     config: PPOConfig
     activation: str
     loss: Loss
+
+
+class Optimiser:
+    """torch's Adam for a network: gradients that are too long are shortened, and its state goes by parameters' names.
+
+    On CUDA everything stays where it is, so that a graph may hold its steps.
+    """
+
+    def __init__(self, network: nn.Module, config: LearnerConfig, *, epsilon: float) -> None:
+        device = next(network.parameters()).device
+        self.network, self.longest = network, config.max_gradient_norm
+        self.names = [name for name, _ in network.named_parameters()]
+        self.fixed = device.type == "cuda"
+        rate: Any = torch.tensor(config.learning_rate, device=device) if self.fixed else config.learning_rate
+        self.adam = torch.optim.Adam(network.parameters(), rate, eps=epsilon, fused=True, capturable=self.fixed)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the size of the next steps."""
+        (group,) = self.adam.param_groups
+        if self.fixed:
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """Take a step down the gradient of a loss; return the length that the gradient had."""
+        self.adam.zero_grad(set_to_none=not self.fixed)
+        loss.backward()
+        return self.step()
+
+    def step(self) -> Tensor:
+        """Take a step down the gradients that the parameters have; return the length that they had."""
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.longest)
+        self.adam.step()
+        return norm.detach()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state by the names of the parameters; empty before the first step."""
+        return {
+            f"{self.names[index]}.{key}": torch.as_tensor(value)
+            for index, own in self.adam.state_dict()["state"].items()
+            for key, value in own.items()
+        }
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for full, tensor in tensors.items():
+            name, _, key = full.rpartition(".")
+            state.setdefault(self.names.index(name), {})[key] = tensor
+        self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
 
 
 class AutogradEngine:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from velodrome.errors import ConfigError
-from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.autograd import AutogradEngine, Task
 from velodrome.learn.engines.cpu.engine import FusedEngine, perceptrons_of
-from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.storage import Rollout
 
 logger = logging.getLogger(__name__)
@@ -56,19 +53,8 @@ def cannot_serve(engine: str, task: Task) -> str | None:
     return None
 
 
-def check_minibatches(policy: ActorCritic, num_envs: int, config: PPOConfig) -> None:
-    """Refuse a rollout that has less than one sample for each minibatch."""
-    count = num_envs if policy.recurrent else num_envs * config.rollout_length
-    if count < config.minibatches:
-        raise ConfigError(
-            f"ppo.minibatches = {config.minibatches}, but a rollout has only {count} "
-            f"{'environments (a recurrent network is trained on whole ones)' if policy.recurrent else 'samples'}."
-        )
-
-
 def make_engine(task: Task, rollout: Rollout) -> Engine:
     """Return the fastest engine that can serve; why a faster one cannot is logged."""
-    check_minibatches(task.policy, rollout.num_envs, task.config)
     if task.config.engine == "autograd":
         return AutogradEngine(task, rollout)
     on_gpu = rollout.values.device.type == "cuda"

@@ -17,7 +17,7 @@ from torch.nn import functional
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, encode_bars, linear, windows_part
+from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, linear, windows_part
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank, split_windows
 
 
@@ -122,10 +122,6 @@ class InstrumentTrunk(nn.Module):
     def _with_context(self, joined: Tensor, shared: Tensor) -> InstrumentFeatures:
         each = self.activation(joined)
         return InstrumentFeatures(each, torch.cat([each.mean(1), each.amax(1), shared.to(each.dtype)], 1))
-
-    def encode_bars(self, bank: WindowBank) -> BarEncoding:
-        """Encode every bar that a cursor can be at."""
-        return encode_bars(self.first, bank)
 
 
 class InstrumentHead(nn.Module):

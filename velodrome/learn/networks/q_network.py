@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 from torch import Tensor, nn
 
@@ -72,10 +70,3 @@ def action_count(space: gymnasium.Space) -> int:
     if space.start != 0:
         raise ConfigError(f"The action space {space} must count from 0.")
     return int(space.n)
-
-
-def network_of_checkpoint(
-    shape: ObservationShape, space: gymnasium.Space, settings: NetworkConfig, saved: dict[str, Any]
-) -> QNetwork:
-    """Return a network like the one in a checkpoint, which says whether it is a duelling one."""
-    return QNetwork(shape, space, settings, duelling=saved["duelling"])

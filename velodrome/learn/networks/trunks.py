@@ -15,7 +15,7 @@ from torch.nn import functional
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import InstrumentTrunk
-from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, encode_bars, linear, windows_part
+from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, linear, windows_part
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank, split_windows
 
 
@@ -100,10 +100,6 @@ class Trunk(nn.Module):
         encoded = windows_part(self.first, observation, bank, encoding)
         return self.body(self.first.join(encoded, observation.values))
 
-    def encode_bars(self, bank: WindowBank) -> BarEncoding:
-        """Encode every bar that a cursor can be at."""
-        return encode_bars(self.first, bank)
-
 
 class RecurrentTrunk(nn.Module):
     """A trunk whose features pass through a GRU from step to step of an episode."""
@@ -117,9 +113,10 @@ class RecurrentTrunk(nn.Module):
         self.out_features = self.memory_size = config.memory
         self.encoded_width = self.below.encoded_width
 
-    def encode_bars(self, bank: WindowBank) -> BarEncoding:
-        """Encode bars as the trunk below does."""
-        return self.below.encode_bars(bank)
+    @property
+    def first(self) -> LinearFirst | ConvolutionFirst:
+        """The first layer, which looks at windows."""
+        return self.below.first
 
     def step(self, features: Tensor, memory: Tensor) -> Tensor:
         """Return the memory after one step, which is also the output."""
@@ -150,7 +147,7 @@ class UserTrunk(nn.Module):
                 f"number `out_features`."
             )
         self.out_features = int(self.network.out_features)  # type: ignore[arg-type]
-        self.memory_size = 0
+        self.memory_size = self.encoded_width = 0
 
     def forward(self, observation: Observation, bank: WindowBank | None, encoding: BarEncoding | None) -> Tensor:
         """Return features; windows are always gathered for every sample."""

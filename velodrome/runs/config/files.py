@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.runs.config.market import SYNTHETIC
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
+from velodrome.runs.config.sections import SYNTHETIC
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
@@ -217,10 +217,12 @@ def _full_key(key: str, choices: Choices) -> str:
     every = [full for full in all_fields(choices.env) if full.partition(".")[2] == key]
     # Where none is in use, the message that it has no effect says more than that it is unknown.
     found = [full for full in every if choices.idle(full) is None] or every
-    if len(found) > 1:
-        raise ConfigError(f"{key!r} may mean {' or '.join(found)}; write which.")
+    if not found and not choices.env:  # that the environment is not known is all there is to say
+        return f"params.{key}"
     if not found:
         raise ConfigError(unknown_key(key, choices))
+    if len(found) > 1 and choices.algorithm:
+        raise ConfigError(f"{key!r} may mean {' or '.join(found)}; write which.")
     return found[0]
 
 

@@ -156,7 +156,8 @@ def model_problems(error: ValidationError, settings: Mapping[str, Any]) -> Itera
         key = ".".join(location[: 2 if section else 1])
         reason = str(problem["msg"]).removeprefix("Value error, ")
         if isinstance(problem.get("ctx", {}).get("error"), ConfigError):  # says all that there is to say
-            yield key, reason
+            named = key not in settings or reason.startswith(key)
+            yield key, reason if named else f"{key} = {_shown(settings[key])}: {reason}"
         elif key not in settings:  # what fields say together
             yield key, f"{key}: {reason}" if key else reason
         elif section and len(location) == 1:

@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from velodrome.envs.parameters import EnvConfig
 
 
+def is_known(env: str) -> bool:
+    """Return whether the catalogue or Gymnasium knows an environment; module:Name is looked up later."""
+    import gymnasium
+
+    return env in CATALOG or ":" in env or env in gymnasium.registry
+
+
 def known_environment(env: str) -> str:
-    """Return a name that the catalogue or Gymnasium knows, and refuse others; module:Name is looked up later."""
-    if env in CATALOG or ":" in env:
+    """Return a name that is known, and refuse others."""
+    if is_known(env):
         return env
     import gymnasium
 
-    if env in gymnasium.registry:
-        return env
     own = CATALOG.names()
     raise ConfigError(
         f"env = {env!r}: there is no such environment.{did_you_mean(env, (*own, *gymnasium.registry))} Legal: "
@@ -79,8 +84,8 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
             return json.loads(json.dumps(dict(given)))
         (entry, model), own = declared, dict(given)
         preset = own.pop("preset", None)
-        made = with_preset(model, entry.parameter_presets(), None if preset is None else str(preset), own)
-        return made.model_dump(mode="json")
+        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own)
+        return model.create(**values).model_dump(mode="json")
     except ConfigError as error:
         cause = error.__cause__
         about_one = isinstance(cause, ValidationError) and bool(cause.errors()[0]["loc"])

@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
-from velodrome.runs.config import parameters
-from velodrome.runs.config.market import FOR_DATA, MarketConfig, unused_by_source
+from velodrome.runs.config import parameters, sections
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, LoggingConfig, Section, setting
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
@@ -57,7 +56,7 @@ class RunConfig(Section):
         "auto", "where environments and networks live; auto is cuda where that is usable, else cpu"
     )
     vector: VectorizedEnvConfig = Field(default_factory=VectorizedEnvConfig)
-    market: MarketConfig = Field(default_factory=MarketConfig)
+    market: sections.MarketConfig = Field(default_factory=sections.MarketConfig)
     params: dict[str, Any] = setting(
         {}, "parameters of the environment itself; `preset` names a set of them", legal="mapping of names to values"
     )
@@ -264,7 +263,7 @@ class Idle(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What decides which other fields have an effect."""
+    """What decides which other fields have an effect; '' stands for an environment or algorithm that is not known."""
 
     env: str
     algorithm: str
@@ -272,26 +271,28 @@ class Choices(NamedTuple):
 
     @classmethod
     def among(cls, settings: Mapping[str, Any]) -> Choices:
-        """Return the choices that settings by dotted key make; one of a wrong type is left for the models to refuse."""
+        """Return the choices that settings by dotted key make; a wrong one is left for the models to refuse."""
         env, algorithm, source = (settings.get(key) for key in ("env", "algorithm", "market.source"))
         made = RunConfig.model_construct().choices
         if isinstance(env, str):
-            made = made._replace(env=parameters.known_environment(env))
+            made = made._replace(env=env if parameters.is_known(env) else "")
         if isinstance(algorithm, str):
-            made = made._replace(algorithm=ALGORITHMS.get(algorithm).name)
+            made = made._replace(algorithm=algorithm if algorithm in ALGORITHMS else "")
         return made._replace(source=str(source)) if isinstance(source, str | Path) else made
 
     def idle(self, key: str) -> Idle | None:
-        """Return why a dotted key has no effect, None if it has one."""
+        """Return why a dotted key has no effect, None if it has one, or if that cannot be said yet."""
+        if not self.env or not self.algorithm:
+            return None
         section, _, name = key.partition(".")
         data, model = price_data(self.env), section_model(section)
         if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "market":
-            reason = unused_by_source(name, self.source)
+            reason = sections.unused_by_source(name, self.source)
             if reason is not None:
                 return Idle("market.source", reason)
-            if FOR_DATA.get(name, data) != data:
+            if sections.FOR_DATA.get(name, data) != data:
                 kind = "one grid of several instruments" if data == "basket" else "each instrument by itself"
                 return Idle("env", f"env is {self.env}, which plays on {kind} and has no use for {name}")
         elif section == "vector" and name in WORKER_FIELDS and is_rule(self.env):

@@ -1,19 +1,26 @@
-"""How a field is declared with its meaning and range, and the small sections: checkpoint, evaluation, logging."""
+"""How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, market."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+from velodrome.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from velodrome.bars.frame import Bars
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market
 
 
 class Section(BaseModel):
-    """Base of a run's sections: frozen, unknown names are errors."""
+    """Base of a run's sections: frozen, unknown names are errors, infinite numbers stay what they are."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
@@ -70,3 +77,154 @@ class LoggingConfig(Section):
     wandb: bool = setting(False, "write metrics for Weights & Biases too")
     wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
     wandb_mode: Literal["offline", "online"] = setting("offline", "online sends while the run goes on")
+
+
+# The price data
+
+# The built-in processes and the fields each is made from; velodrome/bars/synthetic.py has their equations.
+SYNTHETIC = {
+    "ar1": ("length", "seed", "start", "price", "volatility", "drift", "phi"),
+    "ou": ("length", "seed", "start", "price", "volatility", "reversion"),
+    "gbm": ("length", "seed", "start", "price", "volatility", "drift"),
+    "regimes": ("length", "seed", "start", "price", "volatility", "persistence", "states"),
+    "factors": ("length", "seed", "start", "price", "volatility", "drift", "phi", "common"),
+}
+FOR_FILES = ("timezone", "day_first")
+FOR_SOME_SOURCES = frozenset(FOR_FILES).union(*SYNTHETIC.values())
+FOR_DATA = {"session": "market", "min_instruments": "basket"}  # fields that only one kind of price data uses
+FEWEST_INSTRUMENTS = 2  # of a basket
+
+
+def unused_by_source(name: str, source: str) -> str | None:
+    """Return why a field of the market has no effect with a source, None if it has one."""
+    if name not in FOR_SOME_SOURCES or name in SYNTHETIC.get(source, FOR_FILES):
+        return None
+    if source in SYNTHETIC:
+        return f"market.source is the built-in process {source}, which has no {name}"
+    return f"market.source is a path ({source}), and {name} is for a built-in process"
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
+
+
+class MarketConfig(Section):
+    """The price data, and what an agent sees of it."""
+
+    source: Text = setting(
+        "ar1",
+        "where bars come from: a built-in process, or a price file or folder (write ./ar1 for a folder of that name)",
+        legal=f"path, or one of {', '.join(SYNTHETIC)}",
+        min_length=1,
+    )
+    symbols: int | Names | None = setting(
+        None,
+        "files: instruments to keep, all if null; built-in process: their names or number, 1 if null",
+        legal="list of names, or for a built-in process a number, or null",
+    )
+    timeframe: str | None = setting(
+        None, "of the bars that are traded, such as 5m; the data's own if null (built-in process: 1m)"
+    )
+    timezone: str = setting("UTC", "files: IANA zone of times that name none, and in which days begin")
+    day_first: bool | None = setting(None, "files: whether 02/03/2020 is 2 March; decided from the values if null")
+    length: int = setting(20_000, "built-in process: bars of each instrument", ge=2, le=1_000_000_000)
+    seed: int = setting(0, "built-in process: seed of the prices; the run's seed does not change them", ge=0)
+    start: str = setting("2020-01-01", "built-in process: UTC time of the first bar")
+    price: float = setting(100.0, "built-in process: first price; ou: the level it returns to", gt=0.0)
+    volatility: float = setting(1e-3, "built-in process: deviation of the noise in a bar's log return", gt=0.0)
+    drift: float = setting(0.0, "ar1, gbm, factors: mean log return of a bar")
+    phi: float = setting(0.3, "ar1, factors: dependence of a bar's return on the last one", gt=-1.0, lt=1.0)
+    reversion: float = setting(
+        0.05, "ou: share of the distance to its level that the log price returns in a bar", gt=0.0, lt=2.0
+    )
+    persistence: float = setting(0.99, "regimes: probability of staying in a state", ge=0.0, le=1.0)
+    states: tuple[tuple[float, float], ...] | None = setting(
+        None,
+        "regimes: drift and volatility of 2 or 3 states; a calm rise, a turbulent fall and a flat state if null",
+        legal="2 or 3 pairs [drift, volatility], or null",
+    )
+    common: float = setting(
+        0.5, "factors: share of the noise's variance that instruments have in common", ge=0.0, le=0.6
+    )
+    features: Names | dict[str, Names] | None = setting(
+        None,
+        "what each bar of a window shows (`velodrome data features` lists the names); if null, eight features that do "
+        "not depend on the price level",
+        legal="list of names, or {timeframe: list of names}, or null",
+    )
+    windows: PositiveInt | dict[str, PositiveInt] = setting(
+        32,
+        "bars that an observation shows, of the traded timeframe or by timeframe; {} shows none",
+        legal="whole number ≥ 1, or {timeframe: whole number ≥ 1}",
+    )
+    splits: dict[str, float] | dict[str, tuple[Text | None, Text | None]] = setting(
+        {"train": 0.7, "validation": 0.15, "test": 0.15},
+        "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
+        legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side",
+    )
+    embargo: int = setting(0, "bars left out at the beginning of every split but the earliest", ge=0)
+    scaler: Literal["standard", "robust", "minmax", "none"] = setting("standard", "of the features")
+    clip: float | None = setting(None, "bound of scaled features, on both sides of 0", gt=0.0)
+    per_instrument: bool = setting(False, "scale each instrument on its own")
+    session: str = setting("day", "trading: day (calendar days), or the pause that ends a session, such as 6h")
+    min_instruments: int = setting(
+        1, "portfolio: decisions begin once this number of instruments has complete windows", ge=1
+    )
+    check_leaks: bool = setting(True, "prove while building that no feature or window knows the future")
+
+    @model_validator(mode="after")
+    def _symbols_fit_the_source(self) -> MarketConfig:
+        if isinstance(self.symbols, int) and not self.is_synthetic:
+            raise ConfigError(
+                f"market.symbols = {self.symbols}: a number is for a built-in process ({', '.join(SYNTHETIC)}). Name "
+                f"the instruments of {self.source!r} to keep, or leave it out to keep all."
+            )
+        return self
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the bars come from a built-in process rather than from files."""
+        return self.source in SYNTHETIC
+
+    def bars(self) -> Bars:
+        """Read or make the bars."""
+        from velodrome.bars import read_bars, synthetic_bars
+
+        if self.is_synthetic:
+            own: dict[str, Any] = {name: getattr(self, name) for name in SYNTHETIC[self.source]}
+            symbols = 1 if self.symbols is None else self.symbols
+            return synthetic_bars(self.source, timeframe=self.timeframe or "1m", symbols=symbols, **own)
+        path = Path(self.source).expanduser()
+        if not path.exists():
+            raise ConfigError(
+                f"market.source = {self.source!r} is neither a file or folder (looked for {path.absolute()}) nor a "
+                f"built-in process ({', '.join(SYNTHETIC)}).{did_you_mean(self.source, SYNTHETIC)}"
+            )
+        names = None if self.symbols is None else list(self.symbols)  # type: ignore[arg-type]
+        return read_bars(path, names, timezone=self.timezone, day_first=self.day_first)
+
+    def _choices(self) -> dict[str, Any]:
+        """Return the choices that a market and a basket share."""
+        names = ("features", "windows", "splits", "embargo", "scaler", "check_leaks", "clip", "per_instrument")
+        # A built-in process makes bars of this timeframe; bars from files stay as they are for finer windows.
+        timeframe = None if self.is_synthetic else self.timeframe
+        return {**{name: getattr(self, name) for name in names}, "timeframe": timeframe}
+
+    def build(self) -> Market:
+        """Build the market: bars, features, windows, splits and scalers."""
+        from velodrome.tables import build_market
+
+        return build_market(self.bars(), session=self.session, **self._choices())
+
+    def build_basket(self) -> Basket:
+        """Build the basket: all instruments on one grid, with features, windows, splits and scalers."""
+        from velodrome.tables import build_basket
+
+        bars = self.bars()
+        if len(bars.symbols) < FEWEST_INSTRUMENTS:
+            wanted = "a number or names" if self.is_synthetic else "a folder of several files"
+            raise ConfigError(
+                f"market has {len(bars.symbols)} instrument ({bars.symbols[0]}), and a portfolio needs "
+                f"{FEWEST_INSTRUMENTS} or more: give {'market.symbols' if self.is_synthetic else 'market.source'} "
+                f"{wanted}, or pass the run's own basket as market=…."
+            )
+        return build_basket(bars, min_instruments=self.min_instruments, **self._choices())

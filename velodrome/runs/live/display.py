@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from rich.console import Console
@@ -59,12 +58,8 @@ class LiveView:
         action_names: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.title = title
-        self.console = console
-        self.mode = mode
-        self.folder = folder
-        self.resume = resume
-        self.action_names = action_names
+        self.title, self.console, self.mode = title, console, mode
+        self.folder, self.resume, self.action_names = folder, resume, action_names
         self.progress = Progress(total_steps, first_steps, facts, clock)
         self.sampler = MachineSampler(_existing(folder), self.progress.facts.device)
         self.failure: str | None = None  # why the drawing ended early
@@ -90,9 +85,7 @@ class LiveView:
         self.sampler.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.mode == "quiet":
             return
         use = self.sampler.latest
@@ -105,11 +98,8 @@ class LiveView:
             # Even when a second Ctrl-C arrives meanwhile.
             self._closing = closing_line(self.progress, use, error)
             self._close()
-        if self.mode == "plain":
-            self._print(self._closing)
-        elif self.mode == "json":
-            stopped = None if error is None else type(error).__name__
-            self._write_json({"event": "end", "steps": self.progress.steps, "error": stopped, "text": self._closing})
+        stopped = None if error is None else type(error).__name__
+        self._tell(self._closing, "end", error=stopped, text=self._closing)
 
     def _close(self) -> None:
         """Draw the last page and give the terminal back."""
@@ -140,21 +130,22 @@ class LiveView:
         if self.mode == "quiet":
             return
         self.progress.note(text)
-        if self.mode == "json":
-            self._write_json({"event": "note", "steps": self.progress.steps, "text": text})
-        elif self.mode == "plain":
-            self._print(text)
+        self._tell(text, "note", text=text)
 
     def evaluated(self, split: str, results: Mapping[str, float]) -> None:
         """Show the results of an evaluation on a split, by name; the one called "return" is followed over time."""
         if self.mode == "quiet":
             return
         self.progress.evaluated(split, results)
+        line = evaluation_line(self.progress, split, results)
+        self._tell(line, "evaluation", split=split, results=dict(results))
+
+    def _tell(self, line: str, event: str, **content: object) -> None:
+        """Print a line, or an event as JSON, where there is no live view to show it."""
         if self.mode == "json":
-            content = {"event": "evaluation", "steps": self.progress.steps, "split": split, "results": dict(results)}
-            self._write_json(content)
+            self._write_json({"event": event, "steps": self.progress.steps, **content})
         elif self.mode == "plain":
-            self._print(evaluation_line(self.progress, split, results))
+            self._print(line)
 
     def _new_warnings(self) -> list[str]:
         """Return warnings of a kind not shown yet; the numbers in them change all the time."""

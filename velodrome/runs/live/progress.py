@@ -248,12 +248,9 @@ def evaluation_line(progress: Progress, split: str, results: Mapping[str, float]
 
 def closing_line(progress: Progress, use: MachineUse | None, error: BaseException | None) -> str:
     """Return how the training ended: steps, time, mean speed, and what the bottleneck was."""
-    if error is None:
-        how = "done"
-    elif isinstance(error, KeyboardInterrupt):
+    how = "done" if error is None else f"stopped by {type(error).__name__}"
+    if isinstance(error, KeyboardInterrupt):
         how = "interrupted"
-    else:
-        how = f"stopped by {type(error).__name__}"
     line = (
         f"{how}: {progress.steps:,} of {progress.total_steps:,} steps in {duration(progress.elapsed)}, "
         f"{compact(progress.speed_mean())} steps/s"

@@ -68,12 +68,8 @@ def bars(x: list, y: list, colour: str, hover: str, **further: Any) -> Figure:
 
 def is_thinned(evaluation: Evaluation) -> bool:
     """Return whether any curve has more bars than are drawn."""
-    longest = max(evaluation.equity.height, _longest_instrument(evaluation))
-    return longest > 2 * BUCKETS
-
-
-def _longest_instrument(evaluation: Evaluation) -> int:
-    return int(evaluation.bars["symbol"].value_counts()["count"].to_numpy().max())
+    of_an_instrument = evaluation.bars["symbol"].value_counts()["count"].to_numpy().max()
+    return bool(max(evaluation.equity.height, of_an_instrument) > 2 * BUCKETS)
 
 
 def policies(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -174,10 +170,16 @@ def exposure_stretch(exposure: NDArray[np.float64]) -> int:
     return 0 if changes <= CROWDED_CHANGES else max(2, len(exposure) // STRETCHES)
 
 
+def stretch_means(values: NDArray[np.float64], stretch: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the first row of each stretch of rows, and the mean over it, of a table [T, …]."""
+    begins = np.arange(0, len(values), stretch)
+    lengths = np.diff(np.r_[begins, len(values)]).reshape(-1, *[1] * (values.ndim - 1))
+    return begins, np.add.reduceat(values, begins, axis=0) / lengths
+
+
 def by_stretch(values: NDArray[np.float64], stretch: int) -> tuple[NDArray, NDArray, NDArray, NDArray]:
     """Return the first row of each stretch of rows, and the lowest, the mean and the highest value in it."""
-    begins = np.arange(0, len(values), stretch)
-    mean = np.add.reduceat(values, begins) / np.diff(np.r_[begins, len(values)])
+    begins, mean = stretch_means(values, stretch)
     return begins, np.minimum.reduceat(values, begins), mean, np.maximum.reduceat(values, begins)
 
 
@@ -208,17 +210,10 @@ def _trade_marks(trades: pl.DataFrame) -> list[Figure]:
         if chosen.height:
             time, price = milliseconds(chosen[f"{moment}_time"]), rounded(chosen[f"{moment}_price"].to_numpy())
             edge = {"width": 1.5, "color": f"var(--{colour})"}
-            mark = {
-                "type": "scatter",
-                "mode": "markers",
-                "name": label,
-                "visible": visible,
-                "x": time.tolist(),
-                "y": price,
-                "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>",
-                "marker": {"symbol": symbol, "size": 8, "color": f"var(--{colour})", "line": edge},
-            }
-            marks.append(mark)
+            marker = {"symbol": symbol, "size": 8, "color": f"var(--{colour})", "line": edge}
+            shown = {"visible": visible, "hovertemplate": f"{label} %{{y:.6g}}<extra></extra>", "marker": marker}
+            points = {"x": time.tolist(), "y": price}
+            marks.append({"type": "scatter", "mode": "markers", "name": label, **points, **shown})
     return marks
 
 

@@ -67,19 +67,14 @@ def list_table(store: SqlStore, **filters: Any) -> Table:
 
 def _summary(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     return {
-        "id": run.id,
-        "name": run.name,
+        **{name: getattr(run, name) for name in ("id", "name", "env", "algorithm", "steps", "folder")},
         "status": run.shown_status(),
-        "env": run.env,
-        "algorithm": run.algorithm,
-        "steps": run.steps,
         "total_steps": run.config.get("steps"),
         "steps_per_second": _plain(store.last_metrics(run.id, [SPEED]).get(SPEED, math.nan)),
         "evaluation": _test_return(store, run),
         "created": _moment(run.created),
         "updated": _moment(run.updated),
         "age_seconds": max(0.0, time.time() - run.created),
-        "folder": run.folder,
     }
 
 
@@ -105,13 +100,8 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     ]
     return {
         **_summary(store, run),
-        "seed": run.seed,
-        "config_hash": run.config_hash,
-        "data_hash": run.data_hash,
-        "error": run.error,
-        "config": run.config,
+        **{name: getattr(run, name) for name in ("seed", "config_hash", "data_hash", "error", "config", "versions")},
         "config_differences": config_differences(run.config),
-        "versions": run.versions,
         "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
         "evaluations": evaluations,
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],

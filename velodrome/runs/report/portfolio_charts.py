@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import format_figure
-from velodrome.runs.report.charts import UNIFIED, Figure, bars, layout_of, line, milliseconds
+from velodrome.runs.report.charts import UNIFIED, Figure, bars, layout_of, line, milliseconds, stretch_means
 
 SHOWN = 12  # instruments with a colour of their own; the rest is drawn as one
 STRETCHES = 300  # parts of the time; weights and turnover are averaged in each
@@ -47,12 +47,10 @@ def by_bar(evaluation: Evaluation, column: str) -> tuple[pl.Series, list[str], N
     return time, symbols, table[column].to_numpy().reshape(len(symbols), -1).T
 
 
-def averaged(values: NDArray[np.float64], stretches: int = STRETCHES) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the first row of each stretch and the mean over it, of a table [T, …]; each row of a short one."""
-    size = max(1, -(-len(values) // stretches))
-    begins = np.arange(0, len(values), size)
-    lengths = np.diff(np.r_[begins, len(values)]).reshape(-1, *[1] * (values.ndim - 1))
-    return begins, np.add.reduceat(values, begins, axis=0) / lengths
+def averaged(values: NDArray[np.float64]) -> tuple[int, NDArray[np.int64], NDArray[np.float64]]:
+    """Return the rows in a stretch, the first row of each, and the mean over it, of a table [T, …]."""
+    size = max(1, -(-len(values) // STRETCHES))
+    return size, *stretch_means(values, size)
 
 
 def shares(evaluation: Evaluation) -> Shares:
@@ -62,8 +60,8 @@ def shares(evaluation: Evaluation) -> Shares:
     order = np.argsort(-np.abs(weights).mean(axis=0), kind="stable")
     shown = order if len(order) <= SHOWN + 1 else order[:SHOWN]
     rest = order[len(shown) :]
-    begins, longs = averaged(np.maximum(weights, 0.0))
-    _, shorts = averaged(np.minimum(weights, 0.0))
+    size, begins, longs = averaged(np.maximum(weights, 0.0))
+    _, _, shorts = averaged(np.minimum(weights, 0.0))
     parts = [
         Share(symbols[k], OTHERS if place == SHOWN else f"series-{place}", longs[:, k], shorts[:, k])
         for place, k in enumerate(shown)
@@ -73,7 +71,7 @@ def shares(evaluation: Evaluation) -> Shares:
         parts.append(Share(f"{len(rest)} {OTHERS}", OTHERS, *sums))
     cash = 1.0 - longs.sum(axis=1) - shorts.sum(axis=1)
     parts.append(Share(CASH, CASH, np.maximum(cash, 0.0), np.minimum(cash, 0.0)))
-    return Shares(time[1:].gather(begins), max(1, int(begins[1]) if len(begins) > 1 else 1), tuple(parts))
+    return Shares(time[1:].gather(begins), size, tuple(parts))
 
 
 def weights_figure(evaluation: Evaluation) -> Figure:
@@ -128,8 +126,8 @@ def contributions_figure(evaluation: Evaluation) -> Figure:
 def turnovers(evaluation: Evaluation) -> tuple[pl.Series, int, NDArray[np.float64]]:
     """Return beginnings, length in bars and mean turnover per bar of each stretch of time."""
     time, _, values = by_bar(evaluation, "turnover")
-    begins, mean = averaged(values[1:].sum(axis=1))
-    return time[1:].gather(begins), max(1, int(begins[1]) if len(begins) > 1 else 1), mean
+    size, begins, mean = averaged(values[1:].sum(axis=1))
+    return time[1:].gather(begins), size, mean
 
 
 def turnover_figure(evaluation: Evaluation) -> Figure:

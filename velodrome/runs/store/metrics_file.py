@@ -25,13 +25,10 @@ def export_metrics(
 ) -> Path:
     """Write the metrics of the run with this id to a CSV or Parquet file and return its path.
 
-    Args:
-        store: Where the run's rows are.
-        run: Its id.
-        path: The file; its suffix, .csv or .parquet, says which kind. An existing one is replaced.
-        layout: 'wide' is a row for each step and a column for each metric, empty where a step has none; 'long' is a
-            row for each number, with columns step, name, value and time.
-        names: Metrics to write; all if not given.
+    path: its suffix, .csv or .parquet, says which kind. An existing file is replaced.
+    layout: 'wide' is a row for each step and a column for each metric, empty where a step has none; 'long' is a row for
+        each number, with columns step, name, value and time.
+    names: metrics to write; all if not given.
     """
     path = Path(path)
     if path.suffix not in FORMATS:

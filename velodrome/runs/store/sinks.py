@@ -17,8 +17,8 @@ from velodrome.runs.store.store import MetricRow, SqlStore
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
 
-# Numbers that JSON has no way to write, as in the JSON form of protocol buffers.
-NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+# Numbers that JSON has no way to write are texts, as in the JSON form of protocol buffers; `float` reads them.
+NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def sinks_of_run(folder: RunFolder, config: RunConfig, store: SqlStore, resume_step: int | None) -> list[Sink]:
@@ -64,7 +64,7 @@ class JsonLinesSink:
         if self._path.exists():
             _cut_last_line(self._path)
             if resume_step is not None:
-                _forget_lines_after(self._path, resume_step)
+                replace_text(path, "".join(_line(entry) for entry in read_lines(path) if entry.step <= resume_step))
         self._file = self._path.open("ab", buffering=0)
         sync_path(self._path.parent)
 
@@ -90,30 +90,18 @@ def read_lines(path: Path) -> Iterator[Entry]:
             if not line.endswith("\n"):
                 return
             found = json.loads(line)
-            values = {
-                name: NOT_FINITE[value] if isinstance(value, str) else value for name, value in found["values"].items()
-            }
-            yield Entry(found["step"], found["time"], values)
+            yield Entry(found["step"], found["time"], {name: float(value) for name, value in found["values"].items()})
 
 
 def _line(entry: Entry) -> str:
-    values = {name: value if math.isfinite(value) else _not_finite(value) for name, value in entry.values.items()}
+    values = {name: value if math.isfinite(value) else NOT_FINITE[str(value)] for name, value in entry.values.items()}
     return json.dumps({"step": entry.step, "time": entry.time, "values": values}) + "\n"
-
-
-def _not_finite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _cut_last_line(path: Path) -> None:
     content = path.read_bytes()
     if not content.endswith(b"\n"):
         os.truncate(path, content.rfind(b"\n") + 1)
-
-
-def _forget_lines_after(path: Path, steps: int) -> None:
-    """Replace the file by one without the lines of later steps."""
-    replace_text(path, "".join(_line(entry) for entry in read_lines(path) if entry.step <= steps))
 
 
 class TensorBoardSink:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
@@ -176,8 +175,7 @@ class SqlStore:
         query = runs.select().order_by(runs.c.created.desc(), runs.c.id).limit(limit)
         for name, wanted in fields.items():
             query = query if wanted is None else query.where(runs.c[name] == wanted)
-        found = self._read(lambda connection: connection.execute(query).mappings().all())
-        return [RunRecord(**row) for row in found]
+        return [RunRecord(**row._mapping) for row in self._rows(query)]
 
     def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None:
         """Add numbers; the run's steps become the largest of theirs, if that is more."""
@@ -204,7 +202,7 @@ class SqlStore:
         last = newest.group_by(table.c.name).subquery()
         match = (table.c.name == last.c.name) & (table.c.step == last.c.step) & (table.c.run == run)
         query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
-        return {row.name: row.value for row in self._read(lambda connection: connection.execute(query).all())}
+        return {row.name: row.value for row in self._rows(query)}
 
     def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None:
         """Add the numbers of evaluations."""
@@ -236,7 +234,7 @@ class SqlStore:
         table = self._tables.checkpoints
         query = table.select().with_only_columns(table.c.step, table.c.path, table.c.pinned, table.c.time)
         query = query.where(table.c.run == run).order_by(table.c.step)
-        return [CheckpointRow(*row) for row in self._read(lambda connection: connection.execute(query).all())]
+        return [CheckpointRow(*row) for row in self._rows(query)]
 
     def forget_after(self, run: str, steps: int) -> None:
         """Remove the rows of later steps, as a run does that continues from a checkpoint, so that none is doubled."""
@@ -256,9 +254,7 @@ class SqlStore:
     def __enter__(self) -> SqlStore:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # Transactions
@@ -293,11 +289,10 @@ class SqlStore:
         self._write(add)
 
     def _frame(self, query: Executable, schema: dict[str, Any]) -> pl.DataFrame:
-        rows = self._read(lambda connection: connection.execute(query).all())
-        return pl.DataFrame([tuple(row) for row in rows], schema=schema, orient="row")
+        return pl.DataFrame([tuple(row) for row in self._rows(query)], schema=schema, orient="row")
 
-    def _read(self, work: Callable[[Connection], Result]) -> Result:
-        return self._transact(work, writing=False)
+    def _rows(self, query: Executable) -> Sequence[Any]:
+        return self._transact(lambda connection: connection.execute(query).all(), writing=False)
 
     def _write(self, work: Callable[[Connection], Any]) -> None:
         self._transact(work, writing=True)
@@ -312,8 +307,10 @@ class SqlStore:
                 with self._engine.connect().execution_options(writing=writing) as connection, connection.begin():
                     return work(connection)
             except SQLAlchemyError as error:
-                if not _is_busy(error):
-                    raise StoreError(f"{self.place}: {_told(error)}") from error
+                cause = getattr(error, "orig", None) or error
+                if not getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                    # What the database said, without the statement and its values.
+                    raise StoreError(f"{self.place}: {type(cause).__name__}: {str(cause).strip()}") from error
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"{self.place}: locked by another process for more than {self._busy_seconds:g} seconds. "
@@ -367,17 +364,6 @@ def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction; one that will write says so at once, so that it waits its turn instead of failing later."""
     writing = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _is_busy(error: Exception) -> bool:
-    cause = getattr(error, "orig", None)
-    return getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
-def _told(error: Exception) -> str:
-    """Return what the database said, without the statement and its values."""
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {str(cause).strip()}"
 
 
 def _check_status(status: str) -> None:

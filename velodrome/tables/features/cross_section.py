@@ -32,7 +32,7 @@ def rank(values: NDArray[np.float64]) -> NDArray[np.float64]:
     last_equal = np.minimum.accumulate(np.where(last, place, columns)[:, ::-1], axis=1)[:, ::-1]
     places = np.empty(values.shape)
     np.put_along_axis(places, order, 0.5 * (first_equal + last_equal), axis=1)
-    count = (~np.isnan(values)).sum(axis=1, keepdims=True)
+    count = _known(values)
     result = np.where(count > 1, places / np.maximum(count - 1, 1), MIDDLE_RANK)
     return np.where(np.isnan(values), np.nan, result)
 
@@ -40,8 +40,7 @@ def rank(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def zscore(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the distance of each value from its row's mean in the row's population deviations; 0 if all are equal."""
     centred = values - mean(values)
-    count = np.maximum((~np.isnan(values)).sum(axis=1, keepdims=True), 1)
-    deviation = np.sqrt(_ordered_sum(centred * centred) / count)
+    deviation = np.sqrt(_ordered_sum(centred * centred) / np.maximum(_known(values), 1))
     # Equal values may leave a rounding of the mean behind, which is no deviation.
     level = 1e-13 * np.nanmax(np.abs(np.where(np.isnan(values), 0.0, values)), axis=1, keepdims=True)
     return np.where(deviation > level, centred / np.where(deviation > level, deviation, 1.0), centred * 0.0)
@@ -49,9 +48,13 @@ def zscore(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each row's mean, in every column; NaN where nobody has a value."""
-    count = (~np.isnan(values)).sum(axis=1, keepdims=True)
+    count = _known(values)
     total = np.where(count > 0, _ordered_sum(values) / np.maximum(count, 1), np.nan)
     return np.broadcast_to(total, values.shape).copy()
+
+
+def _known(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.count_nonzero(~np.isnan(values), axis=1, keepdims=True)
 
 
 def _ordered_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,19 +69,15 @@ def _ordered_sum(values: NDArray[np.float64]) -> NDArray[np.float64]:
 class Comparison:
     """One way of comparing instruments, over [rows, instruments] with NaN where there is no value."""
 
-    name: str
     explanation: str
     compute: Callable[[NDArray[np.float64]], NDArray[np.float64]]
     for_all: bool = False  # whether an instrument without a bar has the value too
 
 
 COMPARISONS = {
-    comparison.name: comparison
-    for comparison in (
-        Comparison("rank", "place among the instruments, 0 the lowest … 1 the highest", rank),
-        Comparison("zscore", "distance from the instruments' mean in their deviations", zscore),
-        Comparison("mean", "mean over the instruments", mean, for_all=True),
-    )
+    "rank": Comparison("place among the instruments, 0 the lowest … 1 the highest", rank),
+    "zscore": Comparison("distance from the instruments' mean in their deviations", zscore),
+    "mean": Comparison("mean over the instruments", mean, for_all=True),
 }
 
 
@@ -94,8 +93,7 @@ class CrossFeature:
 def describe_cross_features() -> dict[str, str]:
     """Return one line of explanation by how each comparison is written."""
     described = {f"{name}:FEATURE": f"{kind.explanation}, of any feature" for name, kind in COMPARISONS.items()}
-    described.update({alias: f"the same as {meaning}" for alias, meaning in ALIASES.items()})
-    return described
+    return described | {alias: f"the same as {meaning}" for alias, meaning in ALIASES.items()}
 
 
 def split_features(specs: Sequence[FeatureSpec]) -> tuple[list[FeatureSpec], tuple[CrossFeature, ...]]:

@@ -50,12 +50,15 @@ def check_list(specs: Sequence[FeatureSpec]) -> None:
         raise ConfigError(f"features is {specs!r}; a list is needed, for instance ['log_return', 'rsi_14'].")
     if not specs:
         raise ConfigError("features is empty; give at least one, for instance ['log_return'].")
-    names = [name_of(spec) for spec in specs]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = _more_than_once([name_of(spec) for spec in specs])
     if twice:
         raise ConfigError(
             f"features has {', '.join(twice)} more than once; give each once, and name functions as ('name', function)."
         )
+
+
+def _more_than_once(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
 
 
 def name_of(spec: FeatureSpec) -> str:
@@ -157,8 +160,8 @@ def compute_features(
         block = compute_feature(series, feature, timezone, where)
         blocks.append(block)
         names += column_names(feature, block)
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    twice = _more_than_once(names)
+    if twice:
         raise ConfigError(f"features give the column {', '.join(twice)} more than once; rename one of the functions.")
     return np.concatenate(blocks, axis=1), tuple(names)
 

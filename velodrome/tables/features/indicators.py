@@ -52,7 +52,7 @@ def log_return(close: Values, period: int = 1) -> Values:
 
 
 def sma(values: Values, period: int) -> Values:
-    return rolling.rolling_sum(values, period) / period
+    return rolling.rolling_total(values, period, False) / period
 
 
 def ema(values: Values, period: int, seed_row: int | None = None) -> Values:
@@ -72,11 +72,11 @@ def zscore(values: Values, period: int) -> Values:
 
 
 def highest(values: Values, period: int) -> Values:
-    return rolling.rolling_maximum(values, period)
+    return rolling.rolling_total(values, period, True)
 
 
 def lowest(values: Values, period: int) -> Values:
-    return -rolling.rolling_maximum(-values, period)
+    return -rolling.rolling_total(-values, period, True)
 
 
 def rsi(close: Values, period: int) -> Values:
@@ -184,8 +184,8 @@ def mfi(high: Values, low: Values, close: Values, volume: Values, period: int) -
     typical = (high + low + close) / 3.0
     change = typical[1:] - typical[:-1]
     flow = typical[1:] * volume[1:]
-    rising = rolling.rolling_sum(np.where(change > 0.0, flow, 0.0), period)
-    falling = rolling.rolling_sum(np.where(change < 0.0, flow, 0.0), period)
+    rising = rolling.rolling_total(np.where(change > 0.0, flow, 0.0), period, False)
+    falling = rolling.rolling_total(np.where(change < 0.0, flow, 0.0), period, False)
     return _after(1, _ratio(100.0 * rising, rising + falling, 50.0))
 
 

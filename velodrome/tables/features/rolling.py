@@ -31,22 +31,24 @@ def natural_log(values):
 
 
 @njit(cache=True)
-def rolling_sum(values, period):
-    """Sum of the last `period` rows; NaN before there are that many."""
+def rolling_total(values, period, largest):
+    """Sum of the last `period` rows, or the largest of them; NaN before there are that many."""
     rows = len(values)
     out = np.full(rows, np.nan)
-    tail = np.zeros(period + 1)  # tail[j]: sum of the previous block from its row j to its end
+    nothing = -np.inf if largest else 0.0
+    tail = np.full(period + 1, nothing)  # tail[j]: total of the previous block from its row j to its end
     for begin in range(0, rows, period):
         end = min(begin + period, rows)
-        head = 0.0
+        head = nothing
         for t in range(begin, end):
-            head += values[t]
+            head = max(head, values[t]) if largest else head + values[t]
             if t >= period - 1:
-                out[t] = tail[t - begin + 1] + head
+                before = tail[t - begin + 1]
+                out[t] = max(before, head) if largest else before + head
         if end - begin == period:
-            total = 0.0
+            total = nothing
             for j in range(period - 1, -1, -1):
-                total += values[begin + j]
+                total = max(total, values[begin + j]) if largest else total + values[begin + j]
                 tail[j] = total
     return out
 
@@ -91,27 +93,6 @@ def rolling_moments(values, period):
                 tail_mean[j] = mean
                 tail_square[j] = square
     return mean_out, deviation_out
-
-
-@njit(cache=True)
-def rolling_maximum(values, period):
-    """Largest of the last `period` rows; NaN before there are that many."""
-    rows = len(values)
-    out = np.full(rows, np.nan)
-    tail = np.full(period + 1, -np.inf)
-    for begin in range(0, rows, period):
-        end = min(begin + period, rows)
-        head = -np.inf
-        for t in range(begin, end):
-            head = max(head, values[t])
-            if t >= period - 1:
-                out[t] = max(tail[t - begin + 1], head)
-        if end - begin == period:
-            largest = -np.inf
-            for j in range(period - 1, -1, -1):
-                largest = max(largest, values[begin + j])
-                tail[j] = largest
-    return out
 
 
 @njit(cache=True)

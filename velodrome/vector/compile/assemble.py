@@ -44,25 +44,27 @@ def rebuild(
     user's reward calls `step` is the user's.
     known: by fingerprint, functions that were rebuilt and finished before, for other loops; read and added to.
     """
-    return _rebuild(function, substitutions, finish, {}, {} if known is None else known, filename)
+    known = {} if known is None else known
+    done: dict[FunctionType, Any] = {}
 
-
-def _rebuild(
-    function: FunctionType,
-    substitutions: Mapping[str, Any],
-    finish: Callable[[FunctionType], Any],
-    done: dict[FunctionType, Any],
-    known: dict[str, Any],
-    filename: str | None = None,
-) -> FunctionType:
     def inner(value: FunctionType, names: Mapping[str, Any]) -> Any:
         if value not in done:
             key = f"{value.__module__}.{value.__qualname__} {fingerprint(value, names)}"
             if key not in known:
-                known[key] = finish(_rebuild(value, names, finish, done, known))
+                known[key] = finish(_copy_with(value, names, inner))
             done[value] = known[key]
         return done[value]
 
+    copy = _copy_with(function, substitutions, inner)
+    if filename is not None:
+        copy.__code__ = copy.__code__.replace(co_filename=filename)
+    return copy
+
+
+def _copy_with(
+    function: FunctionType, substitutions: Mapping[str, Any], inner: Callable[[FunctionType, Mapping], Any]
+) -> FunctionType:
+    """Return a copy that calls what `inner` makes of each function; names are those of `substitutions`."""
     namespace = dict(function.__globals__)
     for name in sorted(_referenced_names(function.__code__)):
         value = substitutions.get(name, namespace.get(name))
@@ -76,8 +78,7 @@ def _rebuild(
         closure = tuple(
             CellType(inner(value, substitutions) if _is_plain_function(value) else value) for value in contents
         )
-    code = function.__code__ if filename is None else function.__code__.replace(co_filename=filename)
-    copy = FunctionType(code, namespace, function.__name__, function.__defaults__, closure)
+    copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, closure)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__ = function.__qualname__
     # Numba finds a cached function's globals through its module, so the name must be that of a real one.
@@ -136,7 +137,8 @@ def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str
         if id(current) in seen:
             continue
         seen.add(id(current))
-        digest.update(_fingerprint_code(current.__code__).encode())
+        # Numba imports the module of a function that it has cached: one that has moved must be compiled again.
+        digest.update(f"{current.__module__}.{_fingerprint_code(current.__code__)}".encode())
         digest.update(repr(current.__defaults__).encode())
         referenced = sorted(_referenced_names(current.__code__))
         found = [("cell", cell.cell_contents) for cell in current.__closure__ or ()]
@@ -185,12 +187,9 @@ def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]
                 f"{function!r}; it is compiled together with the rule"
             )
     constants = {"chosen_params": constant_params, "CONSTANT": constant_scalars(world)} if specialise else {}
-    users = {
-        USER_FUNCTIONS: {
-            function: world.substitution_examples.get(name, ()) for name, function in world.substitutions.items()
-        }
-    }
-    return {**world.rule._asdict(), **world.substitutions, **constants, **users}
+    examples = world.substitution_examples
+    users = {function: examples.get(name, ()) for name, function in world.substitutions.items()}
+    return {**world.rule._asdict(), **world.substitutions, **constants, USER_FUNCTIONS: users}
 
 
 def constant_scalars(world: World) -> Any:

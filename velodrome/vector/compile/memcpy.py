@@ -11,7 +11,6 @@ from typing import Any
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.core.imputils import impl_ret_untracked
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -25,19 +24,12 @@ def _memcpy(typing_context: Any, source: Any, first: Any, count: Any, target: An
     """Copy `count` items from source[first] to target[at]; both one-dimensional and contiguous."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source_type, _, _, target_type, _ = signature.args
-        source_value, first_value, count_value, target_value, at_value = arguments
-        source_data = make_array(source_type)(context, builder, source_value).data
-        target_data = make_array(target_type)(context, builder, target_value).data
-        item_size = context.get_abi_sizeof(context.get_data_type(source_type.dtype))
-        cgutils.raw_memcpy(
-            builder,
-            builder.gep(target_data, [at_value]),
-            builder.gep(source_data, [first_value]),
-            count_value,
-            item_size,
-        )
-        return impl_ret_untracked(context, builder, signature.return_type, context.get_dummy_value())
+        source_value, first, count, target_value, at = arguments
+        item_size = context.get_abi_sizeof(context.get_data_type(source.dtype))
+        read = builder.gep(make_array(source)(context, builder, source_value).data, [first])
+        written = builder.gep(make_array(target)(context, builder, target_value).data, [at])
+        cgutils.raw_memcpy(builder, written, read, count, item_size)
+        return context.get_dummy_value()
 
     one_dimensional = isinstance(source, types.Array) and isinstance(target, types.Array)
     if not (one_dimensional and source.ndim == target.ndim == 1 and source.dtype == target.dtype):
@@ -57,7 +49,7 @@ def _prefetch_line(typing_context: Any, source: Any, index: Any) -> Any:
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", (cgutils.voidptr_t,), kind)
         # For reading, kept in all levels of the cache, as data.
         builder.call(prefetch, [pointer, integer(0), integer(3), integer(1)])
-        return impl_ret_untracked(context, builder, signature.return_type, context.get_dummy_value())
+        return context.get_dummy_value()
 
     return types.void(source, types.intp), generate
 
@@ -74,18 +66,18 @@ def _stream_vector(typing_context: Any, source: Any, first: Any, target: Any, at
         place = builder.bitcast(builder.gep(target_data, [arguments[3]]), vector)
         store = builder.store(value, place, align=FLOATS_PER_STORE * FLOAT_BYTES)
         store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
-        return impl_ret_untracked(context, builder, signature.return_type, context.get_dummy_value())
+        return context.get_dummy_value()
 
     return types.void(source, types.intp, target, types.intp), generate
 
 
 @intrinsic
-def _wait_for_stores(typing_context: Any) -> Any:
-    """Make stores past the caches visible before any later store."""
+def wait_for_stores(typing_context: Any) -> Any:
+    """Replace `batch.wait_for_stores`: make stores past the caches visible before any later store."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
-        return impl_ret_untracked(context, builder, signature.return_type, context.get_dummy_value())
+        return context.get_dummy_value()
 
     return types.void(), generate
 
@@ -103,12 +95,6 @@ def stream_floats(source, first, count, target, at):
             _stream_vector(source, first + k + part, target, at + k + part)
         k += FLOATS_PER_LINE
     _memcpy(source, first + k, count - k, target, at + k)
-
-
-@njit(nogil=True)
-def wait_for_stores():
-    """Replace `batch.wait_for_stores` in compiled loops."""
-    _wait_for_stores()
 
 
 @njit(nogil=True)

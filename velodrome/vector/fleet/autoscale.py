@@ -73,23 +73,24 @@ class Autoscaler:
         if not 0.0 <= margin < 1.0:
             raise ConfigError(f"margin = {margin!r}: needs a fraction from 0 to less than 1")
         self.memory_limit, self.environment_bytes = memory_limit, environment_bytes
-        self.observations, self.margin, self.rest = (
-            checked_count("observations", observations),
-            margin,
-            checked_count("rest", rest),
-        )
-        self.tried: dict[int, Measurement] = {}
-        self.best: int | None = None
-        self.searching = True
-        self._grows = True  # the search goes upwards
-        self._climbed = False  # larger sizes were faster, so smaller ones need not be tried
-        self._rates: list[float] = []  # of the current size
+        self.observations, self.rest = checked_count("observations", observations), checked_count("rest", rest)
+        self.margin = margin
         self._size: int | None = None
         self._seen = 0  # observations of that size
         self._memory = 0.0  # bytes at the last of them
         self._calm = 0  # observations since the last search
         self._patience = self.rest
         self._shrunk = False  # to the current size, for lack of memory
+        self._search_again()
+
+    def _search_again(self) -> None:
+        """Begin a search from the current size, whatever was measured before."""
+        self.tried: dict[int, Measurement] = {}
+        self.best: int | None = None
+        self.searching = True
+        self._grows = True  # the search goes upwards
+        self._climbed = False  # larger sizes were faster, so smaller ones need not be tried
+        self._rates: list[float] = []  # of the current size
         self._begun_at: int | None = None  # size at which the search began
 
     def observe(self, num_envs: int, steps: int, seconds: float, memory: float) -> int | None:
@@ -184,11 +185,6 @@ class Autoscaler:
         changed = self.best != self._begun_at
         self._patience = self.rest if changed else min(2 * self._patience, LONGEST_REST * self.rest)
         return self.best
-
-    def _search_again(self) -> None:
-        """Begin a search from the current size, whatever was measured before."""
-        self.searching, self._grows, self._climbed = True, True, False
-        self.tried, self.best, self._begun_at, self._rates = {}, None, None, []
 
     # Memory
 

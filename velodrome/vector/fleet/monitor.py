@@ -55,7 +55,7 @@ class VecMonitor(VectorWrapper):
         self._window: deque[tuple[float, int, float]] = deque(maxlen=int(window))  # return, length, seconds
         self._info_window: dict[str, deque[float]] = {key: deque(maxlen=int(window)) for key in keys}
         self._throughput = Throughput()
-        self._times = StepTimes(self.num_envs, one_each=_seconds_of(self._base) is not None)
+        self._times = StepTimes(self.num_envs, one_each=hasattr(self._base, "step_seconds"))
         self._sent = 0.0  # when a step was started that has not been waited for
 
     def __getattr__(self, name: str) -> Any:
@@ -88,9 +88,7 @@ class VecMonitor(VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments."""
         started = time.perf_counter()
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        infos = self._record(started, Stepped(ALL, rewards, terminated, truncated, infos))
-        return observations, rewards, terminated, truncated, infos
+        return self._record(started, ALL, self.env.step(actions))
 
     def step_async(self, actions: Any) -> None:
         """Start a step that `step_wait` finishes, if the backend can."""
@@ -99,16 +97,13 @@ class VecMonitor(VectorWrapper):
 
     def step_wait(self, **options: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Finish the step that `step_async` started."""
-        observations, rewards, terminated, truncated, infos = self._needed("step_wait")(**options)
-        infos = self._record(self._sent, Stepped(ALL, rewards, terminated, truncated, infos))
-        return observations, rewards, terminated, truncated, infos
+        return self._record(self._sent, ALL, self._needed("step_wait")(**options))
 
     def recv(self, min_ready: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any], Any]:
         """Return the first that are ready of those that `send` started (None: all), with their numbers."""
         started = time.perf_counter()
-        observations, rewards, terminated, truncated, infos, ids = self._needed("recv")(min_ready)
-        infos = self._record(started, Stepped(np.asarray(ids), rewards, terminated, truncated, infos))
-        return observations, rewards, terminated, truncated, infos, ids
+        *results, ids = self._needed("recv")(min_ready)
+        return *self._record(started, np.asarray(ids), tuple(results)), ids
 
     def resize(self, num_envs: int) -> Any:
         """Change the number of environments; those that stay keep their episodes. Returns the observations of all."""
@@ -146,34 +141,36 @@ class VecMonitor(VectorWrapper):
             self._episodes.resize(count)
             self._times.resize(count)
 
-    def _record(self, started: float, step: Stepped) -> dict[str, Any]:
-        """Take in what a step returned, and return its infos with those of the episodes that ended."""
+    def _record(self, started: float, rows: Any, results: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Take in what a step of some rows returned, and return it, with the episodes that ended in its infos."""
         finished = time.perf_counter()
-        count = len(step.rewards)
+        observations, rewards, terminated, truncated, infos = results
+        step = Stepped(rows, rewards, terminated, truncated, infos)
+        count = len(rewards)
         with self._lock:
             self._follow()
-            idle = self._episodes.idle(step.rows)
+            idle = self._episodes.idle(rows)
             ended = self._episodes.ended(step, idle)
-            if self._episodes.from_rule and not isinstance(step.rewards, np.ndarray):
+            if self._episodes.from_rule and not isinstance(rewards, np.ndarray):
                 finished = time.perf_counter()  # a step on a GPU is only finished once something was read
             if self._times.one_each:
-                self._times.add(_seconds_of(self._base), step.rows, idle)
+                self._times.add(self._base.step_seconds, rows, idle)
             else:
                 self._times.add_batch((finished - started) / count)
             self._throughput.begin(started)
             self._throughput.add(finished, count if idle is None else count - int(np.count_nonzero(idle)))
             seconds = self._episodes.follow(step, ended, finished)
             if ended is None:
-                return step.infos
+                return results
             self._keep(ended, seconds)
-        return with_episodes(step, ended, seconds)
+        return observations, rewards, terminated, truncated, with_episodes(step, ended, seconds)
 
     def _keep(self, ended: Ended, seconds: NDArray[np.float64]) -> None:
         self._count += len(ended.rows)
         returns, lengths = ended.returns.tolist(), ended.lengths.tolist()
         last = slice(-(self._window.maxlen or 0), None)
         self._window.extend(zip(returns[last], lengths[last], seconds[last].tolist(), strict=True))
-        for (_, kept), values in zip(self._info_window.items(), ended.infos, strict=True):
+        for kept, values in zip(self._info_window.values(), ended.infos, strict=True):
             kept.extend(float(value) for value in values if isinstance(value, int | float))
         if self._file is not None:
             times = [round(time.time() - self._file.t_start, 6)] * len(returns)
@@ -240,8 +237,3 @@ def _name_of(base: Any) -> str:
         return base.world.name
     spec = getattr(base, "spec", None)
     return type(base).__name__ if spec is None else str(spec.id)
-
-
-def _seconds_of(base: Any) -> Any:
-    """Return [n] how long the last step of each environment took; None if the backend cannot tell."""
-    return getattr(base, "step_seconds", None)

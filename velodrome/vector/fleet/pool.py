@@ -9,7 +9,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,9 +75,7 @@ class Lease:
     def __enter__(self) -> Any:
         return self.envs
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         # After an exception they may be in the middle of a step.
         self.release(reusable=kind is None)
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import psutil
 
-from velodrome.vector.argument_checks import check_num_envs
+from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.cores import available_cores
 from velodrome.vector.messages import seconds_text
 from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers, is_foreign
@@ -87,7 +87,7 @@ def recommend(env: Any, num_envs: int = 64, *, seconds: float = 2.0, **params: A
     process; then batches of `num_envs` are tried, in processes too. All are closed again.
     seconds: about how long to measure. Starting workers, and steps that take longer than that, add to it.
     """
-    check_num_envs(num_envs)
+    checked_count("num_envs", num_envs)
     if is_foreign(env):
         return recommend_backend(environment_makers(env, params), num_envs, seconds)
     from velodrome.envs.catalog import CATALOG
@@ -104,7 +104,7 @@ def recommend(env: Any, num_envs: int = 64, *, seconds: float = 2.0, **params: A
 
 def recommend_backend(makers: list[EnvMaker], num_envs: int, seconds: float = AUTO_SECONDS) -> Recommendation:
     """Return what `recommend` returns, given the makers of the environments."""
-    check_num_envs(num_envs)
+    checked_count("num_envs", num_envs)
     cores = available_cores()
     with named_faults(makers[0].name), ExitStack() as stack:
         cost = measure_row(makers[:1], ROW_SHARE * seconds)
@@ -200,15 +200,13 @@ def trial_batches(
     """Return a batch of each candidate; workers that run already take more environments."""
     batches: dict[str, ForeignVectorEnv] = {}
     for count in counts:
+        batch: ForeignVectorEnv = workers
         if count == workers.num_workers and len(makers) == 1:
             workers.resize(num_envs)
-            batches[candidate_name(count)] = workers
-        elif count == 0:
-            batches[candidate_name(0)] = stack.enter_context(opened(SerialVectorEnv, makers, num_envs))
         else:
-            batches[candidate_name(count)] = stack.enter_context(
-                opened(ProcessVectorEnv, makers, num_envs, workers=count)
-            )
+            kind = ProcessVectorEnv if count else SerialVectorEnv
+            batch = stack.enter_context(opened(kind, makers, num_envs, count or None))
+        batches[candidate_name(count)] = batch
     return batches
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -86,14 +86,14 @@ class EnvHost:
             self.envs[row] = maker(checked=row == 0 and restarts == 0)
         self.restarts[row] = max(restarts, self.restarts.get(row, 0))
 
-    def remove(self, row: int) -> None:
-        """Close the environment of a row and forget it."""
-        self._discard(row)
-        del self.envs[row]
-        self.restarts.pop(row, None)
-        self.waiting.discard(row)
-        self.dropped.discard(row)
-        self.fresh_seeds.pop(row, None)
+    def remove(self, rows: Iterable[int]) -> None:
+        """Close the environments of some rows, where there are any, and forget them."""
+        for row in sorted(self.envs.keys() & set(rows)):
+            self._discard(row)
+            for known in (self.envs, self.restarts, self.fresh_seeds):
+                known.pop(row, None)
+            self.waiting.discard(row)
+            self.dropped.discard(row)
 
     def _discard(self, row: int) -> None:
         env, self.envs[row] = self.envs[row], None
@@ -176,8 +176,12 @@ class EnvHost:
 
     # Reset
 
-    def reset(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Start an episode, in a new environment if the old one is broken."""
+    def reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
+        """Start episodes, in new environments where the old ones are broken."""
+        for row, seed in zip(rows, seeds, strict=True):
+            self._reset_row(row, seed, None if options is None else dict(options))
+
+    def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
         if row in self.dropped:
             return
         self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
@@ -196,6 +200,7 @@ class EnvHost:
     # Faults
 
     def _failed(self, row: int, error: BaseException, moment: str, options: dict[str, Any] | None = None) -> None:
+        """Note a fault, and put a new environment into the row, or none, as on_fault says."""
         self.current[0] = 0
         while True:
             self.faults.append(fault_of(row, self.worker, error, moment))
@@ -208,18 +213,14 @@ class EnvHost:
             elif self.restarts[row] >= self.options.max_restarts:
                 return
             try:
-                self._replace(row, moment, options)
+                if row in self.dropped:
+                    self.cut_off(row, moment == "step")
+                else:
+                    self.make(row, self.restarts[row] + 1)
+                    self._begin_again(row, moment, options)
                 return
             except (Exception, SystemExit) as next_error:
                 error = next_error
-
-    def _replace(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
-        """Put a new environment into a row, or nothing if it is dropped, and end the broken episode."""
-        if row in self.dropped:
-            self.cut_off(row, moment == "step")
-            return
-        self.make(row, self.restarts[row] + 1)
-        self._begin_again(row, moment, options)
 
     def replaced(self, row: int) -> None:
         """Begin an episode of an environment that replaces one lost with its worker."""
@@ -250,19 +251,21 @@ class EnvHost:
 
     # For people
 
-    def call(self, row: int, name: str, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        """Return the result of a method, or the value of an attribute, of an environment."""
-        with self._calling(row):
-            env = self._living(row)
-            if name == "render":
-                return env.render()
-            value = env.get_wrapper_attr(name)
-            return value(*arguments, **keywords) if callable(value) else value
+    def call(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        """Return the result of a method, or the value of an attribute, in some rows."""
+        found = []
+        for row in rows:
+            with self._calling(row):
+                env = self._living(row)
+                value = env.render if name == "render" else env.get_wrapper_attr(name)
+                found.append(value(*arguments, **keywords) if callable(value) else value)
+        return found
 
-    def set_attribute(self, row: int, name: str, value: Any) -> None:
-        """Set an attribute of an environment."""
-        with self._calling(row):
-            self._living(row).set_wrapper_attr(name, value)
+    def set_attribute(self, rows: list[int], name: str, values: list[Any]) -> None:
+        """Set an attribute in some rows."""
+        for row, value in zip(rows, values, strict=True):
+            with self._calling(row):
+                self._living(row).set_wrapper_attr(name, value)
 
     def _living(self, row: int) -> gymnasium.Env:
         env = self.envs[row]

@@ -13,19 +13,19 @@ from velodrome.errors import BackendError, ConfigError
 class EnvMaker:
     """Makes an environment when called. It is pickled by value, so that workers need not be able to import it."""
 
-    def __init__(self, env: Any, params: dict[str, Any] | None = None) -> None:
-        params = dict(params or {})
+    def __init__(self, env: Any, params: dict[str, Any]) -> None:
         self.name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+        self.source, self.params = env, dict(params)
         if isinstance(env, str):
             # The specification itself is sent to workers, which do not have what this process has registered.
-            self.source: Any = _specification(env)
-        elif callable(env):
-            self.source = env
-        else:
+            try:
+                self.source = gymnasium.spec(env)
+            except gymnasium.error.Error as error:
+                raise ConfigError(f"env = {env!r}: {error}") from error
+        elif not callable(env):
             raise ConfigError(
                 f"env = {env!r}: needs the id of a Gymnasium environment, a class or a function that makes one"
             )
-        self.params = params
 
     def __call__(self, checked: bool = True) -> gymnasium.Env:
         """Make an environment; `checked` lets Gymnasium check its first steps, if it was made by id."""
@@ -62,13 +62,6 @@ class EnvMaker:
 
 class UnpicklableError(BackendError):
     """An environment that cannot be made in another process."""
-
-
-def _specification(name: str) -> Any:
-    try:
-        return gymnasium.spec(name)
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"env = {name!r}: {error}") from error
 
 
 def environment_makers(env: Any, params: dict[str, Any]) -> list[EnvMaker]:

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from velodrome.errors import ActionError, BackendError, ConfigError
-from velodrome.vector.argument_checks import check_num_envs, check_seed, seed_of_each
+from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
 from velodrome.vector.infos import RowInfo, add_info
 from velodrome.vector.seeding import spread_seeds
 from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, resized, take_one
@@ -58,7 +58,7 @@ class ForeignVectorEnv(VectorEnv):
         autoreset: Any = True,
         options: WorkerOptions | None = None,
     ) -> None:
-        self.num_envs = check_num_envs(num_envs)
+        self.num_envs = checked_count("num_envs", num_envs)
         if len(makers) > 1 and len(makers) != num_envs:
             raise ConfigError(f"env is a list of {len(makers)} for num_envs = {num_envs}: give one for each")
         self.makers, self.copy = makers, copy
@@ -342,7 +342,7 @@ class ForeignVectorEnv(VectorEnv):
         The first environments keep their episodes; new ones begin theirs. Arrays returned before are stale.
         """
         self._check_open()
-        before, num_envs = self.num_envs, check_num_envs(num_envs)
+        before, num_envs = self.num_envs, checked_count("num_envs", num_envs)
         if num_envs == before:
             return self._observations() if self._ready else None
         was_ready = self._ready

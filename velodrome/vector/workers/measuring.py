@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from velodrome.vector.workers.env_maker import EnvMaker
@@ -34,16 +33,9 @@ class RowCost(NamedTuple):
     episode_length: float | None
 
 
-@contextmanager
-def opened(
-    kind: type[ForeignVectorEnv], makers: list[EnvMaker], num_envs: int, workers: int | None = None
-) -> Iterator[Any]:
-    """Make a batch to be measured, and close it in the end."""
-    envs = kind(makers, num_envs, seed=0, options=WorkerOptions(workers=workers))
-    try:
-        yield envs
-    finally:
-        envs.close()
+def opened(kind: type[ForeignVectorEnv], makers: list[EnvMaker], num_envs: int, workers: int | None = None) -> Any:
+    """Make a batch to be measured, which is closed at the end of a `with`."""
+    return closing(kind(makers, num_envs, seed=0, options=WorkerOptions(workers=workers)))
 
 
 def makers_of(makers: list[EnvMaker], num_envs: int) -> list[EnvMaker]:

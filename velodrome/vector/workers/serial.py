@@ -54,9 +54,7 @@ class SerialVectorEnv(ForeignVectorEnv):
         self.host.attach(arrays, self.single_observation_space)
 
     def _reset_rows(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> dict[str, Any]:
-        host = self.host
-        for row, seed in zip(rows, seeds, strict=True):
-            host.reset(row, seed, None if options is None else dict(options))
+        self.host.reset(rows, seeds, options)
         self._broken -= set(rows)
         return self._gather()
 
@@ -93,22 +91,19 @@ class SerialVectorEnv(ForeignVectorEnv):
         return infos
 
     def _call_rows(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        return [self.host.call(row, name, arguments, keywords) for row in rows]
+        return self.host.call(rows, name, arguments, keywords)
 
     def _set_rows(self, rows: list[int], name: str, values: list[Any]) -> None:
-        for row, value in zip(rows, values, strict=True):
-            self.host.set_attribute(row, name, value)
+        self.host.set_attribute(rows, name, values)
 
     def _resize_rows(self, num_envs: int) -> None:
-        for row in range(num_envs, self.num_envs):
-            self.host.remove(row)
+        self.host.remove(range(num_envs, self.num_envs))
         try:
             for row in range(self.num_envs, num_envs):
                 self._make_row(row)
                 self._check_spaces(row)
         except BackendError:
-            for row in [row for row in self.host.envs if row >= self.num_envs]:
-                self.host.remove(row)
+            self.host.remove(range(self.num_envs, num_envs))
             raise
         arrays = allocate_arrays(self.single_observation_space, num_envs)
         copy_arrays(self.arrays, arrays, min(self.num_envs, num_envs))

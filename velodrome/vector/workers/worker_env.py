@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from velodrome.errors import BackendError
@@ -34,11 +34,9 @@ class WorkerVectorEnv(ForeignVectorEnv):
 
     shared: SharedView
 
-    def __init__(self, makers: list[EnvMaker], num_envs: int, *, spin: float | None = None, **shared: Any) -> None:
-        """Start the workers. spin: seconds to poll before sleeping; None decides by the number of cores."""
+    def __init__(self, makers: list[EnvMaker], num_envs: int, **shared: Any) -> None:
         super().__init__(makers, num_envs, **shared)
         self.most_workers = self.options.workers or available_cores()
-        self._spin = spin
         self.workers: list[WorkerHandle] = []
         self.schemas: dict[int, list[Schema]] = {}
         self._block: SharedBlock | None = None
@@ -64,7 +62,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
         try:
             for worker in self.workers:
                 worker.answer()
-            self._describe(_asked(first, "describe", 0), spec=self.makers[0].specification)
+            self._describe(first.asked("describe", 0), spec=self.makers[0].specification)
         except (WorkerLostError, BackendError) as error:
             raise EnvironmentFaultError([start_fault(first, error)], "No environment could be made.") from error
         self._move_to_new_block(self.num_envs)
@@ -75,8 +73,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
         index = len(self.workers) if index is None else index
         settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed)
         processes = min(self.most_workers, self.num_envs) + 1
-        spin = spin_seconds(processes) if self._spin is None else self._spin
-        handle = WorkerHandle(index, settings, self.control, spin)
+        handle = WorkerHandle(index, settings, self.control, spin_seconds(processes))
         self.schemas[index] = []
         self.workers[index : index + 1] = [handle]
         return handle
@@ -105,18 +102,12 @@ class WorkerVectorEnv(ForeignVectorEnv):
         self._close_block()
         self._block = block  # its descriptor is sent to workers that start later
         for worker in self.workers:
-            self._set_up(worker, lambda worker: worker.attach(layout, block))
+            with setting_up(worker):
+                worker.asked("attach", layout, block=block)
 
     def _close_block(self) -> None:
         if self._block is not None:
             self._block.close()
-
-    def _set_up(self, worker: WorkerHandle, action: Callable[[WorkerHandle], Any]) -> Any:
-        """Do something with a worker that is not expected to fail."""
-        try:
-            return action(worker)
-        except WorkerLostError as lost:
-            raise EnvironmentFaultError([start_fault(worker, lost)], "The worker could not be set up.") from lost
 
     def _make_rows(self, rows: dict[int, list[tuple[int, int]]]) -> None:
         """Let workers make environments, (row, restarts) each, all at the same time; raise if one cannot be made."""
@@ -135,16 +126,17 @@ class WorkerVectorEnv(ForeignVectorEnv):
         self.worker_restarts += 1
         self.shared.info_kind[worker.rows] = 0  # their schemas were lost with the worker
         replacement = self._start_worker(worker.index)
-        self._set_up(replacement, WorkerHandle.answer)
         replacement.rows = list(worker.rows)
-        layout, block = self.layout, self._block
-        assert block is not None
-        self._set_up(replacement, lambda new: new.attach(layout, block))
+        assert self._block is not None
+        with setting_up(replacement):
+            replacement.answer()
+            replacement.asked("attach", self.layout, block=self._block)
         if rows:
             self._make_rows({worker.index: list(rows.items())})
         gone = [row for row in worker.rows if row not in rows]
         if gone:
-            self._set_up(replacement, lambda new: _asked(new, "drop", gone))
+            with setting_up(replacement):
+                replacement.asked("drop", gone)
         return replacement
 
     # Ask
@@ -182,7 +174,8 @@ class WorkerVectorEnv(ForeignVectorEnv):
         own = self._rows_by_worker(rows)
         answers, lost = self._ask_workers({index: question(mine) for index, mine in own.items()})
         for worker, error in lost:
-            raise EnvironmentFaultError([start_fault(worker, error)], "The worker could not be set up.") from error
+            with setting_up(worker):
+                raise error
         found: dict[int, Any] = {}
         for worker, answer in answers:
             mine = own[worker.index]
@@ -209,7 +202,8 @@ class WorkerVectorEnv(ForeignVectorEnv):
         self._close_rows(num_envs)
         started = [self._start_worker() for _ in range(len(self.workers), min(self.most_workers, num_envs))]
         for worker in started:
-            self._set_up(worker, WorkerHandle.answer)
+            with setting_up(worker):
+                worker.answer()
         new = self._spread_rows(self.num_envs, num_envs)
         self._move_to_new_block(num_envs)
         try:
@@ -227,7 +221,8 @@ class WorkerVectorEnv(ForeignVectorEnv):
             gone = [row for row in worker.rows if row >= num_envs]
             worker.rows = [row for row in worker.rows if row < num_envs]
             if gone and not worker.lost:
-                self._set_up(worker, lambda worker, gone=gone: _asked(worker, "remove", gone))  # type: ignore[misc]
+                with setting_up(worker):
+                    worker.asked("remove", gone)
         while len(self.workers) > 1 and not self.workers[-1].rows:
             worker = self.workers.pop()
             worker.leave()
@@ -244,10 +239,13 @@ class WorkerVectorEnv(ForeignVectorEnv):
             self._close_block()
 
 
-def _asked(worker: WorkerHandle, name: str, *arguments: Any) -> Any:
-    """Ask a worker something and return its answer."""
-    worker.ask(name, *arguments)
-    return worker.answer()
+@contextlib.contextmanager
+def setting_up(worker: WorkerHandle) -> Iterator[None]:
+    """Do something with a worker that is not expected to fail."""
+    try:
+        yield
+    except WorkerLostError as lost:
+        raise EnvironmentFaultError([start_fault(worker, lost)], "The worker could not be set up.") from lost
 
 
 def start_fault(worker: WorkerHandle, error: Exception) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import torch
@@ -92,16 +93,11 @@ class FusedEngine:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` returned."""
-        if not tensors:  # nothing was learnt yet
-            self.network.adam_steps = 0
+        saved = tensors or defaultdict(lambda: torch.zeros(()))  # empty: nothing was learnt yet
         for name, first, second in self._moments():
-            if tensors:
-                first.copy_(tensors[f"{name}.exp_avg"])
-                second.copy_(tensors[f"{name}.exp_avg_sq"])
-                self.network.adam_steps = int(tensors[f"{name}.step"])
-            else:
-                first.zero_()
-                second.zero_()
+            first.copy_(saved[f"{name}.exp_avg"])
+            second.copy_(saved[f"{name}.exp_avg_sq"])
+            self.network.adam_steps = int(saved[f"{name}.step"])
 
     def _moments(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Give every parameter's name and Adam's two moments of it, in place."""

@@ -8,17 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.cpu import kernels, losses, reading
-from velodrome.learn.engines.cpu.flat import FlatParameters
 from velodrome.learn.engines.cpu.lanes import Lanes
-from velodrome.learn.engines.cpu.perceptrons import Perceptrons
+from velodrome.learn.engines.cpu.perceptrons import Perceptrons, lay_out
 from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, expect
-from velodrome.learn.engines.cpu.tile import Block, LaneGradient, Layer, Network, Tile
+from velodrome.learn.engines.cpu.tile import LaneGradient, Tile
 
 # Most rows of a tile: its buffers nearly fit 1 MiB of cache, and Python is a few hundredths of its time.
 TILE_ROWS = 512
@@ -53,7 +50,7 @@ class FusedActorCritic:
             raise ConfigError(f"the fused update cannot serve this network: {reason}")
         self._workers = Lanes(threads)
         self.threads = self._workers.threads
-        self.flat, self.network = _lay_out(parts)
+        self.flat, self.network = lay_out(parts)
         self._lane_gradients = torch.zeros(LANES, self.flat.size)
         self._lane_sums = np.zeros((LANES, losses.SUMS))
         self._lanes = [self._lane(lane) for lane in range(LANES)]
@@ -192,41 +189,3 @@ def tile_bounds(rows: int) -> list[int]:
     """Return where the tiles of a batch begin, and its end; their sizes differ by one at most."""
     tiles = max(1, -(-rows // TILE_ROWS), min(FEWEST_TILES, rows // FEWEST_ROWS))
     return [index * rows // tiles for index in range(tiles + 1)]
-
-
-def _lay_out(parts: Perceptrons) -> tuple[FlatParameters, Network]:
-    """Put all parameters into one buffer and describe the layers by views of it."""
-    actor, critic, activation, sizes, log_std = parts
-    shared = actor[0] is critic[0]
-    # Modules side by side that read the same columns are one product: first layers, and the heads of a shared trunk.
-    steps: list[tuple[list[nn.Linear], bool]] = []
-    for depth, (left, right) in enumerate(zip(actor, critic, strict=True)):
-        steps.append(([left], False) if left is right else ([left, right], shared or depth == 0))
-    groups: list[list[torch.Tensor]] = []
-    for modules, merged in steps:
-        weights = [module.weight for module in modules]
-        groups += [weights] if merged else [[weight] for weight in weights]
-        groups.append([module.bias for module in modules])
-    if log_std is not None:
-        groups.append([log_std])
-    flat = FlatParameters(groups)
-    *hidden, last = (_layer(flat, modules, merged) for modules, merged in steps)
-    deviations: NDArray = np.zeros(0, np.float32) if log_std is None else log_std.detach().numpy().reshape(-1)
-    options = np.array([] if sizes is None else sizes, np.int64)
-    offset = 0 if log_std is None else flat.offset(log_std)
-    return flat, Network(actor[0].in_features, tuple(hidden), last, options, deviations, offset, activation)
-
-
-def _layer(flat: FlatParameters, modules: list[nn.Linear], merged: bool) -> Layer:
-    blocks = []
-    read = wrote = 0
-    for members in [modules] if merged else [[module] for module in modules]:
-        inputs, outputs = members[0].in_features, sum(member.out_features for member in members)
-        weight = flat.view(flat.values, [member.weight for member in members], (outputs, inputs))
-        columns = slice(read, read + inputs), slice(wrote, wrote + outputs)
-        blocks.append(Block(weight, *columns, flat.offset(members[0].weight)))
-        read += inputs
-        wrote += outputs
-    biases = [module.bias for module in modules]
-    width = sum(module.out_features for module in modules)
-    return Layer(tuple(blocks), flat.view(flat.values, biases, (width,)).numpy(), flat.offset(biases[0]), width)

@@ -44,18 +44,16 @@ class FlatRollout(NamedTuple):
 
 def expect(name: str, tensor: Any, shape: tuple[int, ...], *dtypes: torch.dtype) -> NDArray:
     """Return a tensor as an array over the same memory, or say what is wrong with it."""
-    if not isinstance(tensor, torch.Tensor):
-        raise ConfigError(f"{name} must be {_wanted(shape, dtypes)}, received {type(tensor).__name__}")
-    if tensor.shape != shape or tensor.dtype not in dtypes or tensor.device.type != "cpu":
-        received = f"{list(tensor.shape)} of {_name(tensor.dtype)} on {tensor.device}"
-        raise ConfigError(f"{name} must be {_wanted(shape, dtypes)}, received {received}")
+    is_tensor = isinstance(tensor, torch.Tensor)
+    if not is_tensor or tensor.shape != shape or tensor.dtype not in dtypes or tensor.device.type != "cpu":
+        wanted = f"a tensor {list(shape)} of {' or '.join(map(_name, dtypes))} on the CPU"
+        received = (
+            f"{list(tensor.shape)} of {_name(tensor.dtype)} on {tensor.device}" if is_tensor else type(tensor).__name__
+        )
+        raise ConfigError(f"{name} must be {wanted}, received {received}")
     if not tensor.is_contiguous():
         raise ConfigError(f"{name} must be contiguous, received strides {tensor.stride()}; call .contiguous() on it")
     return tensor.detach().numpy()
-
-
-def _wanted(shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> str:
-    return f"a tensor {list(shape)} of {' or '.join(map(_name, dtypes))} on the CPU"
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -105,13 +103,9 @@ def sample_reader(
         actions = expect("actions", rollout.actions, shape, torch.int64).reshape(count, sizes.size)
     else:
         actions = expect("actions", rollout.actions, (count, outputs), torch.float32)
-    source = losses.Samples(
-        actions,
-        *(
-            expect(name, getattr(rollout, name), (count,), torch.float32)
-            for name in ("old_log_prob", "advantages", "returns", "old_values")
-        ),
-    )
+    names = losses.Samples._fields[1:]
+    numbers = (expect(name, getattr(rollout, name), (count,), torch.float32) for name in names)
+    source = losses.Samples(actions, *numbers)
 
     def gather(rows: NDArray[np.int64], target: losses.Samples) -> None:
         position = losses.gather_samples(source, rows, sizes, target)

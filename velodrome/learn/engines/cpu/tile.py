@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from velodrome.learn.engines.cpu import losses
-from velodrome.learn.engines.cpu.activations import ACTIVATIONS
-from velodrome.learn.engines.cpu.flat import round_up
+from velodrome.learn.engines.cpu.kernels import ACTIVATIONS
+from velodrome.learn.engines.cpu.perceptrons import Block, Network, round_up
 
 MOST_PLANS = 256  # of a tile: two sizes for every lane of a few minibatch sizes
+Loss = Callable[[losses.LossScalars], None]
 
 
 class Operation(NamedTuple):
@@ -28,46 +28,11 @@ class Operation(NamedTuple):
     call: Callable[[], Any]
 
 
-class Block(NamedTuple):
-    """One matrix product of a layer: columns `inputs` of the layer before to columns `outputs` of this one."""
-
-    weight: torch.Tensor  # [outputs, inputs] view of the flat parameters
-    inputs: slice
-    outputs: slice
-    offset: int  # of the weight in the flat buffer
-
-
-class Layer(NamedTuple):
-    """A layer of both trunks: its products and the biases of all its columns."""
-
-    blocks: tuple[Block, ...]
-    bias: NDArray[np.float32]  # [columns]
-    bias_offset: int
-    width: int
-
-
 class LaneGradient(NamedTuple):
     """Where a lane adds up: a flat buffer laid out like the parameters, and the sums of the loss."""
 
     flat: torch.Tensor  # [size]
     heads: losses.HeadGradient  # views of it, and the sums
-
-
-class Network(NamedTuple):
-    """The layers of the network, as a tile uses them."""
-
-    features: int  # floats of an observation
-    hidden: tuple[Layer, ...]
-    last: Layer  # to the outputs of the policy, then the value
-    sizes: NDArray[np.int64]  # [components] options of each discrete choice; [0] for continuous actions
-    log_std: NDArray[np.float32]  # [A], or [0] where actions are discrete
-    log_std_offset: int
-    activation: str
-
-    @property
-    def head(self) -> NDArray:
-        """What the actions' distribution needs beside the outputs: the sizes of choices, or log_std."""
-        return self.sizes if self.sizes.size else self.log_std
 
 
 class Tile:
@@ -95,7 +60,7 @@ class Tile:
         self._activation = ACTIVATIONS[network.activation]
         shape = (rows, width) if self._activation.stores_slopes else (0, 0)
         self._slopes = [np.zeros(shape, np.float32) for _ in network.hidden]
-        self._plans: dict[Any, list[Operation]] = {}
+        self._plans: dict[Any, Any] = {}
 
     def forward_plan(self, rows: int) -> list[Operation]:
         """Return the operations from gathered inputs to outputs without their biases, for the first rows."""
@@ -103,22 +68,14 @@ class Tile:
 
     def backward_plan(
         self, rows: int, lane: int, gradient: LaneGradient, accumulate: bool
-    ) -> tuple[Callable[[losses.LossScalars], None], list[Operation]]:
+    ) -> tuple[Loss, list[Operation]]:
         """Return the loss, a function of its weights, and the operations from its gradient to that of the parameters.
 
         They write to a lane's gradient and replace what it holds, unless they are to accumulate.
         """
+        return self._plan(("backward", rows, lane, accumulate), lambda: self._backward(rows, gradient, accumulate))
 
-        bias, head, added = self.network.last.bias, self.network.head, gradient.heads
-
-        def loss(scalars: losses.LossScalars) -> None:
-            self._loss(self.outputs_array, bias, head, self.samples, scalars, self.scratch, added, rows, accumulate)
-
-        return loss, self._plan(
-            ("backward", rows, lane, accumulate), lambda: self._backward_operations(rows, gradient.flat, accumulate)
-        )
-
-    def _plan(self, key: Any, make: Callable[[], list[Operation]]) -> list[Operation]:
+    def _plan(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._plans:
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
@@ -139,10 +96,16 @@ class Tile:
             operations.append(_product(block.weight, before[:, block.inputs].t(), self.outputs[block.outputs, :rows]))
         return operations
 
-    def _backward_operations(self, rows: int, gradient: torch.Tensor, accumulate: bool) -> list[Operation]:
+    def _backward(self, rows: int, lane: LaneGradient, accumulate: bool) -> tuple[Loss, list[Operation]]:
         operations = []
-        array = gradient.numpy()
+        gradient, array = lane.flat, lane.flat.numpy()
         beta = 1 if accumulate else 0
+        # Not `self` below: a tile that its own plans referred to would outlive its network for a while.
+        read = (self.outputs_array, self.network.last.bias, self.network.head, self.samples)
+        kernel, written = self._loss, (self.scratch, lane.heads, rows, accumulate)
+
+        def loss(scalars: losses.LossScalars) -> None:
+            kernel(*read, scalars, *written)
 
         def add_to_weight(block: Block, slopes: torch.Tensor, inputs: torch.Tensor) -> None:
             target = gradient[block.offset : block.offset + block.weight.numel()].view(block.weight.shape)
@@ -168,7 +131,7 @@ class Tile:
                 for block in layer.blocks:
                     target = self.hidden[k][:rows, block.inputs]
                     operations.append(_product(slopes[:, block.outputs], block.weight, target))
-        return operations
+        return loss, operations
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Operation:

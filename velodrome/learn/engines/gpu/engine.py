@@ -36,28 +36,20 @@ class Stack:
         """layers: at each depth, modules side by side that read the same input. inputs: width of padded input rows."""
         device = layers[0][0].weight.device
         self.layers, self.activation = layers, activation
-        self.weights: list[Tensor] = []  # [outputs, inputs], padded, in the precision of the products
-        self.biases: list[Tensor] = []  # [outputs]
-        self.gradients: list[Tensor] = []
-        self.bias_gradients: list[Tensor] = []  # [ALIGNED, outputs], the first row counts
-        self.hidden: list[Tensor] = []  # [rows, outputs]
-        self.slopes: list[Tensor] = []  # [rows, outputs]
-        for modules in layers:
-            outputs = padded(sum(module.out_features for module in modules))
 
-            def zeros(*shape: int) -> Tensor:
-                return torch.zeros(shape, dtype=dtype, device=device)
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
 
-            self.weights.append(zeros(outputs, inputs))
-            self.biases.append(zeros(outputs))
-            self.gradients.append(zeros(outputs, inputs))
-            self.bias_gradients.append(zeros(ALIGNED, outputs))
-            self.hidden.append(zeros(rows, outputs))
-            self.slopes.append(zeros(rows, outputs))
-            inputs = outputs
-        self.outputs = torch.zeros((rows, inputs), device=device)
-        self.d_outputs = torch.zeros((rows, inputs), device=device)
-        self.ones = torch.zeros((ALIGNED, rows), dtype=dtype, device=device)
+        widths = [padded(sum(module.out_features for module in modules)) for modules in layers]
+        shapes = list(zip(widths, [inputs, *widths[:-1]], strict=True))  # [outputs, inputs], padded
+        self.weights = [zeros(*shape) for shape in shapes]  # in the precision of the products
+        self.gradients = [zeros(*shape) for shape in shapes]
+        self.biases = [zeros(width) for width in widths]
+        self.bias_gradients = [zeros(ALIGNED, width) for width in widths]  # the first row counts
+        self.hidden = [zeros(rows, width) for width in widths]
+        self.slopes = [zeros(rows, width) for width in widths]
+        self.outputs, self.d_outputs = (torch.zeros((rows, widths[-1]), device=device) for _ in range(2))
+        self.ones = zeros(ALIGNED, rows)
         self.ones[0] = 1.0
 
     def refresh(self) -> None:

@@ -14,7 +14,7 @@ import psutil
 
 from velodrome.errors import BackendError
 from velodrome.vector.workers.env_host import HostSettings
-from velodrome.vector.workers.worker.protocol import WRAP, Command, Line, SharedLayout, control_words, first_word, pack
+from velodrome.vector.workers.worker.protocol import WRAP, Command, Line, control_words, first_word, pack
 from velodrome.vector.workers.worker.shared_memory import SharedBlock
 from velodrome.vector.workers.worker.starting import process_context, without_main_module
 from velodrome.vector.workers.worker.wakeups import Word
@@ -28,9 +28,11 @@ LEAVE_SECONDS = 5.0  # for environments to close
 class WorkerLostError(Exception):
     """A worker died, or had to be killed. `row` is the environment that it was busy with, if any."""
 
-    def __init__(self, kind: Literal["died", "hung", "memory"], row: int | None, message: str, moment: str) -> None:
+    moment = "step"
+
+    def __init__(self, kind: Literal["died", "hung"], row: int | None, message: str) -> None:
         super().__init__(message)
-        self.kind, self.row, self.message, self.moment = kind, row, message, moment
+        self.kind, self.row, self.message = kind, row, message
 
 
 class WorkerHandle:
@@ -49,7 +51,7 @@ class WorkerHandle:
         words = control_words(control)
         first = first_word(self.index)
         self.first = first
-        words[first : first_word(self.index + 1)] = 0
+        words[first : first_word(index + 1)] = 0
         self.bell = Word(words, first + Line.BELL, first + Line.ASLEEP)
         self.done = Word(words, first + Line.DONE, first + Line.AWAITED)
         self.words = self.bell.words
@@ -129,10 +131,10 @@ class WorkerHandle:
         """Whether a message was announced and not yet taken."""
         return self.words[self.first + Line.MAIL] != self.mail_read
 
-    def attach(self, shared: SharedLayout, block: SharedBlock) -> None:
-        """Let the worker use these arrays from now on."""
-        self.ask("attach", shared, block=block)
-        self.answer()
+    def asked(self, name: str, *arguments: Any, block: SharedBlock | None = None) -> Any:
+        """Send a message and return the reply."""
+        self.ask(name, *arguments, block=block)
+        return self.answer()
 
     # Life and death
 
@@ -152,12 +154,11 @@ class WorkerHandle:
             return
         code = self.process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        raise WorkerLostError("died", self.current_row, f"its process ended with {how}", "step")
+        raise WorkerLostError("died", self.current_row, f"its process ended with {how}")
 
     def interrupt(self) -> None:
         """Interrupt the environment that is running; kill the worker if that does not help."""
         row, before = self.current_row, self.progress
-        message = f"no answer within {self.timeout:g} s"
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGUSR1)
         end = time.monotonic() + GRACE_SECONDS
@@ -167,7 +168,8 @@ class WorkerHandle:
             self.check_alive()
             time.sleep(0.005)
         self.kill()
-        raise WorkerLostError("hung", row, f"{message}, nor to a signal; its worker was killed", "step")
+        message = f"no answer within {self.timeout:g} s, nor to a signal; its worker was killed"
+        raise WorkerLostError("hung", row, message)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -207,7 +209,7 @@ class WorkerHandle:
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             self.process.join(1.0)
             self.check_alive()
-            raise WorkerLostError("died", self.current_row, f"its connection broke: {error!r}", "step") from error
+            raise WorkerLostError("died", self.current_row, f"its connection broke: {error!r}") from error
 
 
 class Watch:

@@ -11,10 +11,10 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from velodrome.vector.infos import MOST_NUMBERS
-from velodrome.vector.space_arrays import leaves, nest
+from velodrome.vector.space_arrays import Leaf, leaves, nest
 from velodrome.vector.workers.batch_arrays import BatchArrays
 from velodrome.vector.workers.options import MOST_WORKERS
-from velodrome.vector.workers.worker.shared_memory import Field, SharedBlock
+from velodrome.vector.workers.worker.shared_memory import SharedBlock
 
 WORDS = 96  # int32 of each worker: six cache lines
 DOORBELL = 0  # word that every worker of an asynchronous batch rings; those of the workers follow
@@ -64,39 +64,33 @@ class SharedLayout:
 
     def __init__(self, observation_space: Space, action_space: Space, num_envs: int, workers: int) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self.num_envs = n = num_envs
-        self.observation_leaves = leaves(observation_space, "observation")
-        self.action_leaves = leaves(action_space, "action")
+        n, whole, real, flag = num_envs, np.dtype(np.int32), np.dtype(np.float64), np.dtype(bool)
         self.fields = [
-            *self._fields("observation", self.observation_leaves),
-            *self._fields("final", self.observation_leaves),
-            *self._fields("action", self.action_leaves),
-            Field("rewards", np.dtype(np.float64), (n,)),
-            Field("terminated", np.dtype(bool), (n,)),
-            Field("truncated", np.dtype(bool), (n,)),
-            Field("step_seconds", np.dtype(np.float64), (n,)),
-            Field("info_kind", np.dtype(np.int32), (n,)),
-            Field("info_values", np.dtype(np.float64), (n, MOST_NUMBERS)),
-            Field("requests", np.dtype(np.int32), (workers, n)),
-            Field("completions", np.dtype(np.int32), (workers, n)),
+            leaf._replace(shape=(n, *leaf.shape))
+            for name, space in self._spaces().items()
+            for leaf in leaves(space, name)
+        ]
+        self.fields += [
+            Leaf("rewards", real, (n,)),
+            Leaf("terminated", flag, (n,)),
+            Leaf("truncated", flag, (n,)),
+            Leaf("step_seconds", real, (n,)),
+            Leaf("info_kind", whole, (n,)),
+            Leaf("info_values", real, (n, MOST_NUMBERS)),
+            Leaf("requests", whole, (workers, n)),
+            Leaf("completions", whole, (workers, n)),
         ]
 
-    def _fields(self, prefix: str, parts: list[Any]) -> list[Field]:
-        return [Field(f"{prefix}{index}", leaf.dtype, (self.num_envs, *leaf.shape)) for index, leaf in enumerate(parts)]
+    def _spaces(self) -> dict[str, Space]:
+        """Return the spaces whose arrays come first."""
+        return {"observation": self.observation_space, "final": self.observation_space, "action": self.action_space}
 
     def view(self, block: SharedBlock) -> SharedView:
         """Return the arrays in a block."""
         arrays = block.arrays(self.fields)
-
-        def nested(space: Space, prefix: str, parts: list[Any]) -> Any:
-            return nest(space, [arrays[f"{prefix}{index}"] for index in range(len(parts))])
-
-        batch = BatchArrays(
-            nested(self.observation_space, "observation", self.observation_leaves),
-            nested(self.observation_space, "final", self.observation_leaves),
-            *(arrays[name] for name in BatchArrays._fields[2:]),
-        )
-        actions = nested(self.action_space, "action", self.action_leaves)
+        values = iter(arrays.values())
+        observations, final, actions = (nest(space, values) for space in self._spaces().values())
+        batch = BatchArrays(observations, final, *(arrays[name] for name in BatchArrays._fields[2:]))
         return SharedView(batch, actions, *(arrays[name] for name in SharedView._fields[2:]))
 
 

@@ -11,25 +11,18 @@ import multiprocessing.reduction
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.vector.space_arrays import Leaf
+
 CACHE_LINE = 64  # bytes
 
 
-class Field(NamedTuple):
-    """One array in a block of shared memory."""
-
-    name: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+def _size(field: Leaf) -> int:
+    return int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize
 
 
 def _aligned(offset: int) -> int:
@@ -61,13 +54,13 @@ class SharedBlock:
         size = connection.recv()
         return cls(size, multiprocessing.reduction.recv_handle(connection))
 
-    def arrays(self, fields: Sequence[Field]) -> dict[str, NDArray]:
+    def arrays(self, fields: Sequence[Leaf]) -> dict[str, NDArray]:
         """Return the arrays of these fields, one after the other, each at the start of a cache line."""
         found, offset = {}, 0
         for field in fields:
-            raw = np.frombuffer(self.memory, np.uint8, field.size, offset)
+            raw = np.frombuffer(self.memory, np.uint8, _size(field), offset)
             found[field.name] = raw.view(field.dtype).reshape(field.shape)
-            offset = _aligned(offset + field.size)
+            offset = _aligned(offset + _size(field))
         return found
 
     def close(self) -> None:
@@ -77,9 +70,9 @@ class SharedBlock:
             self.descriptor = -1
 
 
-def size_of(fields: Sequence[Field]) -> int:
+def size_of(fields: Sequence[Leaf]) -> int:
     """Return the bytes that these fields take, one after the other."""
-    return sum(_aligned(field.size) for field in fields)
+    return sum(_aligned(_size(field)) for field in fields)
 
 
 def _anonymous_file() -> int:

@@ -68,12 +68,7 @@ class Word:
         words = self.words
         words[self.index] = value
         order_memory()
-        if words[self.sleeping]:
-            self.wake()
-
-    def wake(self) -> None:
-        """Wake the waiter."""
-        if _call is not None:
+        if words[self.sleeping] and _call is not None:
             _call(_number, self.address, FUTEX_WAKE, EVERYBODY, None, None, 0)
 
     def wait_while(self, value: int, seconds: float, spin: float = 0.0) -> bool:

@@ -143,10 +143,7 @@ class Worker:
                 host.faults.append(fault_of(row, self.index, error, "step"))
         news = bool(host.ended or host.infos or host.faults)
         self.words[self.first + Line.NEWS] = news
-        if not news:
-            return None
-        host.ended.clear()
-        return self.write_infos()
+        return self.write_infos() if news else None
 
     def write_infos(self) -> Any:
         """Write infos that are numbers into their arrays; return the rest for the pipe, or None."""
@@ -173,15 +170,10 @@ class Worker:
         if not (mailed or faults or schemas):
             return None
         host.faults, self.new_schemas = [], []
-        return mailed, faults, schemas, self.restarts_of(faults)
-
-    def restarts_of(self, faults: list[Any]) -> dict[int, tuple[int, bool]]:
-        """Return for each row with a fault how often it was restarted, and whether it still has an environment."""
-        host = self.host
-        return {
-            fault.environment: (host.restarts.get(fault.environment, 0), host.envs.get(fault.environment) is not None)
-            for fault in faults
-        }
+        rows = [fault.environment for fault in faults]
+        # How often each was restarted, and whether it still has an environment.
+        restarts = {row: (host.restarts.get(row, 0), host.envs.get(row) is not None) for row in rows}
+        return mailed, faults, schemas, restarts
 
     def step_requested(self) -> None:
         """Step environments one by one, in the order of the requests."""
@@ -214,10 +206,14 @@ class Worker:
     # Messages
 
     def handle(self, message: bytes) -> Any:
-        """Do something rare and return the answer: (True, result), or (False, error, traceback)."""
+        """Do something rare and return the answer: (True, result), or (False, error, traceback).
+
+        A message names a method: one of those below, without its "on_", or one of the host.
+        """
         try:
             name, *arguments = pickle.loads(message)
-            return True, getattr(self, f"on_{name}")(*arguments)
+            method = getattr(self, f"on_{name}", None) or getattr(self.host, name)
+            return True, method(*arguments)
         except (Exception, SystemExit) as error:
             self.current[0] = 0
             return False, f"{type(error).__name__}: {error}", traceback.format_exc()
@@ -251,10 +247,9 @@ class Worker:
 
     def on_attach(self, shared: SharedLayout) -> None:
         """Use other shared arrays from now on; their block follows this message."""
-        block = SharedBlock.receive(self.connection)
-        self.block = block
-        self.shared = shared.view(block)
-        block.close()
+        self.block = SharedBlock.receive(self.connection)
+        self.shared = shared.view(self.block)
+        self.block.close()
         self.host.attach(self.shared.batch, shared.observation_space)
         self.read_action = reader(shared.action_space, self.shared.actions)
         for word in (Line.TAKEN, Line.COMPLETIONS):
@@ -262,8 +257,7 @@ class Worker:
 
     def on_reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> Any:
         """Start episodes; return infos and faults as a step does."""
-        for row, seed in zip(rows, seeds, strict=True):
-            self.host.reset(row, seed, None if options is None else dict(options))
+        self.host.reset(rows, seeds, options)
         return self.write_infos()
 
     def on_replaced(self, rows: list[int]) -> Any:
@@ -278,21 +272,6 @@ class Worker:
             self.host.envs[row], self.host.restarts[row] = None, 0
             self.host.dropped.add(row)
         self.host.envs = dict(sorted(self.host.envs.items()))
-
-    def on_remove(self, rows: list[int]) -> None:
-        """Close the environments of some rows."""
-        for row in rows:
-            if row in self.host.envs:
-                self.host.remove(row)
-
-    def on_call(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        """Return the result of a method, or the value of an attribute, in some rows."""
-        return [self.host.call(row, name, arguments, keywords) for row in rows]
-
-    def on_set_attribute(self, rows: list[int], name: str, values: list[Any]) -> None:
-        """Set an attribute in some rows."""
-        for row, value in zip(rows, values, strict=True):
-            self.host.set_attribute(row, name, value)
 
     def on_leave(self) -> None:
         """Close everything and end."""

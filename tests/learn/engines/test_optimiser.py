@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.optimiser import Optimiser
+from velodrome.learn.engines.autograd import Optimiser
 
 
 def make(seed=0, **config):

@@ -1,10 +1,12 @@
-"""Times as files write them, to nanoseconds UTC.
+"""Values as files write them: text to float64 numbers and to times in nanoseconds UTC.
 
-Numbers are epochs, whose unit follows from their magnitude, or dates such as 20200131. Text is year first (2020-01-31,
-2020.01.31, 20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of day and a zone. A
-time without a zone is read in the caller's time zone. One that occurs twice when clocks go back is taken as the first
-of the two; one that clocks skip does not exist and is refused, except midnight in a column of dates, which means the
-day's first moment.
+Numbers may have decimal commas, thousands separators and one of many spellings of a missing one.
+
+Times that are numbers are epochs, whose unit follows from their magnitude, or dates such as 20200131. Text is year
+first (2020-01-31, 2020.01.31, 20200131) or year last (31.01.2020, 31/01/2020, 01/31/2020), with or without a time of
+day and a zone. A time without a zone is read in the caller's time zone. One that occurs twice when clocks go back is
+taken as the first of the two; one that clocks skip does not exist and is refused, except midnight in a column of dates,
+which means the day's first moment.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from numpy.typing import NDArray
 from velodrome.bars.rules import DAY_OR_MONTH, ROW_NUMBER, SKIPPED_HOUR, UNREADABLE
 from velodrome.bars.timeframe import start_of_local_day
 
+MISSING_SPELLINGS = ("", "nan", "null", "none", "na", "n/a", "#n/a", "<na>", "-", ".")
+THOUSANDS_COMMAS = r"^[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?$"  # 1,234,567.89
+THOUSANDS_POINTS = r"^[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?$"  # 1.234.567,89
 NUMBER = r"^[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?$"
 YEAR_FIRST = r"^(\d{4})[-./](\d{1,2})[-./](\d{1,2})"
 YEAR_LAST = r"^(\d{1,2})([-./])(\d{1,2})[-./](\d{4})"
@@ -39,6 +44,55 @@ COMPACT_RANGES = (
     (190_001_010_000, 210_012_312_359),
     (19_000_101_000_000, 21_001_231_235_959),
 )
+
+
+# Numbers
+
+
+@dataclass(frozen=True)
+class ParsedNumbers:
+    """A column's values, and which rows hold text that is not a number."""
+
+    value: NDArray[np.float64]  # NaN where missing or unreadable
+    unreadable: NDArray[np.bool_]
+
+
+def parse_numbers(column: pl.Series, separator: str | None) -> ParsedNumbers:
+    """Return the column as float64. In a file with semicolons between the fields a comma is the decimal sign."""
+    dtype = column.dtype
+    if dtype.is_numeric() or dtype == pl.Boolean:
+        value = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        return ParsedNumbers(value, np.zeros(len(value), np.bool_))
+    if dtype.is_temporal() or dtype.is_nested():
+        return ParsedNumbers(np.full(len(column), np.nan), column.is_not_null().to_numpy())
+    text = column.cast(pl.String).str.strip_chars()
+    number = text.cast(pl.Float64, strict=False)
+    if number.null_count() > text.null_count():
+        text = text.str.strip_prefix("$")
+        missing = text.is_null() | text.str.to_lowercase().is_in(MISSING_SPELLINGS)
+        number = plain_decimals(text, separator).cast(pl.Float64, strict=False)
+        unreadable = (number.is_null() & ~missing).to_numpy()
+    else:
+        unreadable = np.zeros(len(number), np.bool_)
+    return ParsedNumbers(number.fill_null(float("nan")).to_numpy(), unreadable)
+
+
+def plain_decimals(text: pl.Series, separator: str | None) -> pl.Series:
+    """Return the numbers with a decimal point and without thousands separators."""
+    if not text.str.contains(",", literal=True).any():
+        return text
+    without_commas = text.str.replace_all(",", "", literal=True)
+    if separator == ";":
+        # A comma after which a point follows is a thousands separator even here: 1,234.56.
+        english = text.str.contains(r",\d{3}.*\.")
+        pointless = text.str.replace_all(".", "", literal=True).zip_with(text.str.contains(THOUSANDS_POINTS), text)
+        return without_commas.zip_with(english, pointless.str.replace(",", ".", literal=True))
+    if separator == ",":
+        return without_commas.zip_with(text.str.contains(THOUSANDS_COMMAS), text)
+    return text
+
+
+# Times
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""Where the leak check takes the future away: at places chosen to be awkward, always the same, at a bounded cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.bars.frame import Series
+from velodrome.bars.timeframe import DAY
+from velodrome.tables.choices import Choices
+from velodrome.tables.splits import distinct_times
+from velodrome.tables.stretches import Stretch, source_close_time
+
+SEED = 20_240_229  # cuts are pseudo-random and always the same
+PREFIX_COST = 2.5  # prefixes may take this many times the bars of a stretch in all …
+FEWEST_PREFIX_BARS = 40_000  # … or this many bars, whichever is more
+RANDOM_CUTS = 8
+DENSE_CUTS = 48  # cuts in one stretch of bars
+DENSE_BARS = 100_000  # bars that all stretches of one function may take, unless the data is longer
+
+
+class Source:
+    """The source bars of a stretch, and when they closed."""
+
+    def __init__(self, choices: Choices, symbols: Sequence[str]) -> None:
+        self.series = {symbol: choices.bars[symbol] for symbol in symbols}
+        self.closed = {
+            symbol: np.maximum.accumulate(source_close_time(series.time, choices.source, choices.bars.timezone))
+            for symbol, series in self.series.items()
+        }
+        self.moments = distinct_times(list(self.closed.values()))
+
+    def count(self, symbol: str, moment: int) -> int:
+        """Return how many bars of an instrument had closed by a moment."""
+        return int(np.searchsorted(self.closed[symbol], moment, side="right"))
+
+    def until(self, moment: int) -> dict[str, Series]:
+        """Return the bars that had closed by a moment."""
+        return {symbol: series.slice(0, self.count(symbol, moment)) for symbol, series in self.series.items()}
+
+    def altered_after(self, moment: int) -> dict[str, Series]:
+        """Return the bars, everything that had not closed by a moment changed."""
+        return {symbol: altered_after(series, self.count(symbol, moment)) for symbol, series in self.series.items()}
+
+    def bars_left(self, moments: Any) -> NDArray[np.int64]:
+        """Return how many bars had closed by some moments, those of several instruments at one time counted once."""
+        return np.searchsorted(self.moments, moments, side="right")
+
+    def cuts(self, stretch: Stretch) -> list[int]:
+        """Return moments at which to cut: awkward ones first, then random ones, until the cost is reached."""
+        bars = len(self.moments)
+        generator = np.random.default_rng(SEED + bars)
+        gap = int(np.argmax(np.diff(self.moments))) if bars > 1 else 0
+        wanted = [bars - 1, gap + 1, gap + 2]
+        for known_at in (stretch.decided_at, *(window.known_at for window in stretch.windows)):
+            if 1 < len(known_at) < bars:
+                # Squared, so that most cuts are early and cheap.
+                row = 1 + int(generator.random() ** 2 * (len(known_at) - 1))
+                before, here = self.bars_left(known_at[row - 1 : row + 1]).tolist()
+                wanted += [(before + here) // 2, here - 1, here]
+        absent = np.flatnonzero(stretch.tradable.min(axis=1) == 0)
+        if len(absent):
+            latest = int(np.argmax(stretch.tradable, axis=0).max())  # the first bar of what was listed last
+            rows = [latest, latest - 1, int(absent[-1]), int(absent[len(absent) // 2])]
+            wanted += self.bars_left(stretch.decided_at[rows]).tolist()
+        wanted += [int(share**2 * bars) for share in generator.random(RANDOM_CUTS)]
+        budget = max(PREFIX_COST * bars, FEWEST_PREFIX_BARS / len(stretch.symbols))
+        cuts: list[int] = []
+        for cut in wanted:
+            if 0 < cut < bars and cut not in cuts and sum(cuts) + cut <= budget:
+                cuts.append(cut)
+        return [int(self.moments[cut - 1]) for cut in cuts]
+
+
+def altered_after(source: Series, keep: int) -> Series:
+    """Return the bars with everything from row `keep` on changed: prices, volume and further columns."""
+
+    def changed(column: NDArray[np.float64], factor: float, offset: float = 0.0) -> NDArray[np.float64]:
+        return np.concatenate([column[:keep], column[keep:] * factor + offset])
+
+    prices = {name: changed(getattr(source, name), 1.375) for name in ("open", "high", "low", "close")}
+    extra = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
+    return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
+
+
+def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
+    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random."""
+    bars = len(series)
+    length = min(bars, warm_up + 1 + DENSE_CUTS)
+    generator = np.random.default_rng(SEED - bars)
+    centres = [warm_up, bars]
+    if bars > 2:
+        change = np.abs(np.diff(series.close))
+        centres += [int(np.argmax(np.diff(series.time))) + 1, int(np.argmax(change)) + 1, int(np.argmax(series.volume))]
+        days = np.flatnonzero(np.diff(series.time // DAY)) + 1
+        centres += [int(days[len(days) // 2])] if len(days) else []
+    centres += [int(centre) for centre in generator.integers(0, bars, 3)]
+    begins = {max(0, min(bars - length, centre - warm_up - DENSE_CUTS // 2)) for centre in centres}
+    allowed = max(DENSE_BARS, bars) / (len(begins) * length)  # cuts in each run
+    for begin in sorted(begins):
+        yield begin, begin + length, max(1, round(DENSE_CUTS / allowed))
