@@ -32,7 +32,9 @@ def main() -> None:
     LiveView.draw = kept  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-        run = vd.train(steps=400_000, console=terminal, mode="live", **{"logging.folder": folder})
+        # With costs: the market is made to be learnable, and without them its returns look like a promise.
+        settings = {"logging.folder": folder, "params.fee": 1e-4}
+        run = vd.train(steps=400_000, console=terminal, mode="live", **settings)
         draw_live(panels[min(panels, key=lambda share: abs(share - SHOWN_AT))])
         draw_report(run.folder.report_path)
 
@@ -49,6 +51,8 @@ def draw_report(page: Path) -> None:
         tab = browser.new_page(viewport=SIZE)
         tab.goto(page.as_uri())
         tab.wait_for_timeout(2_000)  # milliseconds: the charts draw themselves
+        tab.evaluate("window.scrollTo(0, document.querySelector('.js-plotly-plot').closest('section').offsetTop - 16)")
+        tab.wait_for_timeout(500)
         tab.screenshot(path=str(FOLDER / "report.png"))
         browser.close()
 
