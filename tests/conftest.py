@@ -12,6 +12,8 @@ import pytest
 from hypothesis import settings
 
 from tests import postgres
+from velodrome.envs.catalog import CATALOG
+from velodrome.learn.catalog import ALGORITHMS
 
 # The same examples in every run and in every worker process; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -53,6 +55,15 @@ def a_fork_server_of_its_own() -> Iterator[None]:
     server = multiprocessing.forkserver._forkserver
     server._stop()
     server._preload_modules = ["__main__"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registrations_of_its_own() -> Iterator[None]:
+    """Forget what a module registered: a table of all algorithms would show another module's."""
+    before = [(registry, dict(registry._entries)) for registry in (CATALOG, ALGORITHMS)]
+    yield
+    for registry, entries in before:
+        registry._entries = entries
 
 
 @pytest.fixture(scope="module")
