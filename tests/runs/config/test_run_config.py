@@ -302,7 +302,7 @@ def test_presets_of_rules_have_the_learner_of_the_data(name):
 
 def test_a_set_of_parameters_replaces_what_a_preset_chose_of_them():
     config = load_run_config("trading", [OWN, "params.preset=intraday"])
-    assert config.params == {"preset": "intraday", "episode_length": 256}
+    assert config.params == {"preset": "intraday", "episode_length": 128}
     assert load_run_config("intraday", [OWN]).params == {"preset": "intraday", "episode_length": 288}
     own_fee = load_run_config("trading", [OWN, "params.preset=intraday", "fee=0.002"])
     assert own_fee.params["fee"] == 0.002
