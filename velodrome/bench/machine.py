@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numba
 import psutil
 from pydantic import BaseModel, Field
 
 import velodrome
-from velodrome.runs.versions import git_commit, machine
+from velodrome.runs.versions import git_commit, installed_version, machine
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "NUMBA_", "MKL_", "OPENBLAS_")
 LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict")
@@ -42,11 +42,11 @@ class MachineStamp(BaseModel):
 
 def machine_stamp() -> MachineStamp:
     """Return what this process runs on, now."""
-    known = {name: value for name, value in machine().items() if name in MachineStamp.model_fields}
+    known: dict[str, Any] = {name: value for name, value in machine().items() if name in MachineStamp.model_fields}
     return MachineStamp(
         **known,
         python=platform.python_version(),
-        libraries={name: library_version(name) for name in LIBRARIES},
+        libraries={name: installed_version(name) or "not installed" for name in LIBRARIES},
         numba_threads=numba.config.NUMBA_NUM_THREADS,
         threading_layer=threading_layer(),
         environment={name: value for name, value in os.environ.items() if name.startswith(THREAD_VARIABLES)},
@@ -56,13 +56,6 @@ def machine_stamp() -> MachineStamp:
         command=shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]]),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def library_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def threading_layer() -> str:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.bench.render import COMPARED, best_by_label, compact
+from velodrome.bench.render import COMPARED, best_by_label
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 from velodrome.errors import MissingDependencyError
+from velodrome.runs.live.progress import compact
 
 # Colours keep apart for colour-blind readers; Velodrome's are the strong ones.
 OWN = ("#d55e00", "#a0282a", "#e69f00", "#7a3b00")

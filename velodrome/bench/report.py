@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,12 @@ class Comparison(BaseModel):
     def rows(self, **wanted: Any) -> list[Measurement]:
         """Return the measurements that have these values."""
         return [row for row in self.measurements if all(getattr(row, name) == wanted[name] for name in wanted)]
+
+    def relate(self, others: Mapping[str, Measurement]) -> None:
+        """Fill in how many times as fast as others each row is: the median of the rounds, by the others' names."""
+        for row in self.measurements:
+            ratios = {name: median_ratio(row.rounds, other.rounds) for name, other in others.items()}
+            row.ratios |= {name: found for name, found in ratios.items() if found is not None}
 
     def best(self, **wanted: Any) -> float | None:
         """Return the fastest rate among the measurements that have these values."""

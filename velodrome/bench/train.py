@@ -20,29 +20,32 @@ from rich.text import Text
 
 from velodrome.bench.options import BenchmarkOptions, Peer
 from velodrome.bench.parity import ParityError
-from velodrome.bench.peers.sb3 import NEEDS, train_with_dummy, train_with_subproc
+from velodrome.bench.peers.sb3 import StableBaselinesTrainer
 from velodrome.bench.peers.torchrl import TorchRLTrainer
+from velodrome.bench.peers.vectorisers import NEEDS_SB3
 from velodrome.bench.plot import PHASE_COLOURS, Draw, by_speed
 from velodrome.bench.problems.ar1 import OutOfSample, train_problem
 from velodrome.bench.problems.trading import check_trading
 from velodrome.bench.race import Race, draw_race, race_results, race_table, run_race
-from velodrome.bench.render import compact
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report, median_ratio
 from velodrome.bench.run import Benchmark, Turns
 from velodrome.bench.sgemm import Operations, operations_per_step, perceptron, sgemm_rate
-from velodrome.bench.timing import Contender, Timed, take_turns
+from velodrome.bench.timing import Contender, take_turns
 from velodrome.bench.trainer import Settings, Trainer, VelodromeTrainer, torch_threads
 from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.live.progress import compact
 from velodrome.vector.cores import available_cores
 
 ACTIONS = 3  # short, flat, long
 COMPARED = "ppo"  # what the peers train, and what the bound counts the operations of
 AUTOGRAD = "velodrome, autograd"
+DUMMY = Peer("SB3 DummyVecEnv", partial(StableBaselinesTrainer, "DummyVecEnv"), **NEEDS_SB3)
+SUBPROC = partial(StableBaselinesTrainer, "SubprocVecEnv")
 TRAIN_PEERS: dict[str, Peer] = {
-    "dummy": Peer("SB3 DummyVecEnv", train_with_dummy, **NEEDS),
-    "dummy_1_thread": Peer("SB3 DummyVecEnv, 1 thr.", train_with_dummy, **NEEDS),
-    "dummy64": Peer("SB3 DummyVecEnv", train_with_dummy, **NEEDS),
-    "subproc": Peer("SB3 SubprocVecEnv", train_with_subproc, **NEEDS, processes=True),
+    "dummy": DUMMY,
+    "dummy_1_thread": DUMMY._replace(label="SB3 DummyVecEnv, 1 thr."),
+    "dummy64": DUMMY,
+    "subproc": Peer("SB3 SubprocVecEnv", SUBPROC, **NEEDS_SB3, processes=True),
     "torchrl": Peer("TorchRL SerialEnv", TorchRLTrainer, ("torchrl",), "pip install 'velodrome[torchrl]'"),
 }
 ENVIRONMENTS = dict.fromkeys(TRAIN_PEERS, 8) | {"dummy64": 64}
@@ -139,7 +142,7 @@ class TrainReport(Report):
     race: Race | None = None
 
 
-def beside_sgemm(trainer: Any) -> Timed:
+def beside_sgemm(trainer: Any) -> Any:
     """Have sgemm on either side of a trainer's turns: a bound that held before and after counts."""
     train = trainer.time
 
@@ -266,10 +269,7 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
             report.race.results = race_results(report.race)
         for comparison in report.comparisons:
             yardstick = self.yardstick(comparison)
-            for row in comparison.measurements:
-                found = median_ratio(row.rounds, yardstick.rounds) if yardstick else None
-                if found is not None:
-                    row.ratios["sb3"] = found
+            comparison.relate({"sb3": yardstick} if yardstick else {})
             own = next(iter(comparison.rows(label=OURS)), None)
             if own is not None and report.bound is not None:
                 report.bound.conclude(own)

@@ -65,6 +65,6 @@ def test_a_rule_that_differs_ends_the_benchmark_before_it_times_anything(monkeyp
 
     monkeypatch.setattr(parity, "make_vec", wrong)
     benchmark = Cage2Benchmark(CATALOG.get("cage2"), Cage2Options())
-    with pytest.raises(ParityError, match="differ in step"):
+    with pytest.raises(ParityError, match="differs at step"):
         run_benchmark(benchmark, Console(quiet=True))
     assert benchmark.report.measurements == []
