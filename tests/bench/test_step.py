@@ -225,9 +225,9 @@ def test_a_failed_interpreter_says_why() -> None:
 
 def test_stamp_names_this_machine() -> None:
     stamp = machine_stamp()
-    assert stamp.cores >= 1
-    assert stamp.libraries["numpy"] != "not installed"
-    assert "pytest" in stamp.command or "python" in stamp.command
+    assert stamp["cores"] >= 1
+    assert stamp["libraries"]["numpy"] != "not installed"
+    assert "pytest" in stamp["command"] or "python" in stamp["command"]
 
 
 def test_a_disturbed_memcpy_does_not_flatter_the_windows() -> None:

@@ -55,8 +55,8 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
     for panel in panels[len(draws) :]:
         panel.set_visible(False)
     stamp = report.machine
-    machine = f"{stamp.cpu}, {stamp.cores} cores ({stamp.time[:10]})"
-    figure.suptitle(f"Velodrome {stamp.velodrome}: {title}\n{machine}", fontsize=11)
+    machine = f"{stamp['cpu']}, {stamp['cores']} cores ({stamp['time'][:10]})"
+    figure.suptitle(f"Velodrome {stamp['velodrome']}: {title}\n{machine}", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 

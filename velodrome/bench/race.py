@@ -28,12 +28,17 @@ class RacePoint(BaseModel):
     share: float = Field(description="mean log return a bar on the test split, over the known optimum")
 
 
-class RaceRun(BaseModel):
-    """One training until it reached the aim, or until its time was up."""
+class Racer(BaseModel):
+    """Who trains."""
 
     peer: str
     label: str
     num_envs: int
+
+
+class RaceRun(Racer):
+    """One training until it reached the aim, or until its time was up."""
+
     seed: int
     seconds: float = 0.0
     steps: int = 0
@@ -41,17 +46,12 @@ class RaceRun(BaseModel):
     points: list[RacePoint] = Field(default_factory=list)
 
 
-class RaceResult(BaseModel):
+class RaceResult(Racer):
     """How long a contender took to the aim, over its seeds."""
 
-    peer: str
-    label: str
-    num_envs: int
     runs: int
     reached: int
-    seconds: float | None = Field(
-        None, description="median of the seeds; none if half of them or more did not reach it"
-    )
+    seconds: float | None = Field(None, description="median of the seeds; none if half of them did not reach it")
     steps: float | None = Field(None, description="the same in steps")
     best_share: float = Field(description="the best that any of its seeds came to")
 

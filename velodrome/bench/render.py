@@ -132,14 +132,14 @@ def best_by_label(comparison: Comparison) -> dict[str, dict[int, float]]:
 def machine_lines(report: Report) -> Text:
     """Return what the numbers were measured on."""
     stamp = report.machine
-    installed = (f"{name} {version}" for name, version in stamp.libraries.items() if version != "not installed")
-    steered = "".join(f", {name}={value}" for name, value in stamp.environment.items())
-    load = " ".join(f"{value:.2f}" for value in stamp.load_average)
-    numba = f"Numba on {stamp.threading_layer} with {stamp.numba_threads} threads{steered}"
+    installed = (f"{name} {version}" for name, version in stamp["libraries"].items() if version != "not installed")
+    steered = "".join(f", {name}={value}" for name, value in stamp["environment"].items())
+    load = " ".join(f"{value:.2f}" for value in stamp["load_average"])
+    numba = f"Numba on {stamp['threading_layer']} with {stamp['numba_threads']} threads{steered}"
     return Text(
-        f"{stamp.cpu}, {stamp.cores} cores, {stamp.memory_gib:g} GiB, {stamp.system}, load {load}\n"
-        f"Python {stamp.python}, {', '.join(installed)}; {numba}\n"
-        f"Velodrome {stamp.velodrome} ({stamp.git_commit}), {stamp.time}: {stamp.command}"
+        f"{stamp['cpu']}, {stamp['cores']} cores, {stamp['memory_gib']:g} GiB, {stamp['system']}, load {load}\n"
+        f"Python {stamp['python']}, {', '.join(installed)}; {numba}\n"
+        f"Velodrome {stamp['velodrome']} ({stamp['git_commit']}), {stamp['time']}: {stamp['command']}"
     )
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, Field, computed_field
 
-from velodrome.bench.machine import MachineStamp
-
 OURS, BESIDE = "velodrome", "memcpy"  # who is measured, if it is no peer
 PHASES = ("environment", "inference", "learning", "other")  # of training
 BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
@@ -146,7 +144,7 @@ class Report(BaseModel):
 
     schema_version: int = 2
     kind: str
-    machine: MachineStamp
+    machine: dict[str, Any] = Field(description="the machine, the software and the moment; see bench/machine.py")
     options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
     comparisons: list[Comparison] = Field(default_factory=list)
     facts: dict[str, Any] = Field(default_factory=dict, description="what else was measured, by name")
@@ -183,7 +181,7 @@ class Report(BaseModel):
 
     def note_load(self) -> None:
         """Warn of a machine that was busy when the run began."""
-        load, cores = self.machine.load_average[0], self.machine.cores
+        load, cores = self.machine["load_average"][0], self.machine["cores"]
         if load > BUSY_SHARE * cores:
             self.notes.append(
                 f"The machine was busy when this began (load {load:.1f} on {cores} cores): speeds are low, those of "

@@ -25,7 +25,7 @@ from velodrome.bench.options import BenchmarkOptions, Peer
 from velodrome.bench.parity import compare_backends
 from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.render import terminal_plot
-from velodrome.bench.report import OURS, Comparison, Measurement, Parity, Report, ratio
+from velodrome.bench.report import OURS, Comparison, Measurement, Parity, ratio
 from velodrome.bench.run import Benchmark, Turns
 from velodrome.bench.timing import RING, Contender, Source, Stepper, action_ring, take_turns
 from velodrome.envs.catalog import EnvEntry
@@ -104,7 +104,7 @@ class Case:
         return int(self.values["market"].window_floats) if "market" in self.values else 0
 
 
-class StepBenchmark(Benchmark[StepOptions, Report]):
+class StepBenchmark(Benchmark):
     """Steps per second of one environment. An entry's `benchmark` is a subclass, or "module:name" of one."""
 
     title = "stepping speed"
@@ -136,7 +136,7 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
     def cases(self) -> list[Case]:
         """Return what is stepped: the environment with its default parameters, on synthetic prices if it needs any."""
         if self.entry.data == "basket":
-            counts = self.options.instruments  # type: ignore[attr-defined]
+            counts = self.options.instruments
             return [self.case(f"{count} instruments", {"market": self.market(count)}) for count in counts]
         return [self.case(self.entry.name, {"market": self.market()} if self.entry.data else {})]
 
@@ -146,7 +146,7 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
 
     def market(self, instruments: int | None = None) -> Any:
         """Return synthetic prices of one instrument, or a basket of several."""
-        options: Any = self.options
+        options = self.options
         bars = synthetic_bars("gbm", options.bars, options.seed, symbols=instruments or 1)
         build: Any = build_basket if instruments else build_market
         return build(bars, FEATURES[: options.features], options.window, check_leaks=False, name="bench")

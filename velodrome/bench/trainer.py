@@ -6,7 +6,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,28 +18,11 @@ from velodrome.vector.make import make_vec
 if TYPE_CHECKING:
     from velodrome.bench.problems.ar1 import TrainProblem
 
-
-@dataclass(frozen=True)
-class Settings:
-    """PPO's settings, the same for every contender; another algorithm takes those that it has."""
-
-    batch: int  # steps
-    epochs: int
-    minibatches: int
-    hidden: tuple[int, ...]
-    learning_rate: float = 3e-4
-    adam_epsilon: float = 1e-5
-    clip: float = 0.2
-    # Without costs an action changes nothing but the next reward, so there is little to look ahead to.
-    gamma: float = 0.9
-    gae_lambda: float = 0.95
-    value_weight: float = 0.5  # of the mean squared error
-    max_gradient_norm: float = 0.5
-
-    @property
-    def minibatch(self) -> int:
-        """Samples in a gradient step."""
-        return self.batch // self.minibatches
+# Of the options, what an algorithm takes as far as it has them.
+SHARED = {
+    *("batch", "epochs", "minibatches", "learning_rate", "clip"),
+    *("gamma", "gae_lambda", "value_weight", "max_gradient_norm"),
+}
 
 
 @contextmanager
@@ -110,7 +92,7 @@ class VelodromeTrainer(Trainer):
         values: dict[str, Any] = {**problem.case.values, "observation": "cursor", "check_actions": False}
         envs = make_vec("trading", num_envs, backend="native", seed=seed, threads=1, **values)
         wanted: dict[str, Any] = {
-            **vars(settings),
+            **settings.model_dump(include=SHARED),
             "rollout_length": settings.batch // num_envs,
             "value_weight": 2.0 * settings.value_weight,  # PPO's own value loss is half the mean squared error
             "engine": engine,

@@ -12,7 +12,7 @@ from rich.console import Console
 from velodrome.bench.hosts.batches import BatchSpec
 from velodrome.bench.parity import ParityError
 from velodrome.bench.peers.numpy_trading import BatchedTradingEnv
-from velodrome.bench.peers.plain_trading import PlainTradingEnv
+from velodrome.bench.peers.plain_markets import PlainTradingEnv
 from velodrome.bench.problems import trading
 from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions, check_trading, stress_case
 from velodrome.bench.run import run_benchmark

@@ -1,6 +1,6 @@
 """The trading rule as a user would batch it with NumPy: all accounts as arrays, every branch a mask.
 
-The parameters and the remarks are those of `plain_trading`.
+The parameters and the remarks are those of `plain_markets`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from velodrome.bench.options import Peer
-from velodrome.bench.peers.market_env import MarketTables
-from velodrome.bench.peers.plain_trading import ACCOUNT_VALUES, LEVELS
+from velodrome.bench.peers.plain_markets import ACCOUNT_VALUES, LEVELS, MarketTables
 from velodrome.bench.timing import Batch, Source
 
 ChooseStarts = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # rows that begin an episode -> their first bars

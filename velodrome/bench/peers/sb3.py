@@ -38,7 +38,7 @@ class StableBaselinesTrainer(Trainer):
         from velodrome.rollout.phases import PhaseClock
 
         # Workers are forked from a server process: what it has imported they need not import one by one.
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["velodrome.bench.peers.plain_trading"])
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["velodrome.bench.peers.plain_markets"])
         settings, envs = problem.settings, sb3_envs(kind, [problem.case.plain] * num_envs)
         self.batch, self.close, self.clock = settings.batch, envs.close, PhaseClock()
         widths = list(settings.hidden)

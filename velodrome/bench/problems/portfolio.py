@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from velodrome.bench.parity import COMPARED_ENVS, compare_with_plain
-from velodrome.bench.peers.market_env import MarketTables
-from velodrome.bench.peers.plain_portfolio import PlainPortfolioEnv
+from velodrome.bench.peers.plain_markets import MarketTables, PlainPortfolioEnv
 from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.report import OURS, Comparison, Parity, ratio
 from velodrome.bench.step import FEATURES, BasketOptions, Case, Instruments, Sizes, StepBenchmark
@@ -62,10 +61,10 @@ class PortfolioBenchmark(StepBenchmark):
 
     def cases(self) -> list[Case]:
         """Return a basket for each number of instruments."""
-        options: Any = self.options
-        preset = {"preset": "crypto", "account_values": "raw", "episode_length": options.episode_length}
+        episode_length = self.options.episode_length
+        preset = {"preset": "crypto", "account_values": "raw", "episode_length": episode_length}
         found = []
-        for count in options.instruments:
+        for count in self.options.instruments:
             basket = self.market(count)
             prices = np.stack([basket.open, basket.close], axis=1)
             tables = MarketTables.of(basket, prices, portfolio_config(**preset))

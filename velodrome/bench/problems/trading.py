@@ -16,9 +16,8 @@ from rich.text import Text
 
 from velodrome.bars import synthetic_bars
 from velodrome.bench.parity import COMPARED_ENVS, compare_with_plain
-from velodrome.bench.peers.market_env import MarketTables
 from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
-from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv
+from velodrome.bench.peers.plain_markets import LEVELS, MarketTables, PlainTradingEnv
 from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
 from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.problems.footprint import memory_use, time_to_first_step, window_contenders, window_rates
@@ -60,7 +59,7 @@ class TradingBenchmark(StepBenchmark):
 
     def cases(self) -> list[Case]:
         """Return synthetic one-minute bars, default parameters and a fee."""
-        values = {"fee": FEE, "episode_length": self.options.episode_length}  # type: ignore[attr-defined]
+        values = {"fee": FEE, "episode_length": self.options.episode_length}
         return [trading_case(self.market(), values)]
 
     def check_parity(self, case: Case) -> Parity:
@@ -77,7 +76,7 @@ class TradingBenchmark(StepBenchmark):
         sizes = [size for size in self.options.sizes if size <= TORCHTRADE.largest]
         if "torchtrade" not in self.peers or not sizes:
             return []
-        options: Any = self.options
+        options = self.options
         bars = synthetic_bars("gbm", options.bars, options.seed, timeframe="1h")
         series = bars[bars.symbols[0]]
         data = {"timestamp": series.time, **{name: getattr(series, name) for name in COLUMNS}}
