@@ -59,6 +59,7 @@ class Benchmark(ABC):
     def measure(self, tell: Turns) -> None:
         """Fill the report, measurement by measurement, so that an interrupted run keeps what it has."""
 
+    @abstractmethod
     def conclude(self) -> None:
         """Fill in what follows from the measurements: ratios, lines, targets."""
 

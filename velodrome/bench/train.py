@@ -73,7 +73,7 @@ class TrainOptions(BenchmarkOptions):
 
     algorithm: str = Field(COMPARED, description="algorithm to train with, by its name in the catalogue")
     sizes: tuple[int, ...] = Field(
-        (STANDARD_SIZE, 1024), description="environments of Velodrome; promised of the first"
+        (STANDARD_SIZE, 1024), description="numbers of environments of Velodrome; what is promised is about the first"
     )
     seconds: float = Field(10.0, gt=0.0, le=600.0, description="seconds of training per contender, all repeats")
     repeats: int = Field(5, ge=3, le=100, description="rounds in which contenders take turns; medians count")

@@ -58,11 +58,11 @@ class VectorOptions(BenchmarkOptions):
     QUICK: ClassVar = {"seconds": 0.5, "repeats": 3}
 
     env: str | None = Field(
-        None, description="Gymnasium id, module:Class or :function, trading-plain, burn:20us, sleep:2ms"
+        None, description="Gymnasium id, module:Class, module:function, trading-plain, burn:20us or sleep:2ms"
     )
     num_envs: int = Field(16, ge=1, le=1024, description="environments of every contender")
     policy: Literal["none", "cpu", "cuda"] = Field(
-        "none", description="where a small network acts; none: sampled actions"
+        "none", description="where a small network computes the actions; none: a ring of sampled ones"
     )
     seconds: float = Field(3.0, gt=0.0, le=600.0, description="seconds of stepping per contender, all repeats")
     repeats: int = Field(7, ge=1, le=100, description="rounds in which contenders take turns; medians count")
