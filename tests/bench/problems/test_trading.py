@@ -88,7 +88,7 @@ class CashOffByABillionth(BatchedTradingEnv):
     [
         ({"plain": NoLiquidation}, "plain peer"),
         ({"plain": CloseWithoutFee}, "plain peer"),
-        ({"plain": WindowOneBarLate}, "the first observation"),
+        ({"plain": WindowOneBarLate}, "the first window"),
         ({"plain": NeverBankrupt}, "terminated"),
         ({"numpy": ForgetsToHold}, "numpy peer"),
         ({"numpy": CashOffByABillionth}, "cash"),

@@ -18,7 +18,6 @@ from velodrome.bench.peers.vectorisers import VECTORISERS, gymnasium_batch
 from velodrome.bench.report import OURS, Measurement
 from velodrome.bench.timing import RING, Batch, Source, Stepper, action_ring
 from velodrome.errors import ConfigError
-from velodrome.vector.make import make_vec
 from velodrome.vector.space_arrays import nested_arrays, take_rows
 from velodrome.vector.workers.env_maker import environment_makers
 
@@ -64,6 +63,8 @@ class BatchSpec:
 def open_batch(spec: BatchSpec) -> Batch:
     """Make the environments of a contender."""
     if spec.peer == OURS:
+        from velodrome.vector.make import make_vec  # takes a while, and peers have no use for it
+
         return gymnasium_batch(make_vec(spec.source(), spec.num_envs, backend=spec.kind, workers=spec.workers or None))
     # Without Gymnasium's checks of single environments, which Velodrome makes of the first only.
     (maker,) = environment_makers(spec.source(), {})
