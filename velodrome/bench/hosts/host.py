@@ -15,12 +15,14 @@ from typing import Any
 import psutil
 
 from velodrome.bench.hosts.batches import BatchSpec, open_batch, stepper_of, trajectory
+from velodrome.bench.report import OURS
 from velodrome.bench.timing import Batch, PeerFailedError
 from velodrome.errors import VelodromeError
 from velodrome.vector.workers.worker.starting import without_main_module
 
 PATIENCE = 120.0  # seconds beyond what was asked for
 CLOSE_SECONDS = 15.0
+LIBRARIES = {OURS: "velodrome.vector.make", "dummy": "stable_baselines3", "subproc": "stable_baselines3"}
 
 
 class Host(contextlib.AbstractContextManager):
@@ -114,11 +116,9 @@ class Hosted:
     def __init__(self, spec: BatchSpec) -> None:
         self.spec = spec
         # The memory of libraries is not the environments'.
-        if spec.peer in ("dummy", "subproc"):
-            with contextlib.suppress(ImportError):  # told when it is opened
-                importlib.import_module("stable_baselines3")
-        if spec.policy != "none":
-            importlib.import_module("torch")
+        for library in (LIBRARIES.get(spec.peer), "torch" if spec.policy != "none" else None):
+            if library:
+                importlib.import_module(library)
         self.memory_before = tree_memory()
 
     def recommend(self, seconds: float) -> dict[str, Any]:
