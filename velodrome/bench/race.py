@@ -144,6 +144,8 @@ def race_table(race: Race) -> Table:
 
 def draw_race(race: Race, panel: Any) -> None:
     """Draw the learning curves of all seeds over the time spent training."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     named: set[str] = set()
     for run in race.runs:
         points = [point for point in run.points if point.seconds > 0.0]  # a logarithmic axis has no 0
@@ -158,5 +160,8 @@ def draw_race(race: Race, panel: Any) -> None:
     panel.annotate("known optimum", (1.0, 100.0), (-2, 3), **place, fontsize=8, color=QUIET)
     panel.set(xscale="log", xlabel="seconds of training, log scale (evaluations not counted)")
     panel.set(ylabel="% of the known optimum, out of sample", title="Learning, one line per seed")
+    # Within a decade or two there is no room for a number at each of the minor ticks.
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_ylim(top=112.0)
