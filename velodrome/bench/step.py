@@ -229,8 +229,8 @@ class StepBenchmark(Benchmark):
     def with_processes(self, case: Case) -> list[Contender]:
         """Return the peers that have a process for each environment, each in an interpreter of its own."""
         found = []
-        given: dict[str, Any] = {"env": case.name, "seed": self.options.seed, "pickled": pickle.dumps(case.plain)}
         for name, peer in ((name, peer) for name, peer in self.peers.items() if peer.processes):
+            given: dict[str, Any] = {"env": case.name, "seed": self.options.seed, "pickled": pickle.dumps(case.plain)}
             # Those asked for and, in a full run, one for each environment.
             sizes = [size for size in self.options.sizes if 1 < size <= peer.largest and not self.options.quick]
             for count in sorted({*getattr(self.options, "processes", ()), *sizes}):
