@@ -7,6 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pydantic import BaseModel, Field
+
+from velodrome.bench.report import Measurement, median_ratio
+
 SQUARE = 1536  # rows of the matrices by which sgemm is measured: 18 MiB of operands, 7 GFLOP a product
 PRODUCTS = 4  # the best of them counts
 
@@ -47,3 +51,24 @@ def sgemm_rate(size: int = SQUARE, products: int = PRODUCTS) -> float:
         torch.mm(left, right, out=out)
         seconds.append(time.perf_counter() - began)
     return 2 * size**3 / min(seconds)
+
+
+class Bound(BaseModel):
+    """What sgemm's speed allows if nothing but the matrix products took time."""
+
+    threads: int
+    operations: int = Field(description="floating-point operations of one step")
+    flops: list[float] = Field(default_factory=list, description="operations per second of sgemm, round by round")
+    best_flops: float = 0.0
+    steps_per_second: float = Field(0.0, description="at the best of these rates")
+    share: float | None = Field(None, description="reached by Velodrome: of each round's own bound, median")
+    share_of_best: float | None = Field(None, description="reached by Velodrome's median, of the best round's bound")
+
+    def conclude(self, own: Measurement) -> None:
+        """Fill in what follows from the rounds."""
+        self.flops = own.details.get("flops", [])
+        if self.flops:
+            self.best_flops = max(self.flops)
+            self.steps_per_second = self.best_flops / self.operations
+            self.share = median_ratio(own.rounds, [rate / self.operations for rate in self.flops])
+            self.share_of_best = own.steps_per_second / self.steps_per_second

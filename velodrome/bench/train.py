@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -28,7 +28,7 @@ from velodrome.bench.problems.trading import check_trading
 from velodrome.bench.race import Race, draw_race, race_results, race_table, run_race
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report, median_ratio
 from velodrome.bench.run import Benchmark, Turns
-from velodrome.bench.sgemm import operations_per_step, sgemm_rate
+from velodrome.bench.sgemm import Bound, operations_per_step, sgemm_rate
 from velodrome.bench.timing import Contender, take_turns
 from velodrome.bench.trainer import Trainer, VelodromeTrainer, torch_threads
 from velodrome.learn.catalog import ALGORITHMS
@@ -120,27 +120,6 @@ class TrainOptions(BenchmarkOptions):
     def peers(self) -> dict[str, Peer]:
         """The peers that are asked for; they train PPO only."""
         return super().peers if self.algorithm == COMPARED else {}
-
-
-class Bound(BaseModel):
-    """What sgemm's speed allows if nothing but the matrix products took time."""
-
-    threads: int
-    operations: int = Field(description="floating-point operations of one step")
-    flops: list[float] = Field(default_factory=list, description="operations per second of sgemm, round by round")
-    best_flops: float = 0.0
-    steps_per_second: float = Field(0.0, description="at the best of these rates")
-    share: float | None = Field(None, description="reached by Velodrome: of each round's own bound, median")
-    share_of_best: float | None = Field(None, description="reached by Velodrome's median, of the best round's bound")
-
-    def conclude(self, own: Measurement) -> None:
-        """Fill in what follows from the rounds."""
-        self.flops = own.details.get("flops", [])
-        if self.flops:
-            self.best_flops = max(self.flops)
-            self.steps_per_second = self.best_flops / self.operations
-            self.share = median_ratio(own.rounds, [rate / self.operations for rate in self.flops])
-            self.share_of_best = own.steps_per_second / self.steps_per_second
 
 
 class TrainReport(Report):
