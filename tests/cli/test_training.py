@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -285,11 +286,14 @@ def test_config_prints_presets_that_can_be_trained(tmp_path, capsys):
     assert "Did you mean 'smoke'" in refused(["config", "--preset", "smok"], capsys)
 
 
-def test_profile_shows_where_the_time_goes(tmp_path, capsys):
+def test_profile_shows_where_the_time_goes(tmp_path, capfd):
     arguments = ["--iterations", "2", "--folder", str(tmp_path / "profile")]
     assert cli.run(["profile", "smoke", *words(tmp_path), *arguments]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("environment", "inference", "learning"))
+    told, errors = capfd.readouterr()
+    shares = dict(re.findall(r"^ ?(environment|inference|learning|other) +([\d.]+)%", told, re.MULTILINE))
+    assert all(float(shares[name]) > 0 for name in ("environment", "inference", "learning"))
+    assert float(shares["other"]) < 90
+    assert "USDT:" not in errors
     assert {path.name for path in (tmp_path / "profile").iterdir()} >= {"profile.html", "trace.json"}
 
 
