@@ -84,7 +84,7 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
             return json.loads(json.dumps(dict(given)))
         (entry, model), own = declared, dict(given)
         preset = own.pop("preset", None)
-        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own)
+        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own, model)
         return model.create(**values).model_dump(mode="json")
     except ConfigError as error:
         cause = error.__cause__
