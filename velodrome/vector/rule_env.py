@@ -117,8 +117,9 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Start episodes of all environments, or of those in options["reset_mask"].
 
-        An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed. An
-        integer for all environments is also the seed of those that `resize` adds later.
+        An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed, so that
+        it draws the same in any row. Where episodes begin in turn (start="sequential" or "first" on a market), its row
+        is its place in both cases. An integer for all environments is also the seed of those that `resize` adds later.
         """
         options = dict(options or {})
         chosen = self._chosen(options.pop("reset_mask", None))
@@ -183,10 +184,13 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         """Seed the chosen environments, and those that never had a seed from the seed that the batch was made with."""
         keys = np.zeros(self.num_envs, np.uint64)
         counters = np.zeros(self.num_envs, np.uint64)
+        episodes = np.zeros(self.num_envs, np.int32)
         written = np.zeros(self.num_envs, bool)
 
         def give(seed: int, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
             keys[rows], counters[rows] = seed_streams(seed, indices)
+            if self.world.in_turn:
+                episodes[rows] = rows - indices
             written[rows] = True
 
         new = np.flatnonzero(~self._seeded)
@@ -205,7 +209,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
             self._write_state("rng_key", rows, keys[rows])
             self._write_state("rng_counter", rows, counters[rows])
             if "episode" in state_columns(self.world.state_type):
-                self._write_state("episode", rows, np.zeros(len(rows), np.int32))
+                self._write_state("episode", rows, episodes[rows])
         self._seeded |= written
 
     def _option_values(self, options: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
@@ -287,11 +291,15 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
 
 def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
     """Return the lowest and the highest legal action: numbers, or arrays if the parts of an action differ."""
+    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) and np.any(space.start):
+        raise ConfigError(
+            f"a rule's actions count from 0, received {space}; leave `start` out and let the rule add it to the action"
+        )
     if isinstance(space, gymnasium.spaces.Discrete):
         return 0, int(space.n) - 1
     if isinstance(space, gymnasium.spaces.Box):
         low, high = space.low, space.high
-    elif isinstance(space, gymnasium.spaces.MultiDiscrete) and not space.start.any():
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
         low, high = np.zeros_like(space.nvec), space.nvec - 1
     else:
         low, high = np.zeros(0), np.zeros(0)
@@ -299,4 +307,4 @@ def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
         return low.flat[0].item(), high.flat[0].item()
     if low.size:
         return low, high
-    raise ConfigError(f"a rule's action space must be Discrete, MultiDiscrete (from 0) or Box, received {space}")
+    raise ConfigError(f"a rule's action space must be Discrete, MultiDiscrete or Box, received {space}")
