@@ -73,6 +73,7 @@ class CudaVectorEnv(RuleVectorEnv):
 
         from velodrome.vector.compile import cuda_loops, numba_cuda
 
+        numba_cuda.tell_of_parity()
         self._torch, self._cuda, self._loops = torch, numba_cuda, cuda_loops
         self.device = torch.device("cpu" if numba_cuda.SIMULATED else "cuda")
         self._kernels = cuda_loops.compile_kernels(world, specialise, with_windows=self.observation != "cursor")
