@@ -15,9 +15,10 @@ from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
 from velodrome.errors import ActionError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
-from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
-from velodrome.vector.buffers import Buffers
-from velodrome.vector.space_arrays import map_nested, resized
+from velodrome.vector.argument_checks import check_seed, check_that_they_fit, checked_count, seed_of_each
+from velodrome.vector.buffers import Buffers, bytes_of_buffers
+from velodrome.vector.cores import free_memory
+from velodrome.vector.space_arrays import about_fractions, leaves, map_nested, resized
 
 ObservationKind = Literal["flat", "dict", "cursor"]
 OBSERVATIONS = get_args(ObservationKind)
@@ -75,6 +76,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self.render_mode = "ansi" if world.describe_state else None
         self.single_action_space = world.action_space
         self.single_observation_space = single_observation_space(world, observation)
+        self._check_memory(self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.windows = world.windows if observation != "cursor" else no_windows(world.windows.rows.shape[1])
@@ -146,6 +148,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         """
         num_envs = checked_count("num_envs", num_envs)
         if num_envs != self.num_envs:
+            self._check_memory(num_envs)
             kept = min(num_envs, self.num_envs)
             self._move(num_envs, kept)
             self.num_envs = num_envs
@@ -156,6 +159,16 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
                 self.reset(options={"reset_mask": ~self._started})
             self._ready = bool(self._started.all())
         return self._observations() if self._ready else None
+
+    def _check_memory(self, num_envs: int) -> None:
+        """Refuse more environments than fit, before anything is allocated."""
+        values = sum(int(np.prod(leaf.shape)) for leaf in leaves(self.single_observation_space, "observation"))
+        # Gymnasium's space of a batch holds two bounds of each value, and whether there are any.
+        check_that_they_fit(num_envs, 2 * (4 + 1) * values + self._host_bytes(num_envs), free_memory)
+
+    def _host_bytes(self, num_envs: int) -> float:
+        """Return the bytes per environment that the backend takes of the host's memory."""
+        return bytes_of_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
 
     def mark_begun(self) -> None:
         """Say that all environments are in episodes, after their state was written from outside."""
@@ -246,9 +259,11 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         )
 
     def _bad_shape(self, actions: Any) -> ActionError:
+        fractions = about_fractions(actions) if self._action_dtype.kind == "i" else ""
         return ActionError(
             f"actions have shape {tuple(np.shape(actions))} and type {getattr(actions, 'dtype', type(actions))}; "
-            f"expected one for each of {self.num_envs} environments: {self.action_space}"
+            f"expected one for each of {self.num_envs} environments: {self.action_space}. Nothing was stepped."
+            f"{fractions}"
         )
 
     def _view(self, observations: Any, cursors: Any) -> Any:

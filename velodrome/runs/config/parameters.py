@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from velodrome.envs.catalog import CATALOG, Data, EnvEntry
 from velodrome.envs.parameters import with_preset
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import ConfigError
 from velodrome.runs.config.sections import setting
+from velodrome.vector.workers.env_maker import unknown_environment
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -28,16 +29,9 @@ def is_known(env: str) -> bool:
 
 def known_environment(env: str) -> str:
     """Return a name that is known, and refuse others."""
-    if is_known(env):
-        return env
-    import gymnasium
-
-    own = CATALOG.names()
-    raise ConfigError(
-        f"env = {env!r}: there is no such environment.{did_you_mean(env, (*own, *gymnasium.registry))} Legal: "
-        f"{', '.join(own)}, an environment registered with Gymnasium such as CartPole-v1, or module:Name-v1 to import "
-        "a module first."
-    )
+    if not is_known(env):
+        raise unknown_environment(env)
+    return env
 
 
 def is_rule(env: str) -> bool:
