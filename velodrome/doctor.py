@@ -341,8 +341,19 @@ def _backends() -> Iterator[Row]:
         if name == "cuda" and _simulated():
             value += ", in the simulator"
         yield _ok(name, value) if same else _problem(name, value, REPORT_IT)
+    yield _compilation()
     if not _simulated():
         yield from _money_on_a_gpu()
+
+
+def _compilation() -> Row:
+    """Report whether this Numba has the private names that fast compilation builds on."""
+    from velodrome.vector.compile.taught import lessons
+
+    if lessons():
+        return _ok("compilation", "functions are inlined, batches run on all cores")
+    known = "use a version of numba that Velodrome knows (pip install -c constraints.txt numba)"
+    return _note("compilation", "the ordinary way, on one core: this Numba has other private names", known)
 
 
 def _money_on_a_gpu() -> Iterator[Row]:
