@@ -43,6 +43,11 @@ def _bounds(model: type[BaseModel], name: str) -> dict[str, Any] | None:
     return extra if isinstance(extra, dict) and extra.get("number") else None
 
 
+def covered_names(model: type[BaseModel], name: str) -> tuple[str, ...]:
+    """Return the parameters that this one is a short way to write; mostly none."""
+    return tuple((_bounds(model, name) or {}).get("covers", ()))
+
+
 def _as_range(value: Any) -> Any:
     """Return a range as a tuple: files write lists."""
     return tuple(value) if isinstance(value, list) else value
@@ -107,7 +112,7 @@ class EnvConfig(BaseModel):
         found = dict(values)
         for name in cls.model_fields:
             given = values.get(name)
-            covered = (_bounds(cls, name) or {}).get("covers", ())
+            covered = covered_names(cls, name)
             for other in covered if given is not None else ():
                 if other in values and _as_range(values[other]) != _as_range(given):
                     raise ConfigError(
@@ -132,7 +137,7 @@ def with_preset(
 
 def ranged_names(model: type[EnvConfig]) -> tuple[str, ...]:
     """Return the numeric parameters of an episode in the order of declaration, in which ranges are drawn."""
-    return tuple(name for name in model.model_fields if (bounds := _bounds(model, name)) and not bounds["covers"])
+    return tuple(name for name in model.model_fields if _bounds(model, name) and not covered_names(model, name))
 
 
 def ranges_of(config: EnvConfig) -> dict[str, tuple[float, float, bool]]:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from velodrome.envs.catalog import CATALOG, Data, EnvEntry
-from velodrome.envs.parameters import with_preset
+from velodrome.envs.parameters import covered_names, with_preset
 from velodrome.errors import ConfigError
 from velodrome.runs.config.sections import setting
-from velodrome.vector.workers.env_maker import unknown_environment
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -29,9 +28,11 @@ def is_known(env: str) -> bool:
 
 def known_environment(env: str) -> str:
     """Return a name that is known, and refuse others."""
-    if not is_known(env):
-        raise unknown_environment(env)
-    return env
+    if is_known(env):
+        return env
+    from velodrome.vector.workers.env_maker import unknown_environment
+
+    raise unknown_environment(env)
 
 
 def is_rule(env: str) -> bool:
@@ -79,7 +80,9 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
         (entry, model), own = declared, dict(given)
         preset = own.pop("preset", None)
         values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own, model)
-        return model.create(**values).model_dump(mode="json")
+        found = model.create(**values).model_dump(mode="json")
+        # A short way to write others that was not used says nothing: hashes stay those of before there was one.
+        return {name: value for name, value in found.items() if name in given or not covered_names(model, name)}
     except ConfigError as error:
         cause = error.__cause__
         about_one = isinstance(cause, ValidationError) and bool(cause.errors()[0]["loc"])
