@@ -103,7 +103,8 @@ def _copy_with(
     if closure is not None:
         contents = [cell.cell_contents for cell in closure]
         closure = tuple(
-            CellType(inner(value, substitutions) if _is_plain_function(value) else value) for value in contents
+            CellType(inner(value, _names_within(value, substitutions)) if _is_plain_function(value) else value)
+            for value in contents
         )
     copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, closure)
     copy.__kwdefaults__ = function.__kwdefaults__
