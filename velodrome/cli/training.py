@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def train(
     *words: str,
     resume: str | None = None,
-    runs_folder: str = "runs",
+    folder: str = "runs",
     json: Flag = False,
     quiet: Flag = False,
     no_evaluation: Flag = False,
@@ -34,8 +34,8 @@ def train(
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
     resume
         Continue a run instead: its folder, id, the start of either, or latest.
-    runs_folder
-        Folder in which --resume looks for runs; logging.folder=… is where a new one goes.
+    folder
+        Folder of the runs, in which --resume looks; logging.folder=… is where a new one goes.
     json
         Print one JSON object per line instead of the live view.
     quiet
@@ -55,7 +55,7 @@ def train(
                 f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
                 "that out, or start a new run."
             )
-        finished = running.resume(resume, root=runs_folder, **shown)
+        finished = running.resume(resume, root=folder, **shown)
     else:
         source, settings = split_source(words)
         finished = running.train(source, **read_overrides(settings), **shown)
@@ -86,12 +86,13 @@ def evaluate(
     *,
     split: str | None = None,
     checkpoint: str = "best",
-    runs_folder: str = "runs",
+    folder: str = "runs",
     allow_training_split: Flag = False,
     no_report: Flag = False,
     json: Flag = False,
     walk_forward: Flag = False,
-    folds: int = 4,
+    folds: int | None = None,
+    anchored: Flag = False,
     official: Flag = False,
     episodes: int | None = None,
 ) -> None:
@@ -107,8 +108,8 @@ def evaluate(
         The split; evaluation.final_split of its configuration if not given.
     checkpoint
         best (on the validation split) or latest.
-    runs_folder
-        Folder of all runs.
+    folder
+        Folder of the runs.
     allow_training_split
         Allow a split that the agent learnt from; the result is labelled so.
     no_report
@@ -118,7 +119,9 @@ def evaluate(
     walk_forward
         Train again over rolling windows with the run's configuration, and evaluate each on what follows it.
     folds
-        Windows of --walk-forward.
+        Windows of --walk-forward; 4 if not given.
+    anchored
+        --walk-forward: every window begins with the first bar and grows, instead of moving on.
     official
         The environment's own evaluation, if it has one. CAGE-2's: three lengths against each Red agent, beside
         published scores.
@@ -128,6 +131,10 @@ def evaluate(
     from velodrome.runs import evaluate as evaluating
 
     out = console()
+    if (folds is not None or anchored) and not walk_forward:
+        raise ConfigError(
+            f"{'--anchored' if anchored else '--folds'} is for --walk-forward; add that, or leave it out."
+        )
     if episodes is not None and not official:
         raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
     if official:
@@ -138,7 +145,7 @@ def evaluate(
         from velodrome.runs.official import official_evaluation
 
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
-            scores = official_evaluation(run, root=runs_folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
+            scores = official_evaluation(run, root=folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
         _show(scores, out, json)
         return
     if walk_forward:
@@ -147,13 +154,14 @@ def evaluate(
         from velodrome.runs.walk_forward import walk_forward as walk
 
         # What is printed on the way must not get between the lines of JSON.
-        result = walk(run, folds, root=runs_folder, console=Console(stderr=True) if json else out)
+        told = Console(stderr=True) if json else out
+        result = walk(run, 4 if folds is None else folds, root=folder, console=told, anchored=anchored)
         _show(result, out, json)
         return
     found = evaluating.evaluate(
         run,
         split,
-        root=runs_folder,
+        root=folder,
         checkpoint=checkpoint,
         allow_training_split=allow_training_split,
         report=not no_report,
@@ -163,7 +171,7 @@ def evaluate(
     if not (json or no_report):
         from velodrome.runs.run import Run
 
-        out.print(f"report: {Run.open(run, runs_folder).folder.report_path}", soft_wrap=True)
+        out.print(f"report: {Run.open(run, folder).folder.report_path}", soft_wrap=True)
 
 
 def _show(result: Any, out: Any, json: bool) -> None:

@@ -54,7 +54,8 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
         raise LeakError(
             f"the split {split!r} shares time with {trained_on!r}, which the agent was trained on: a result there says "
             f"nothing about new data. Evaluate on another split ({', '.join(n for n in market.splits if n != split)}), "
-            "or pass allow_training_split=True for a result that is labelled as in sample."
+            "or pass allow_training_split=True (velodrome eval --allow-training-split) for a result that is labelled "
+            "as in sample."
         )
     return overlap
 

@@ -133,6 +133,8 @@ def walk_forward(
     plan = [_dates(whole, splits, share) for splits in parts]
     settings = {"configuration": config.hash, "data": whole.content_hash, "folds": len(plan)}
     settings |= {"embargo": embargo, "splits": plan}
+    if lengths.get("anchored"):  # named only then: the key of others stays what it was
+        settings["anchored"] = True
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     done: list[Fold] = []
     policies: list[TrainedPolicy] = []

@@ -25,7 +25,8 @@ def folds_table(walked: WalkForward) -> Group:
 
     joined = walked.joined
     names = joined.baseline_names
-    table = Table(title=f"{joined.information['title']}: {len(walked.folds)} folds, each tested on what follows")
+    title = f"{joined.information['title']}: {len(walked.folds)} folds, each tested on what follows"
+    table = Table(title=f"{title}, trained from the first bar on" if walked.settings.get("anchored") else title)
     for heading in ("fold", "run", "trained from", "tested from", "to"):
         table.add_column(heading, no_wrap=True)
     for name in (*(BY_NAME[metric].label for metric in SHOWN), *(f"{LABELS[name]}: return" for name in names)):

@@ -117,7 +117,7 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     content = show_content(store, run)
     changed = [(key, _text(own), _text(default)) for key, (own, default) in content["config_differences"].items()]
     made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
-    metrics = [(name, _number(value)) for name, value in store.last_metrics(run.id).items()]
+    metrics = [(name, _number(values[0])) for name, values in _counted_metrics(store, [run]).items()]
     evaluations = [
         (row["split"], f"{row['step']:,}", row["name"], _with_interval(row["value"], row["low"], row["high"]))
         for row in content["evaluations"]
@@ -206,7 +206,7 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
         (key, *(NOTHING if found is None else _with_interval(**found) for found in values))
         for key, values in content["evaluations"].items()
     ]
-    metrics = [(name, *map(_number, values)) for name, values in _last_metrics(store, runs).items()]
+    metrics = [(name, *map(_number, values)) for name, values in _counted_metrics(store, runs).items()]
     parts: list[Any] = [
         _table("runs", heads, state),
         _table("configuration, where it differs", heads, told) if told else Text("configuration: the same"),
@@ -224,6 +224,17 @@ def _last_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, list[
     """Return the last of each metric by name, one for each run; None where it has none."""
     found = [store.last_metrics(run.id) for run in runs]
     return {name: [own.get(name) for own in found] for name in sorted({name for own in found for name in own})}
+
+
+def _counted_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
+    """Return the last of each metric, without statistics of episodes that were 0 in every run from first to last."""
+    last = _last_metrics(store, runs)
+    silent = [name for name, values in last.items() if name.startswith("episode/") and not any(values)]
+    for run in runs if silent else ():
+        rows = store.metrics(run.id, silent)
+        counted = set(rows.filter(rows["value"] != 0.0)["name"])
+        silent = [name for name in silent if name not in counted]
+    return {name: values for name, values in last.items() if name not in silent}
 
 
 def _last_evaluations(store: SqlStore, run: RunRecord) -> dict[str, dict[str, float | None]]:
