@@ -190,7 +190,11 @@ def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
     What checkpoints did not yet say when it was written is no difference; settings of the network had their defaults.
     """
     if isinstance(saved.get("network"), dict):
-        saved = {**saved, "network": {**NetworkConfig().model_dump(mode="json"), **saved["network"]}}
+        read = ALGORITHMS.get(wanted["algorithm"]).reads
+        settings = {**NetworkConfig().model_dump(mode="json"), **saved["network"]}
+        # Older versions took settings that the algorithm does not read.
+        saved = {**saved, "network": {name: value for name, value in settings.items() if read("network", name)}}
+        wanted = {**wanted, "network": {name: wanted["network"][name] for name in saved["network"]}}
     if "instruments" in wanted and "instruments" not in saved:
         wanted = {name: value for name, value in wanted.items() if name != "instruments"}
     for name, value in wanted.items():
