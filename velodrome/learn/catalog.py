@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from velodrome.learn.config import LearnerConfig, NetworkConfig
 
 ACTION_SPACES = ("Discrete", "MultiDiscrete", "Box")  # that learners can take
+CHANGEABLE = ("gamma", "learning_rate", "schedule", "max_gradient_norm")  # of every LearnerConfig, in mid-run
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class AlgorithmEntry:
     saved: tuple[str, ...] = ()  # fields of its config that `network` needs; a checkpoint says them
     network_settings: tuple[str, ...] | None = None  # fields of NetworkConfig that it reads; None: all
     unread: tuple[str, ...] = ()  # fields of its config, inherited ones, that it does not read; setting one is an error
+    # Fields of its config that a child of a run may change: those that shape neither the network nor the state.
+    changeable: tuple[str, ...] = CHANGEABLE
     # Ways to spend less time on learning, for the sentence about the bottleneck: "fewer epochs (ppo.epochs)".
     advice: tuple[str, ...] = ()
     shares_trunk: bool = False  # whether network.shared makes its learning cheaper
@@ -74,7 +77,7 @@ def _check(entry: AlgorithmEntry) -> None:
     from velodrome.learn.config import NetworkConfig
 
     own = load(entry.config)
-    named = {"saved": (entry.saved, own), "unread": (entry.unread, own)}
+    named = {name: (getattr(entry, name), own) for name in ("saved", "unread", "changeable")}
     named["network_settings"] = (entry.network_settings or (), NetworkConfig)
     for field, (names, model) in named.items():
         missing = [name for name in names if name not in model.model_fields]
@@ -94,6 +97,10 @@ ALGORITHMS = Registry(
             learner="velodrome.learn.ppo:PPO",
             network="velodrome.learn.policy:ActorCritic",
             summary="proximal policy optimisation",
+            changeable=(
+                *(*CHANGEABLE, "rollout_length", "epochs", "minibatches", "gae_lambda", "clip", "value_clip"),
+                *("entropy", "value_weight", "normalise_advantages", "target_kl"),
+            ),
             advice=("fewer epochs (ppo.epochs)",),
             shares_trunk=True,
         ),
@@ -107,6 +114,10 @@ ALGORITHMS = Registry(
             saved=("duelling",),
             network_settings=("kind", "hidden", "activation", "channels", "kernel"),
             unread=("engine",),
+            changeable=(
+                *(*CHANGEABLE, "rollout_length", "updates", "batch_size", "learning_starts", "target_every", "double"),
+                *("priority_exponent", "importance_start", "epsilon_start", "epsilon_end", "epsilon_fraction"),
+            ),
             advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
         ),
     ),

@@ -243,14 +243,18 @@ def load_policy(
     return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
 
 
-def build_market(config: RunConfig, given: Market | Basket | None = None) -> Market | Basket | None:
+def build_market(
+    config: RunConfig, given: Market | Basket | None = None, source: Path | None = None
+) -> Market | Basket | None:
     """Return the market or the basket of a run, as its environment takes it; None for environments without one.
 
     given: one that is built already, in place of the configuration's; one of the wrong kind is refused.
+    source: where the files of the configuration's market lie now.
     """
     wanted = price_data(config.env)
     if given is None:
-        return None if wanted is None else config.market.build_basket() if wanted == "basket" else config.market.build()
+        told = config.market if source is None else config.market.model_copy(update={"source": str(source)})
+        return None if wanted is None else told.build_basket() if wanted == "basket" else told.build()
     if type(given).__name__.lower() != wanted:
         advice = f"it plays on a {wanted}: vd.build_{wanted}(bars)" if wanted else "it plays on no market"
         raise ConfigError(f"market is a {type(given).__name__}, and env = {config.env!r}: {advice}.")

@@ -307,7 +307,10 @@ def test_parameters_of_other_environments_are_passed_on_as_they_are():
         (["algorithm=dqn", "ppo.clip=0.1"], "ppo.clip is set and would have no effect: algorithm is dqn."),
         (["dqn.double=true"], "dqn.double is set and would have no effect: algorithm is ppo."),
         (["algorithm=dqn", "dqn.engine=auto"], "dqn, which does not read engine (`velodrome config dqn` lists what"),
-        (["algorithm=dqn", "shared=true"], "network.shared is set and would have no effect: algorithm is dqn, which do"),
+        (
+            ["algorithm=dqn", "shared=true"],
+            "network.shared is set and would have no effect: algorithm is dqn, which do",
+        ),
         (["algorithm=dqn", "head=gaussian"], "does not read head (of network it reads kind, hidden, activation, chann"),
         (["source=ou", "phi=0.1"], "market.phi is set and would have no effect: market.source is the built-in process"),
         (["source=prices/", "market.length=9"], "market.source is a path (prices/), and length is for a built-in"),
