@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder, lineage_entry
 from velodrome.runs.store.schema import KILLED
-from velodrome.runs.store.store import RunRecord, SqlStore, open_store
+from velodrome.runs.store.sinks import read_lines
+from velodrome.runs.store.store import MetricRow, RunRecord, SqlStore, checkpoint_rows, lineage_rows, open_store
 from velodrome.runs.versions import versions
 
 if TYPE_CHECKING:
@@ -94,8 +95,27 @@ class Run:
         return "running" if self.folder.is_locked() else KILLED  # too early for a row
 
     def store(self, create: bool = False) -> SqlStore:
-        """Open the store that holds its rows."""
-        return open_store(self.path.parent, self.config.logging.store, create=create)
+        """Open the store that holds its rows; a run that was moved by itself is entered into that of its new place."""
+        begun = self.folder.metrics_path.is_file()  # by then it had a row
+        store = open_store(self.path.parent, self.config.logging.store, create=create or begun)
+        if begun and store.find(self.folder.id) is None:
+            self._enter(store)
+        return store
+
+    def _enter(self, store: SqlStore) -> None:
+        """Enter its rows into a store that has none, from what lies in its folder."""
+        identity, information = self.folder.id, self.folder.information
+        kept = checkpoint_rows(self.path)
+        steps = kept[-1].step if kept else 0
+        status = "finished" if steps >= self.config.steps else "interrupted"
+        record = replace(self.new_record(None), data_hash=information["data_hash"] or "", steps=steps, status=status)
+        store.create_run(replace(record, created=self.folder.candidate.created))
+        entries = list(read_lines(self.folder.metrics_path))
+        store.add_metrics(
+            identity, [MetricRow(step, name, value, at) for step, at, found in entries for name, value in found.items()]
+        )
+        store.set_checkpoints(identity, kept)
+        store.set_lineage(identity, lineage_rows(self.folder.lineage))
 
     def new_record(self, market: Market | Basket | None) -> RunRecord:
         """Return its row at the moment it begins."""
