@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def train(
     *words: str,
     resume: str | None = None,
+    data: str | None = None,
+    seed: int | None = None,
     folder: str = "runs",
     json: Flag = False,
     quiet: Flag = False,
@@ -33,7 +35,12 @@ def train(
         A YAML or TOML file or the name of a preset (`velodrome config --presets`), then settings as key=value, such as
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
     resume
-        Continue a run instead: its folder, id, the start of either, or latest.
+        Continue a run instead: its folder, id, the start of either, or latest. With steps=N it goes on to N steps;
+        with another seed, learning rate or evaluation a child run begins at its last checkpoint (docs/runs.md).
+    data
+        With --resume: file or folder in which the run's data lies now, if it moved.
+    seed
+        The same as seed=N.
     folder
         Folder of the runs, in which --resume looks; logging.folder=… is where a new one goes.
     json
@@ -49,13 +56,16 @@ def train(
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
+    words += () if seed is None else (f"seed={seed}",)
     if resume is not None:
-        if words:
+        if sources := [word for word in words if "=" not in word]:
             raise ConfigError(
-                f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
-                "that out, or start a new run."
+                f"--resume continues a run with the configuration it has; received {' '.join(sources)} besides. Give "
+                "settings to change, such as steps=1_000_000, or train a new run."
             )
-        finished = running.resume(resume, root=folder, **shown)
+        finished = running.resume(resume, words, root=folder, data=data, **shown)
+    elif data is not None:
+        raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
         source, settings = split_source(words)
         finished = running.train(source, **read_overrides(settings), **shown)
@@ -93,6 +103,7 @@ def evaluate(
     walk_forward: Flag = False,
     folds: int | None = None,
     anchored: Flag = False,
+    data: str | None = None,
     official: Flag = False,
     episodes: int | None = None,
 ) -> None:
@@ -122,6 +133,8 @@ def evaluate(
         Windows of --walk-forward; 4 if not given.
     anchored
         --walk-forward: every window begins with the first bar and grows, instead of moving on.
+    data
+        File or folder in which the run's data lies now, if it moved.
     official
         The environment's own evaluation, if it has one. CAGE-2's: three lengths against each Red agent, beside
         published scores.
@@ -139,7 +152,7 @@ def evaluate(
         raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
     if official:
         others = {"--split": split, "--walk-forward": walk_forward, "--no-report": no_report}
-        others["--allow-training-split"] = allow_training_split
+        others |= {"--allow-training-split": allow_training_split, "--data": data}
         if given := [flag for flag, value in others.items() if value]:
             raise ConfigError(f"--official plays episodes of its own; leave out {given[0]}")
         from velodrome.runs.official import official_evaluation
@@ -155,7 +168,7 @@ def evaluate(
 
         # What is printed on the way must not get between the lines of JSON.
         told = Console(stderr=True) if json else out
-        result = walk(run, 4 if folds is None else folds, root=folder, console=told, anchored=anchored)
+        result = walk(run, 4 if folds is None else folds, root=folder, data=data, console=told, anchored=anchored)
         _show(result, out, json)
         return
     found = evaluating.evaluate(
@@ -163,6 +176,7 @@ def evaluate(
         split,
         root=folder,
         checkpoint=checkpoint,
+        data=data,
         allow_training_split=allow_training_split,
         report=not no_report,
         progress=not json and out.is_terminal,

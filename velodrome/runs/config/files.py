@@ -17,9 +17,10 @@ from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
-from velodrome.runs.config.parameters import preset_parameters
+from velodrome.runs.config.parameters import preset_parameters, same_parameters
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 from velodrome.runs.config.sections import SYNTHETIC
+from velodrome.runs.folder import INFORMATION
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
@@ -179,7 +180,14 @@ def _read_source(source: Any, files: bool) -> list[Layer]:
         raise ConfigError(f"{path} is a folder; give a configuration file ({', '.join(SUFFIXES)}) or a preset.")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a configuration file ends in {', '.join(SUFFIXES)}.")
-    return _with_preset(f"{path}: ", read_file(path), files)
+    layers = _with_preset(f"{path}: ", read_file(path), files)
+    return [_without_idle(layer) for layer in layers] if path.with_name(INFORMATION).is_file() else layers
+
+
+def _without_idle(layer: Layer) -> Layer:
+    """Return the settings of a run's own file that have an effect: older versions took others without a word."""
+    choices = Choices.among(layer.settings)
+    return layer._replace(settings={key: value for key, value in layer.settings.items() if choices.idle(key) is None})
 
 
 def _not_found(path: Path) -> str:
@@ -299,7 +307,11 @@ def _left_behind(key: str, own: Mapping[str, Any], env: Any, later: Mapping[str,
     """Return whether a setting was for an environment, parameters or a process that later settings replace."""
     section, _, name = key.partition(".")
     if section == "params":
-        return later.get("env", env) != env or name in preset_parameters(env, later.get("params.preset"))
+        if later.get("env", env) != env:
+            return True
+        replaced = {other.removeprefix("params.") for other in later if other.startswith("params.")}
+        replaced |= set(preset_parameters(env, later.get("params.preset")))
+        return not replaced.isdisjoint(same_parameters(env, name))
     if key == "market.timeframe" or (key == "market.symbols" and isinstance(own[key], int)):
         # Files bring their own instruments and bars.
         source = own.get("market.source")

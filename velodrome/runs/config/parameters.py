@@ -71,6 +71,16 @@ def preset_parameters(env: str, preset: Any) -> Mapping[str, Any]:
     return declared[0].parameter_presets().get(preset, {}) if declared and isinstance(preset, str) else {}
 
 
+def same_parameters(env: str, name: str) -> tuple[str, ...]:
+    """Return a parameter, those that it is a short way to write, and those that are a short way to write it."""
+    declared = _declared(env)
+    if declared is None:
+        return (name,)
+    fields, model = declared[1].model_fields, declared[1]
+    shorter = [other for other in fields if name in covered_names(model, other)]
+    return (name, *(covered_names(model, name) if name in fields else ()), *shorter)
+
+
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, checked, as plain JSON values."""
     preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
