@@ -300,6 +300,6 @@ def format_figure(value: float | None, unit: Unit) -> str:
         return f"{value:,.1f} ×"
     if unit in ("count", "bars"):
         return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:,.1f}"
-    if value >= LARGEST_SHOWN:
-        return "> 10⁶"
+    if abs(value) >= LARGEST_SHOWN:
+        return "> 10⁶" if value > 0.0 else "< −10⁶"
     return f"{value:,.{1 if abs(value) >= 100 else 2}f}".replace("-", "−")

@@ -22,9 +22,14 @@ from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
+from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
+SEED_FIGURES = {  # of the table of training seeds, which has to fit 80 columns
+    "backtest": ("return", "sharpe", "max_drawdown"),
+    "episodes": ("episode_return", "episode_length", "worst_episode"),
+}
 FRAMES = ("trades", "equity", "bars")
 USED_FOR_SELECTION = "used for selection"  # of a split whose results chose the checkpoint
 
@@ -70,6 +75,9 @@ class Evaluation:
     bars: pl.DataFrame = field(default_factory=pl.DataFrame)
     trades: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(SCHEMA)))
     episodes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind "episodes": returns and lengths
+    # Of several training seeds: each by itself, and how far they are apart. Rows and curves are then means over seeds.
+    seeds: tuple[SeedResult, ...] = ()
+    spread: tuple[SeedSpread, ...] = ()
     policy: NamedPolicy | None = None  # None: one that no run of ours trained
     used_for_selection: bool = False  # the checkpoint was chosen by its result on this data
 
@@ -144,6 +152,11 @@ class Evaluation:
         plain["differences"] = tuple(Difference(**_numbers(one)) for one in plain["differences"])
         plain["actions"] = tuple((name, share) for name, share in plain["actions"])
         plain["episodes"] = {name: np.array(values, np.float64) for name, values in plain["episodes"].items()}
+        plain["seeds"] = tuple(
+            SeedResult(one["seed"], tuple(Row(**_numbers(row)) for row in one["rows"]))
+            for one in plain.get("seeds", ())
+        )
+        plain["spread"] = tuple(SeedSpread(**_numbers(one)) for one in plain.get("spread", ()))
         plain["policy"] = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
         return cls(**{**plain, "warnings": tuple(plain["warnings"]), "notes": tuple(plain["notes"])})
 
@@ -162,6 +175,8 @@ class Evaluation:
             others = [format_figure(row.baselines[name], metric.unit) for name in shown]
             table.add_row(metric.label, format_figure(row.value, metric.unit), format_interval(row), *others)
         parts: list[Any] = [table]
+        if self.seeds:
+            parts += [seeds_table(self), Text(told_spread(self.kind, self.seeds, self.spread))]
         if self.policy is not None:
             parts.append(Text(f"policy: {self.policy.text}"))
         for difference in self.differences:
@@ -175,6 +190,17 @@ class Evaluation:
         return Group(*parts)
 
 
+def seeds_table(evaluation: Evaluation) -> Table:
+    """Return a line for each training seed, then what they are together."""
+    headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
+    table = Table(title="training seeds: intervals of the data alone; of the means: data and seeds")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=place in (0, 2))
+    for place, line in enumerate(lines):
+        table.add_row(*line, end_section=place == len(evaluation.seeds) - 1)
+    return table
+
+
 def format_interval(row: Row | Difference) -> str:
     """Return an interval for people; '–' where there is none."""
     if math.isnan(row.low) or math.isnan(row.high):
@@ -185,7 +211,7 @@ def format_interval(row: Row | Difference) -> str:
 
 def _jsonable(value: Any) -> Any:
     """Return a value that JSON can hold: NaN becomes null, infinities become texts."""
-    if isinstance(value, Row | Difference):
+    if isinstance(value, Row | Difference | SeedResult | SeedSpread):
         return _jsonable(asdict(value))
     if isinstance(value, NamedPolicy):
         return value.to_dict()
@@ -203,7 +229,6 @@ def _jsonable(value: Any) -> Any:
 def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a row with the numbers that `_jsonable` replaced."""
     words = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-    found = {name: words[plain[name]] if plain[name] in words else plain[name] for name in ("value", "low", "high")}
-    if "baselines" in plain:
-        found["baselines"] = {name: words.get(value, value) for name, value in plain["baselines"].items()}
-    return {**plain, **found}
+    return {
+        name: _numbers(value) if isinstance(value, dict) else words.get(value, value) for name, value in plain.items()
+    }
