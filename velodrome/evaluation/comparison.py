@@ -6,11 +6,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
 from velodrome.evaluation.evaluator import Played
-from velodrome.evaluation.intervals import Bootstrap, Interval, block_length, percentile_interval, stationary_orders
-from velodrome.evaluation.measures import METRICS, PathMeter
+from velodrome.evaluation.intervals import (
+    Bootstrap,
+    Interval,
+    block_length,
+    percentile_interval,
+    stationary_orders,
+    widening,
+)
+from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.evaluation.trades import profit_factor
@@ -49,11 +57,16 @@ def compare(
     columns = {name: {other: values[:, k] for other, values in resampled.items()} for k, name in enumerate(names)}
     if optimum:
         columns["of_optimum"] = {other: values / optimum for other, values in columns["account_log_return"].items()}
-    intervals = {
-        name: percentile_interval(points["agent"][name], values["agent"], drawn.confidence)
-        for name, values in columns.items()
-        if name not in WITHOUT_INTERVAL
-    }
+    moves = {name: meter.influences() for name, meter in meters.items()}
+    if optimum:
+        moves["agent"]["of_optimum"] = moves["agent"]["account_log_return"]
+    intervals = {}
+    for name, values in columns.items():
+        if name not in WITHOUT_INTERVAL:
+            stretch = widening(moves["agent"][name], block, drawn.confidence) if name in moves["agent"] else 1.0
+            space = SPACES.get(name, "plain")
+            own = percentile_interval(points["agent"][name], values["agent"], drawn.confidence, stretch, space)
+            intervals[name] = meters["agent"].possible(name, own)
     intervals |= _trade_intervals(agent, points["agent"], drawn)
     rows = []
     for metric in METRICS:
@@ -68,8 +81,22 @@ def compare(
             for other in others:
                 value = points["agent"][name] - points[other.name][name]
                 spread = columns[name]["agent"] - columns[name][other.name]
-                differences.append(Difference(name, other.name, *percentile_interval(value, spread, drawn.confidence)))
+                stretch = widening(_moves_apart(name, moves, points, other.name), block, drawn.confidence)
+                found = percentile_interval(value, spread, drawn.confidence, stretch)
+                differences.append(Difference(name, other.name, *found))
     return tuple(rows), tuple(differences), block
+
+
+def _moves_apart(name: str, moves: Mapping[str, Mapping], points: Mapping[str, Mapping], other: str) -> NDArray:
+    """Return how each bar moves the difference between the agent's figure and another's, [T]; NaN if it is not known.
+
+    A bar's log return moves a total return by as much as there is then to be moved.
+    """
+    each = [
+        moves[played].get(name, np.array([np.nan])) * (1.0 + points[played][name] if name == "return" else 1.0)
+        for played in ("agent", other)
+    ]
+    return each[0] - each[1]
 
 
 def _complete(
