@@ -157,6 +157,21 @@ def test_doubts_are_said():
     assert all(warning in " ".join(text_of(found).split()) for warning in found.warnings[:2])
 
 
+def test_autocorrelation_that_makes_intervals_doubtful_is_said_and_kept(momentum):
+    assert momentum.information["autocorrelation"]["doubtful"] is False
+    market = ar1_market(phi=0.9)
+    found = evaluate_policy(ConstantPolicy(2), market, "test", {"fee": 1e-4}, **QUICK)
+    about = found.information["autocorrelation"]
+    assert about["doubtful"]
+    assert 0.75 < about["correlation"] < 0.97
+    assert about["effective_bars"] < 0.3 * found.information["bars"]
+    (said,) = [warning for warning in found.warnings if "autocorrelated" in warning]
+    assert f"as {about['effective_bars']:,.0f} independent ones" in said
+    assert said in " ".join(text_of(found).split())
+    assert json.loads(found.to_json())["information"]["autocorrelation"] == about
+    assert about["widening"] > 1.1
+
+
 def test_an_agent_that_loses_is_called_that():
     found = evaluate_policy(RandomPolicy(gymnasium.spaces.Discrete(3)), MARKET, "test", {"fee": 0.001}, **QUICK)
     said = "\n".join(found.warnings)

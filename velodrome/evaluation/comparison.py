@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
 from velodrome.evaluation.evaluator import Played
-from velodrome.evaluation.intervals import Bootstrap, Interval, block_length, percentile_interval, stationary_orders
-from velodrome.evaluation.measures import METRICS, PathMeter
+from velodrome.evaluation.intervals import (
+    Bootstrap,
+    Interval,
+    block_length,
+    percentile_interval,
+    stationary_orders,
+    widening,
+)
+from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.evaluation.trades import profit_factor
-from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, spread_of
+from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, mean_influences, spread_of
 
 FEW_TRADES = 30
 ENOUGH_PROBABILITY = 0.95
@@ -66,12 +73,20 @@ def compare(
     resamples = {name: values[:count] for name, values in columns.items() if name not in WITHOUT_INTERVAL}
     resamples |= _trade_resamples(agents, drawn)
     agent, beside = mean_figures(points[:count]), points[count:]
+    moves = [meter.influences() for meter in meters]
+    if optimum:
+        moves = [{**own, "of_optimum": own["account_log_return"]} for own in moves]
+    together = mean_influences(moves[:count])
 
     def interval(name: str, value: float, seed: int | None = None) -> Interval:
+        """Return the interval of the agent's figure, or of that of one training seed."""
         if name not in resamples:
             return Interval(value, math.nan, math.nan)
-        values = draws.resampled(resamples[name], name) if seed is None else resamples[name][seed]
-        return percentile_interval(value, values, drawn.confidence)
+        own = together if seed is None else moves[seed]
+        stretch = widening(own[name], block, drawn.confidence) if name in own else 1.0
+        values = draws.resampled(resamples[name], name, stretch) if seed is None else resamples[name][seed]
+        found = percentile_interval(value, values, drawn.confidence, stretch, SPACES.get(name, "plain"))
+        return _widest(name, found, meters[:count] if seed is None else [meters[seed]])
 
     shown = [metric.name for metric in METRICS if metric.name in agent]
     baselines = {other.name: figures for other, figures in zip(others, beside, strict=True)}
@@ -86,17 +101,41 @@ def compare(
     differences = []
     with np.errstate(invalid="ignore"):
         for name in COMPARED:
-            together = draws.resampled(columns[name][:count], name)
             for place, other in enumerate(others):
-                value = agent[name] - beside[place][name]
-                apart = together - columns[name][count + place]
-                differences.append(Difference(name, other.name, *percentile_interval(value, apart, drawn.confidence)))
+                theirs = beside[place], moves[count + place]
+                stretch = widening(_moves_apart(name, (agent, together), theirs), block, drawn.confidence)
+                own = draws.resampled(columns[name][:count], name, stretch)
+                apart = percentile_interval(
+                    agent[name] - beside[place][name], own - columns[name][count + place], drawn.confidence, stretch
+                )
+                differences.append(Difference(name, other.name, *apart))
     spread = tuple(
         spread_of(name, np.array([own[name] for own in points[:count]]), columns[name][:count], draws, drawn.confidence)
         for name in COMPARED
         if count > 1
     )
     return Comparison(rows, tuple(differences), block, by_seed, spread)
+
+
+Measured = tuple[Mapping[str, float], Mapping[str, NDArray[np.float64]]]  # figures, and how each bar moves them
+
+
+def _moves_apart(name: str, agent: Measured, other: Measured) -> NDArray[np.float64]:
+    """Return how each bar moves the difference between the agent's figure and another's, [T]; NaN if it is not known.
+
+    A bar's log return moves a total return by as much as there is then to be moved.
+    """
+    each = [
+        moves.get(name, np.array([np.nan])) * (1.0 + figures[name] if name == "return" else 1.0)
+        for figures, moves in (agent, other)
+    ]
+    return each[0] - each[1]
+
+
+def _widest(name: str, found: Interval, meters: Sequence[PathMeter]) -> Interval:
+    """Return an interval within what a figure can be by any of the meters."""
+    each = [meter.possible(name, found) for meter in meters]
+    return found._replace(low=float(min(own.low for own in each)), high=float(max(own.high for own in each)))
 
 
 def _complete(

@@ -15,7 +15,7 @@ from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM
 from velodrome.evaluation.comparison import compare, doubts
 from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
-from velodrome.evaluation.intervals import Bootstrap
+from velodrome.evaluation.intervals import Bootstrap, dependence, widening
 from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
 from velodrome.evaluation.play import Policy
 from velodrome.evaluation.result import Evaluation
@@ -144,6 +144,7 @@ def evaluate_policy(
         "bootstrap_samples": samples,
         "bootstrap_block": compared.block,
         "training_seeds": list(trained),
+        "autocorrelation": autocorrelation(agent.curve, compared.block, confidence),
         "trials": None if trials is None else asdict(trials),
         "params": {key: str(value) if callable(value) else value for key, value in env_params.items()},
         "drawdown": _drawdown(agent.curve),
@@ -217,6 +218,20 @@ def _moment(nanoseconds: Any) -> str:
     return str(np.datetime64(int(nanoseconds), "ns").astype("datetime64[s]")).replace("T", " ")
 
 
+def autocorrelation(measured: Curve, block: float, confidence: float) -> dict[str, Any] | None:
+    """Return how log returns depend on each other, and by how much that widens the interval of their mean."""
+    returns = measured.log_returns.mean(axis=1)
+    found = dependence(returns)
+    if found is None:
+        return None
+    return {
+        "correlation": found.correlation,
+        "effective_bars": found.effective,
+        "widening": widening(returns, block, confidence),
+        "doubtful": found.is_doubtful(len(returns)),
+    }
+
+
 def _drawdown(measured: Curve) -> dict[str, Any] | None:
     """Return when the deepest drawdown of the mean curve began, was deepest, and ended."""
     found = deepest_drawdown(measured.growth.mean(axis=1))
@@ -235,6 +250,12 @@ def _account_warnings(agents: Sequence[Played], information: Mapping[str, Any], 
         episodes = sum(agent.episodes for agent in agents)
         yield (
             f"{early} of {episodes} episodes terminated early (bankrupt or drawdown limit); equity is flat from there"
+        )
+    if (found := information["autocorrelation"]) and found["doubtful"]:
+        yield (
+            f"returns are autocorrelated ({found['correlation']:.2f} from bar to bar): {information['bars']:,} bars "
+            f"say as much about their mean as {found['effective_bars']:,.0f} independent ones. The intervals were "
+            "widened for that and may still be too narrow"
         )
     if information["bars"] < FEW_BARS:
         yield f"the split has {information['bars']} bars only"

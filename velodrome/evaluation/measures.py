@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from velodrome.evaluation.intervals import Interval, Space
 from velodrome.evaluation.play import Track
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
@@ -86,8 +87,10 @@ PATH_FIGURES = (
     *("return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown"),
     *("longest_under_water", "mean_log_return"),
 )
+# Intervals of these are widened in logarithms, which keeps them within what is possible; see `intervals`.
 # Of what is measured in each bar these are summed, the others averaged. The optimum is about `account_log_return`:
 # several accounts together do better than each by itself.
+SPACES: Mapping[str, Space] = {"return": "growth", "annual_return": "growth", "annual_volatility": "size"}
 SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
 STATES = ("exposure", "in_market", "cash_share", "positions", "largest_weight")  # last until the account's next bar
 
@@ -227,6 +230,21 @@ class PathMeter:
         self.seeds, self.bars = self.returns.shape
         self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
 
+    def influences(self) -> dict[str, NDArray[np.float64]]:
+        """Return how each bar moves the figures that have a derivative, [T] by name, means over seeds."""
+        each = [influences(*path) for path in zip(self.returns, self.logs, strict=True)]
+        common = [name for name in each[0] if all(name in own for own in each)]
+        own = {name: np.mean([found[name] for found in each], axis=0) for name in common}
+        return {**own, **dict(zip(self.names[len(PATH_FIGURES) :], self.extras.mean(axis=0).T, strict=True))}
+
+    def possible(self, name: str, found: Interval) -> Interval:
+        """Return an interval within what a figure can be: a mean over bars lies within the range of the bars."""
+        place = self.names.index(name) - len(PATH_FIGURES) if name in self.names else -1
+        if place < 0:
+            return found
+        values, scale = self.extras[:, :, place], self.scale[self.names.index(name)]
+        return found._replace(low=max(found.low, values.min() * scale), high=min(found.high, values.max() * scale))
+
     def figures(self, order: NDArray[np.int64] | None = None, seeds: NDArray[np.int64] | None = None) -> NDArray:
         """Return the figures of `names`, means over the seeds for which they are defined."""
         order = np.arange(self.bars) if order is None else order
@@ -236,6 +254,24 @@ class PathMeter:
             path = self.returns[seed], self.logs[seed], self.extras[seed]
             path_figures(*path, order, self.centre[seed], self.per_year, found[row])
         return mean_of_known(found) * self.scale
+
+
+def influences(returns: NDArray[np.float64], logs: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return how each bar of a path moves its figures, [T] by name, up to a factor: derivatives by the bar's weight.
+
+    A fall from a peak is no smooth function of the bars, so that drawdowns and what is made of them are missing.
+    """
+    if not len(returns):
+        return {}
+    mean, losses = returns.mean(), np.minimum(returns, 0.0) ** 2
+    found = dict.fromkeys(("return", "annual_return", "mean_log_return"), logs)
+    if (deviation := returns.std()) > 0.0:
+        scaled = (returns - mean) / deviation
+        found["annual_volatility"] = scaled**2
+        found["sharpe"] = scaled - 0.5 * mean / deviation * (scaled**2 - 1.0)
+    if (loss := losses.mean()) > 0.0:
+        found["sortino"] = (returns - mean) - 0.5 * mean * (losses / loss - 1.0)
+    return found
 
 
 def mean_of_known(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
 from velodrome.evaluation.evaluator import Played
-from velodrome.evaluation.intervals import Bootstrap, percentile_interval
-from velodrome.evaluation.measures import BY_NAME, Curve, format_figure, mean_of_known
+from velodrome.evaluation.intervals import Bootstrap, percentile_interval, student_quantile
+from velodrome.evaluation.measures import BY_NAME, SPACES, Curve, format_figure, mean_of_known
 from velodrome.evaluation.play import Policy
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 FEWEST_TRIMMED = 4  # seeds; with fewer, the interquartile mean is the mean
 MAIN = {"backtest": "return", "episodes": "episode_return"}  # the metric in which the spread is told
 SEED_COLUMN = "agent_seed_"  # begins the name of a training seed's column among the equity curves
-SIZES = ("share", "times", "count", "bars")  # units of what is hardly ever below zero
+LIMITS = {  # of what seeds that are far apart would be stretched beyond
+    **dict.fromkeys(("max_drawdown", "win_rate"), (0.0, 1.0)),
+    **dict.fromkeys(("annual_volatility", "profit_factor", "episode_length"), (0.0, np.inf)),
+}
 Over = Literal["mean", "iqm"]
 
 
@@ -85,24 +88,26 @@ class SeedDraws:
         self.chosen = rng.integers(0, seeds, (drawn.samples, seeds))  # [N, seeds]
         self.stretch = stretch_of(seeds, drawn.confidence)
 
-    def resampled(self, values: NDArray[np.float64], name: str, over: Over = "mean") -> NDArray[np.float64]:
+    def resampled(
+        self, values: NDArray[np.float64], name: str, widening: float = 1.0, over: Over = "mean"
+    ) -> NDArray[np.float64]:
         """Return a metric over seeds in every resample, [N].
 
-        values: [seeds, N] the metric of each seed in the resamples of the data.
+        values: [seeds, N] the metric of each seed in the resamples of the data. widening: by which the interval of
+        these numbers will be stretched for the data's sake, and seeds therefore are not.
         """
         if len(values) == 1:
             return values[0]
         everyone = averaged(values, over)
         picked = averaged(np.take_along_axis(values, self.chosen.T, axis=0), over)
+        stretch = self.stretch / widening
         with np.errstate(invalid="ignore", over="ignore"):
+            if SPACES.get(name) != "growth":
+                return np.clip(everyone + stretch * (picked - everyone), *LIMITS.get(name, (-np.inf, np.inf)))
             # A total loss is the most that can be lost, however far apart the seeds are.
-            if name in BY_NAME and BY_NAME[name].unit == "change":
-                growth, drawn = np.maximum(1.0 + everyone, 0.0), np.maximum(1.0 + picked, 0.0)
-                ratio = np.divide(drawn, growth, out=np.ones_like(growth), where=growth > 0.0)
-                return growth * ratio**self.stretch - 1.0
-            found = everyone + self.stretch * (picked - everyone)
-            size = name in BY_NAME and BY_NAME[name].unit in SIZES and not (values < 0.0).any()
-            return np.maximum(found, 0.0) if size else found
+            growth, drawn = np.maximum(1.0 + everyone, 0.0), np.maximum(1.0 + picked, 0.0)
+            ratio = np.divide(drawn, growth, out=np.ones_like(growth), where=growth > 0.0)
+            return growth * ratio**stretch - 1.0
 
 
 def stretch_of(seeds: int, confidence: float) -> float:
@@ -111,19 +116,6 @@ def stretch_of(seeds: int, confidence: float) -> float:
         return 1.0
     tail = 0.5 + 0.5 * confidence
     return math.sqrt(seeds / (seeds - 1)) * student_quantile(tail, seeds - 1) / NormalDist().inv_cdf(tail)
-
-
-def student_quantile(share: float, degrees: float) -> float:
-    """Return the quantile of Student's distribution; degrees of freedom need not be whole.
-
-    With t = √degrees·tan(angle) the density is cos(angle)^(degrees − 1).
-    """
-    if degrees > 1e4:
-        return NormalDist().inv_cdf(share)
-    angle = np.linspace(0.0, 0.5 * math.pi, 20_001)[:-1]
-    density = np.cos(angle) ** (degrees - 1.0)
-    total = np.r_[0.0, np.cumsum(0.5 * (density[1:] + density[:-1]))]
-    return math.sqrt(degrees) * math.tan(float(np.interp((2.0 * share - 1.0) * total[-1], total, angle)))
 
 
 def averaged(values: NDArray[np.float64], over: Over = "mean") -> NDArray[np.float64]:
@@ -140,6 +132,12 @@ def mean_figures(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = [name for name in figures[0] if all(name in own for own in figures)]
     means = mean_of_known(np.array([[own[name] for name in names] for own in figures], np.float64))
     return dict(zip(names, map(float, means), strict=True))
+
+
+def mean_influences(each: Sequence[Mapping[str, NDArray[np.float64]]]) -> dict[str, NDArray[np.float64]]:
+    """Return how each bar moves the means over seeds, [T] by name, of what is known for all of them."""
+    names = [name for name in each[0] if all(name in own for own in each)]
+    return {name: np.mean([own[name] for own in each], axis=0) for name in names}
 
 
 def spread_of(
@@ -159,7 +157,7 @@ def spread_of(
     middle = (math.nan, math.nan, math.nan)
     if len(points) >= FEWEST_TRIMMED:
         value = float(averaged(points[:, None], "iqm")[0])
-        middle = percentile_interval(value, draws.resampled(values, name, "iqm"), confidence)
+        middle = percentile_interval(value, draws.resampled(values, name, over="iqm"), confidence)
     return SeedSpread(name, *ends, deviation, share, *middle)
 
 
