@@ -17,6 +17,7 @@ from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
 from velodrome.evaluation.intervals import Bootstrap
 from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
+from velodrome.evaluation.named_policy import NamedPolicy
 from velodrome.evaluation.play import Policy
 from velodrome.evaluation.result import Evaluation
 from velodrome.evaluation.sharpe import Trials
@@ -29,13 +30,14 @@ FEW_BARS = 250
 SHORT_YEARS = 0.25
 SIDE_BY_SIDE = 16  # environments that play the episodes of a split
 IN_SAMPLE = "in sample: the agent was trained on this data; the result says nothing about new data"
+SELECTED = "used for selection: this checkpoint was chosen by its result on {0}, which flatters it there"
 
 # What may be evaluated
 
 
 def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None, allow_training_split: bool) -> bool:
     """Return whether the split is the training split; refuse one that shares time with it, unless that is asked for."""
-    part = market.split(split)
+    market.split(split)  # refuses one that is not there
     if trained_on is None:
         return False
     if trained_on not in market.splits:
@@ -44,12 +46,7 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
             f"the agent was trained on the split {trained_on!r}, which this market does not have (there are {there}); "
             "evaluate on the market of the run, or say trained_on=None if it saw none of this data"
         )
-    seen = market.split(trained_on)
-    overlap = any(
-        market.time[low] <= market.time[seen_high - 1] and market.time[seen_low] <= market.time[high - 1]
-        for low, high in zip(part.begin, part.end, strict=True)
-        for seen_low, seen_high in zip(seen.begin, seen.end, strict=True)
-    )
+    overlap = shares_time(market, split, trained_on)
     if overlap and not allow_training_split:
         raise LeakError(
             f"the split {split!r} shares time with {trained_on!r}, which the agent was trained on: a result there says "
@@ -57,6 +54,16 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
             "or pass allow_training_split=True for a result that is labelled as in sample."
         )
     return overlap
+
+
+def shares_time(market: WindowedRows, split: str, other: str) -> bool:
+    """Tell whether two splits have a moment in common."""
+    part, seen = market.split(split), market.split(other)
+    return any(
+        market.time[low] <= market.time[seen_high - 1] and market.time[seen_low] <= market.time[high - 1]
+        for low, high in zip(part.begin, part.end, strict=True)
+        for seen_low, seen_high in zip(seen.begin, seen.end, strict=True)
+    )
 
 
 def as_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -85,6 +92,7 @@ def evaluate_policy(
     trials: Trials | None = None,
     trained_on: str | None = "train",
     allow_training_split: bool = False,
+    named: NamedPolicy | None = None,
     notes: Sequence[str] = (),
     progress: Telling = None,
 ) -> Evaluation:
@@ -97,6 +105,7 @@ def evaluate_policy(
     trials: if this policy is the best of many, how many there were and how their Sharpe ratios per bar varied.
     trained_on: the split that the agent saw, None if it saw none of this market. Sharing time with it is a LeakError
         unless `allow_training_split`, which labels the result.
+    named: which policy it is; the result carries it, and is labelled where the split chose the checkpoint.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
     """
     in_sample = check_out_of_sample(market, split, trained_on, allow_training_split)
@@ -104,8 +113,13 @@ def evaluate_policy(
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")
     given, drawn = as_seeds(seeds), Bootstrap(samples, confidence, bootstrap_seed)
     evaluator = evaluator_for(env, market, split, env_params)
+    chosen_on = None if named is None else named.selected_on
+    selected = chosen_on in market.splits and shares_time(market, split, str(chosen_on))
+    standing: dict[str, Any] = {"in_sample": in_sample, "used_for_selection": selected, "policy": named}
+    labels = [*([IN_SAMPLE] if in_sample else []), *([SELECTED.format(chosen_on)] if selected else [])]
     if not evaluator.has_equity:
-        return _evaluate_on_split(policy, evaluator, given[0], drawn, in_sample, notes)
+        found = _evaluate_on_split(policy, evaluator, given[0], drawn, notes)
+        return replace(found, **standing, warnings=(*labels, *found.warnings))
 
     agent, others, remarks = _play_all(evaluator, policy, given, as_seeds(random_seeds), progress)
     per_year = bars_per_year(np.unique(market.time))
@@ -133,17 +147,17 @@ def evaluate_policy(
         "hindsight": [other.name for other in others if other.name in HINDSIGHT],
         **evaluator.information(agent),
     }
-    found = [*_account_warnings(agent, information, in_sample), *doubts(rows, differences, drawn, trials)]
+    doubtful = [*labels, *_account_warnings(agent, information), *doubts(rows, differences, drawn, trials)]
     if not evaluator.costs:
-        found.append("no trading costs are set: fee, spread and slippage are all 0")
+        doubtful.append("no trading costs are set: fee, spread and slippage are all 0")
     return Evaluation(
         kind="backtest",
         split=split,
-        in_sample=in_sample,
+        **standing,
         rows=rows,
         differences=differences,
         actions=evaluator.actions(agent),
-        warnings=tuple(found),
+        warnings=tuple(doubtful),
         notes=(*notes, *remarks),
         information=information,
         equity=_equity_frame(agent, others),
@@ -199,10 +213,8 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
     return {"depth": found.depth, **moments}
 
 
-def _account_warnings(agent: Played, information: Mapping[str, Any], in_sample: bool) -> Iterator[str]:
+def _account_warnings(agent: Played, information: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the data and the episodes have against trusting the result."""
-    if in_sample:
-        yield IN_SAMPLE
     if agent.ended_early:
         yield (
             f"{agent.ended_early} of {agent.episodes} episodes terminated early (bankrupt or drawdown limit); equity "
@@ -227,7 +239,7 @@ def _equity_frame(agent: Played, others: Sequence[Played]) -> pl.DataFrame:
 
 
 def _evaluate_on_split(
-    policy: Policy, evaluator: Evaluator, seed: int, drawn: Bootstrap, in_sample: bool, notes: Sequence[str]
+    policy: Policy, evaluator: Evaluator, seed: int, drawn: Bootstrap, notes: Sequence[str]
 ) -> Evaluation:
     """Play episodes on a split of a market, for an environment without an account to be measured by."""
     world = world_on(evaluator.entry, evaluator.part, evaluator.params)
@@ -237,7 +249,5 @@ def _evaluate_on_split(
         found = evaluate_episodes(policy, envs, title=evaluator.market.name, split=evaluator.split, **drawing)
     finally:
         envs.close()
-    warnings = (IN_SAMPLE, *found.warnings) if in_sample else found.warnings
     about = {**found.information, "environment": evaluator.entry.name, "data_hash": evaluator.market.content_hash}
-    remarks = (*notes, *found.notes)
-    return replace(found, in_sample=in_sample, warnings=warnings, notes=remarks, information=about)
+    return replace(found, notes=(*notes, *found.notes), information=about)

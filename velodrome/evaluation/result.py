@@ -20,13 +20,12 @@ from rich.text import Text
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
-from velodrome.evaluation.named_policy import CheckpointChoice, NamedPolicy
+from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
 FRAMES = ("trades", "equity", "bars")
-USED_FOR_SELECTION = "used for selection"  # of a split whose results chose the checkpoint
 
 
 @dataclass(frozen=True)
