@@ -153,13 +153,14 @@ def check_run(folder: Path) -> None:
     (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert any("evaluation/validation/max_drawdown" in str(row) for row in metrics)
-    found = json.loads((run / "evaluation" / "test.json").read_text(encoding="utf-8"))
+    (kept,) = (run / "evaluation").glob("test-best-*.json")
+    found = json.loads(kept.read_text(encoding="utf-8"))
     assert found["information"]["environment"] == "fade"
     assert "trades" not in {row["name"] for row in found["rows"]}
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "fade:" in page
     assert "The agent made no trade" not in page
-    assert (run / "evaluation" / "equity.png").is_file()
+    assert kept.with_name(f"{kept.stem}-equity.png").is_file()
 
 
 def test_the_program_of_the_page_registers_trains_evaluates_and_reports_it(outside, tmp_path):

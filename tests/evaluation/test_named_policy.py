@@ -25,7 +25,7 @@ def agents(*seeds: int, candidates: int = 31) -> tuple[TrainedAgent, ...]:
         ),
         (
             NamedPolicy("best", (TrainedAgent("1a2b3c4d", 7, 507_904, 507_904),)),
-            "latest checkpoint (no validation chose one): step 507,904 of 507,904; one training seed (7)",
+            "latest checkpoint (no best one is kept): step 507,904 of 507,904; one training seed (7)",
         ),
         (
             NamedPolicy("best", agents(0, 1, 2), "validation"),

@@ -13,6 +13,7 @@ import velodrome as vd
 from velodrome.errors import ConfigError
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.intervals import Bootstrap, percentile_interval
+from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
 from velodrome.evaluation.result import Evaluation
 from velodrome.evaluation.training_seeds import SeedDraws, averaged, stretch_of
 
@@ -44,8 +45,8 @@ def market():
 
 def evaluated(market, *actions: int, seeds=(), **options) -> Evaluation:
     policies = [Hold(action) for action in actions]
-    given = {"samples": 200, "training_seeds": seeds, **options}
-    return evaluate_policy(policies, market, "test", {"fee": 0.0001}, **given)
+    named = NamedPolicy("latest", tuple(TrainedAgent(f"run{seed}", seed, 1, 1) for seed in seeds)) if seeds else None
+    return evaluate_policy(policies, market, "test", {"fee": 0.0001}, samples=200, named=named, **options)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_the_spread_is_said_aloud_and_survives_its_file(several, tmp_path):
     assert "interquartile mean" in text
     assert any("training seeds lost and the others gained" in warning for warning in several.warnings)
     several.save(tmp_path)
-    again = Evaluation.load(tmp_path, "test")
+    again = Evaluation.load(tmp_path, "test", "latest")
     assert repr(again.seeds) == repr(several.seeds)
     assert repr(again.spread) == repr(several.spread)
     assert again.to_json() == several.to_json()

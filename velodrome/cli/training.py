@@ -90,7 +90,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run on a split it did not learn from, beside simple policies such as buy and hold.
 
-    Prints the table with confidence intervals and writes report.html and images into the run's folder.
+    Prints the table with confidence intervals and writes a report and images into the run's folder; those of another
+    split or checkpoint lie beside them.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ def evaluate(
     if not (json or no_report):
         from velodrome.runs.run import Run
 
-        out.print(f"report: {Run.open(run, runs_folder).folder.report_path}", soft_wrap=True)
+        out.print(f"report: {evaluating.report_path(Run.open(run, runs_folder), found)}", soft_wrap=True)
 
 
 def _show(result: Any, out: Any, json: bool) -> None:

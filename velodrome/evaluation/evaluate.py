@@ -17,6 +17,7 @@ from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
 from velodrome.evaluation.intervals import Bootstrap, dependence, widening
 from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
+from velodrome.evaluation.named_policy import NamedPolicy
 from velodrome.evaluation.play import Policy
 from velodrome.evaluation.result import Evaluation
 from velodrome.evaluation.sharpe import Trials
@@ -38,13 +39,14 @@ FEW_BARS = 250
 SHORT_YEARS = 0.25
 SIDE_BY_SIDE = 16  # environments that play the episodes of a split
 IN_SAMPLE = "in sample: the agent was trained on this data; the result says nothing about new data"
+SELECTED = "used for selection: this checkpoint was chosen by its result on {0}, which flatters it there"
 
 # What may be evaluated
 
 
 def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None, allow_training_split: bool) -> bool:
     """Return whether the split is the training split; refuse one that shares time with it, unless that is asked for."""
-    part = market.split(split)
+    market.split(split)  # refuses one that is not there
     if trained_on is None:
         return False
     if trained_on not in market.splits:
@@ -53,12 +55,7 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
             f"the agent was trained on the split {trained_on!r}, which this market does not have (there are {there}); "
             "evaluate on the market of the run, or say trained_on=None if it saw none of this data"
         )
-    seen = market.split(trained_on)
-    overlap = any(
-        market.time[low] <= market.time[seen_high - 1] and market.time[seen_low] <= market.time[high - 1]
-        for low, high in zip(part.begin, part.end, strict=True)
-        for seen_low, seen_high in zip(seen.begin, seen.end, strict=True)
-    )
+    overlap = shares_time(market, split, trained_on)
     if overlap and not allow_training_split:
         raise LeakError(
             f"the split {split!r} shares time with {trained_on!r}, which the agent was trained on: a result there says "
@@ -66,6 +63,16 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
             "or pass allow_training_split=True for a result that is labelled as in sample."
         )
     return overlap
+
+
+def shares_time(market: WindowedRows, split: str, other: str) -> bool:
+    """Tell whether two splits have a moment in common."""
+    part, seen = market.split(split), market.split(other)
+    return any(
+        market.time[low] <= market.time[seen_high - 1] and market.time[seen_low] <= market.time[high - 1]
+        for low, high in zip(part.begin, part.end, strict=True)
+        for seen_low, seen_high in zip(seen.begin, seen.end, strict=True)
+    )
 
 
 def as_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -94,14 +101,14 @@ def evaluate_policy(
     trials: Trials | None = None,
     trained_on: str | None = "train",
     allow_training_split: bool = False,
-    training_seeds: Sequence[int] = (),
+    named: NamedPolicy | None = None,
     notes: Sequence[str] = (),
     progress: Telling = None,
 ) -> Evaluation:
     """Play a policy and the baselines over a whole split of a market, and measure them with intervals.
 
-    policy: or several that differ only in their training seed. Figures are then means over all of them, and intervals
-        cover the data and the training seeds.
+    policy: or several that differ only in their training seed (`named` has them; else 0, 1, …). Figures are then means
+        over all of them, and intervals cover the data and the training seeds.
     env: the environment, by name; None: "trading" on a market, "portfolio" on a basket.
     env_params: its parameters, as in training; starts and lengths of episodes are replaced by the split.
     seeds: of drawn parameters and slippage; where nothing is drawn, one is enough. random_seeds: of the random
@@ -109,7 +116,7 @@ def evaluate_policy(
     trials: if this policy is the best of many, how many there were and how their Sharpe ratios per bar varied.
     trained_on: the split that the agent saw, None if it saw none of this market. Sharing time with it is a LeakError
         unless `allow_training_split`, which labels the result.
-    training_seeds: of the policy, or of each; 0, 1, … if not given and there are several.
+    named: which policy it is; the result carries it, and is labelled where the split chose the checkpoint.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
     """
     in_sample = check_out_of_sample(market, split, trained_on, allow_training_split)
@@ -117,9 +124,14 @@ def evaluate_policy(
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")
     given, drawn = as_seeds(seeds), Bootstrap(samples, confidence, bootstrap_seed)
     evaluator = evaluator_for(env, market, split, env_params)
-    policies, trained = by_training_seed(policy, training_seeds)
+    policies, trained = by_training_seed(policy, () if named is None else named.seeds)
+    chosen_on = None if named is None else named.selected_on
+    selected = chosen_on in market.splits and shares_time(market, split, str(chosen_on))
+    standing: dict[str, Any] = {"in_sample": in_sample, "used_for_selection": selected, "policy": named}
+    labels = [*([IN_SAMPLE] if in_sample else []), *([SELECTED.format(chosen_on)] if selected else [])]
     if not evaluator.has_equity:
-        return _evaluate_on_split(policies, trained, evaluator, given[0], drawn, in_sample, notes)
+        found = _evaluate_on_split(policies, trained, evaluator, given[0], drawn, notes)
+        return replace(found, **standing, warnings=(*labels, *found.warnings))
 
     agents, others, remarks = _play_all(evaluator, policies, given, as_seeds(random_seeds), progress)
     agent = joined(agents, trained)
@@ -151,21 +163,22 @@ def evaluate_policy(
         "hindsight": [other.name for other in others if other.name in HINDSIGHT],
         **evaluator.information(agent),
     }
-    found = [
-        *_account_warnings(agents, information, in_sample),
+    doubtful = [
+        *labels,
+        *_account_warnings(agents, information),
         *doubts(compared.rows, compared.differences, drawn, trials),
         *seed_doubts("backtest", by_seed, compared.spread),
     ]
     if not evaluator.costs:
-        found.append("no trading costs are set: fee, spread and slippage are all 0")
+        doubtful.append("no trading costs are set: fee, spread and slippage are all 0")
     return Evaluation(
         kind="backtest",
         split=split,
-        in_sample=in_sample,
+        **standing,
         rows=compared.rows,
         differences=compared.differences,
         actions=mean_actions([evaluator.actions(one) for one in agents]),
-        warnings=tuple(found),
+        warnings=tuple(doubtful),
         notes=(*notes, *seed_notes(trained), *remarks),
         information=information,
         seeds=by_seed,
@@ -242,10 +255,8 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
     return {"depth": found.depth, **moments}
 
 
-def _account_warnings(agents: Sequence[Played], information: Mapping[str, Any], in_sample: bool) -> Iterator[str]:
+def _account_warnings(agents: Sequence[Played], information: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the data and the episodes have against trusting the result."""
-    if in_sample:
-        yield IN_SAMPLE
     if early := sum(agent.ended_early for agent in agents):
         episodes = sum(agent.episodes for agent in agents)
         yield (
@@ -289,7 +300,6 @@ def _evaluate_on_split(
     evaluator: Evaluator,
     seed: int,
     drawn: Bootstrap,
-    in_sample: bool,
     notes: Sequence[str],
 ) -> Evaluation:
     """Play episodes on a split of a market, for an environment without an account to be measured by."""
@@ -301,7 +311,5 @@ def _evaluate_on_split(
         found = evaluate_episodes(policies, envs, title=evaluator.market.name, split=evaluator.split, **drawing)
     finally:
         envs.close()
-    warnings = (IN_SAMPLE, *found.warnings) if in_sample else found.warnings
     about = {**found.information, "environment": evaluator.entry.name, "data_hash": evaluator.market.content_hash}
-    remarks = (*notes, *found.notes)
-    return replace(found, in_sample=in_sample, warnings=warnings, notes=remarks, information=about)
+    return replace(found, notes=(*notes, *found.notes), information=about)

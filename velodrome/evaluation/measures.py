@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from velodrome.evaluation.intervals import Interval, Space
-from velodrome.evaluation.play import Track
+
+if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environments
+    from velodrome.evaluation.play import Track
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
 LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 CheckpointChoice = Literal["best", "latest"]
+USED_FOR_SELECTION = "used for selection"  # label of a split whose results chose the checkpoint
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class NamedPolicy:
         if self.selected_on is not None:
             how = f"best of {_numbers([agent.candidates for agent in self.agents])} on {self.selected_on}"
         elif self.checkpoint == "best":
-            how = "latest checkpoint (no validation chose one)"
+            how = "latest checkpoint (no best one is kept)"
         several = f"{len(self.agents)} agents, " if len(self.agents) > 1 else ""
         return f"{several}{how}: step {steps} of {of}; {self.seeds_label}"
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
-from velodrome.evaluation.named_policy import CheckpointChoice, NamedPolicy
+from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
@@ -31,7 +31,6 @@ SEED_FIGURES = {  # of the table of training seeds, which has to fit 80 columns
     "episodes": ("episode_return", "episode_length", "worst_episode"),
 }
 FRAMES = ("trades", "equity", "bars")
-USED_FOR_SELECTION = "used for selection"  # of a split whose results chose the checkpoint
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.store.store import EvaluationRow, SqlStore
+from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
 from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
@@ -43,33 +44,52 @@ def evaluate(
     split: `evaluation.final_split` of its configuration if none is given.
     checkpoint: "best" on the validation split, or the "latest".
     trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
-    report: write the HTML report and images into the run's folder.
+    report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
+        than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. store: its store, if it is open already.
     """
     run = Run.open(run, root)
-    policy = run.load_policy(checkpoint)
+    found = run.find_checkpoint(checkpoint)
+    policy = run.policy_of(found)
     market = run.market if market is None else market
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     run.check_data(market, "to evaluate it")
-    if market is None:
-        evaluation = _by_episodes(run.config, policy)
-    else:
-        chosen = split or run.config.evaluation.final_split
-        if chosen is None:
-            raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
-        with shown_progress(progress) as tell:
-            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
-            evaluation = _on_split(run.config, policy, market, chosen, options)
-    evaluation.save(run.path)
     with run.store(create=True) if store is None else nullcontext(store) as kept:
-        steps = kept.run(run.folder.id).steps
-        rows = [
-            EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows
-        ]
-        kept.add_evaluations(run.folder.id, rows)
+        named = run.name_policy(found, checkpoint, kept)
+        if market is None:
+            evaluation = replace(_by_episodes(run.config, policy), policy=named)
+        else:
+            chosen = split or run.config.evaluation.final_split
+            if chosen is None:
+                raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
+            with shown_progress(progress) as tell:
+                options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
+                evaluation = _on_split(run.config, policy, market, chosen, {**options, "named": named})
+        evaluation.save(run.path)
+        _store_result(run, evaluation, kept)
         if report:
-            _write_report(run, evaluation, steps, kept.metrics(run.folder.id))
+            _write_report(run, evaluation, kept.metrics(run.folder.id))
     return evaluation
+
+
+def _store_result(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
+    """Keep the figures of an evaluation, and which policy they are about, beside those of others."""
+    named, split = evaluation.policy, evaluation.split
+    assert named is not None
+    store.add_evaluations(
+        run.folder.id,
+        [EvaluationRow(named.step, split, row.name, row.value, row.low, row.high) for row in evaluation.rows],
+        PolicyRow(named.step, split, named.checkpoint, named.to_dict(), evaluation.label),
+    )
+
+
+def report_path(run: Run, evaluation: Evaluation) -> Path:
+    """Return where the report of an evaluation lies: the run's own, or one of another split or checkpoint beside it."""
+    policy, final = evaluation.policy, run.config.evaluation.final_split
+    usual = evaluation.kind == "episodes" or evaluation.split == final
+    if usual and (policy is None or policy.checkpoint == "best"):
+        return run.folder.report_path
+    return run.folder.report_path.with_name(f"report-{evaluation.file_name}.html")
 
 
 def _by_episodes(config: RunConfig, policy: TrainedPolicy) -> Evaluation:
@@ -116,20 +136,20 @@ def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | N
         yield tell
 
 
-def _write_report(run: Run, evaluation: Evaluation, steps: int, metrics: pl.DataFrame) -> None:
+def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> None:
     from velodrome.runs.report.images import write_images
     from velodrome.runs.report.report import write_report
 
-    config = run.config
+    config, policy = run.config, evaluation.policy
+    assert policy is not None
     information = {
         "run": run.path.name,
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
-        "environment steps": f"{steps:,} in {config.num_envs:,} environments",
+        "training": f"{policy.agents[0].training_steps:,} environment steps in {config.num_envs:,} environments",
         "parameters": ", ".join(f"{name} = {value}" for name, value in config.params.items()) or "defaults",
-        "seed": str(config.seed),
         "configuration": config.hash,
     }
-    write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
+    write_report(evaluation, report_path(run, evaluation), f"{config.env}: {run.path.name}", information, metrics)
     write_images(evaluation, run.folder.evaluation_path)
 
 

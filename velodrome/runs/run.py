@@ -23,14 +23,14 @@ from velodrome.runs import health, setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.evaluate import play_validation
+from velodrome.runs.evaluate import play_validation, report_path
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import checkpoint_rows
-from velodrome.runs.trained import Run
+from velodrome.runs.trained import EPISODES, Run
 
 if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds
@@ -213,7 +213,7 @@ class _Session:
         from velodrome.learn.acting import TrainedPolicy
 
         # Without a market there are no splits: episodes of other seeds are played.
-        split = "episodes" if self.market is None else self.config.evaluation.split
+        split = EPISODES if self.market is None else self.config.evaluation.split
         if split is None:
             return False
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
@@ -252,7 +252,7 @@ class _Session:
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
             self.console.print(evaluation.table())
-            self.console.print(f"report: {self.run.folder.report_path}", soft_wrap=True)
+            self.console.print(f"report: {report_path(self.run, evaluation)}", soft_wrap=True)
 
     # How it ended
 

@@ -13,6 +13,7 @@ from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.store.schema import KILLED
@@ -22,9 +23,12 @@ from velodrome.runs.versions import versions
 if TYPE_CHECKING:
     import polars as pl
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+
+EPISODES = "episodes"  # what is played for validation where there is no market to split
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,14 @@ class Run:
 
     def load_policy(self, which: str = "best") -> TrainedPolicy:
         """Return the policy of the "best" or of the "latest" checkpoint."""
+        return self.policy_of(self.find_checkpoint(which))
+
+    def policy_of(self, found: checkpoints.Checkpoint) -> TrainedPolicy:
+        """Return the policy of a checkpoint of this run."""
+        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Load the "best" checkpoint (the latest if no validation chose one), or the "latest"."""
         if which not in ("best", "latest"):
             raise ConfigError(f"checkpoint = {which!r}; legal: 'best', 'latest'.")
         best = checkpoints.pinned_checkpoints(self.path)[-1:] if which == "best" else []
@@ -111,7 +123,19 @@ class Run:
         if found is None:
             raise RunError(f"{self.path}: this run has no checkpoint yet, so there is no policy to load.")
         self.check_own(found)
-        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+        return found
+
+    def name_policy(self, found: checkpoints.Checkpoint, which: str, store: SqlStore) -> NamedPolicy:
+        """Return what a result says of the policy of a checkpoint that was found as the "best" or the "latest"."""
+        from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
+
+        row, selected_on, candidates = store.run(self.folder.id), None, 1
+        if which == "best" and checkpoints.is_pinned(found.path):
+            split = self.config.evaluation.split if price_data(self.config.env) else EPISODES
+            candidates = len(store.metrics(row.id, [f"evaluation/{split}/return"]))
+            selected_on = "validation episodes" if split == EPISODES else split
+        agent = TrainedAgent(row.id, row.seed, found.steps, max(row.steps, found.steps), candidates)
+        return NamedPolicy("best" if which == "best" else "latest", (agent,), selected_on)
 
     def check_own(self, found: checkpoints.Checkpoint) -> None:
         """Refuse a checkpoint that another run wrote."""

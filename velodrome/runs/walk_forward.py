@@ -32,6 +32,7 @@ from velodrome.runs.run import Run, resume, train
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
@@ -151,7 +152,8 @@ def walk_forward(
         run = _finished_run(chosen, own, folder, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
         policies.append(run.policy.with_bank(WindowBank(own.windows)))
-    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo)
+    named = _joined_name([fold.evaluation.policy for fold in done if fold.evaluation.policy is not None])
+    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo, named)
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
     write_folds(result, config)
     console.print(f"report: {result.path / FILE}.html", soft_wrap=True)
@@ -295,12 +297,19 @@ class FoldsPolicy:
             policy.forget(ended)
 
 
+def _joined_name(policies: Sequence[NamedPolicy]) -> NamedPolicy:
+    """Return the name of the agents of all folds together."""
+    agents = tuple(agent for policy in policies for agent in policy.agents)
+    return dataclasses.replace(policies[0], agents=agents)
+
+
 def _evaluate_joined(
     config: RunConfig,
     market: Market | Basket,
     tests: Sequence[RowRanges],
     policies: Sequence[TrainedPolicy],
     embargo: int,
+    named: NamedPolicy,
 ) -> Evaluation:
     """Play all tests one after the other on one account, each bar by the agent of its fold."""
     from velodrome.evaluation.evaluate import evaluate_policy
@@ -319,4 +328,5 @@ def _evaluate_joined(
     joined = dataclasses.replace(market, splits={SPLIT: whole})
     told = config.evaluation
     how: dict[str, Any] = {"seeds": told.seeds, "samples": told.bootstrap_samples, "confidence": told.confidence}
+    how["named"] = named
     return evaluate_policy(policy, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)

@@ -129,7 +129,8 @@ def render_report(
 def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the header says of the run and of the data."""
     about = evaluation.information
-    rows = [(str(name), str(value)) for name, value in run_information.items() if value is not None]
+    rows = [] if evaluation.policy is None else [("Policy", evaluation.policy.text)]
+    rows += [(str(name), str(value)) for name, value in run_information.items() if value is not None]
     if evaluation.kind == "episodes":
         return [*rows, ("Environment", about["title"]), ("Episodes", f"{about['episodes']:,}"), ("Seed", about["seed"])]
     symbols = about["symbols"]

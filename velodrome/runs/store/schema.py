@@ -28,6 +28,7 @@ class Tables:
     runs: Table
     metrics: Table
     evaluations: Table
+    policies: Table
     checkpoints: Table
 
 
@@ -99,6 +100,18 @@ def tables() -> Tables:
         sql.Column("high", Number, nullable=True),
         sqlite_with_rowid=False,
     )
+    # Which policy the evaluations of a split and step are about.
+    policies = sql.Table(
+        "evaluated_policies",
+        metadata,
+        of_a_run(),
+        sql.Column("split", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("checkpoint", sql.String(20), primary_key=True),
+        sql.Column("step", sql.BigInteger, primary_key=True, autoincrement=False),
+        sql.Column("policy", sql.JSON, nullable=False),
+        sql.Column("label", sql.Text, nullable=False),
+        sqlite_with_rowid=False,
+    )
     checkpoints = sql.Table(
         "checkpoints",
         metadata,
@@ -109,7 +122,7 @@ def tables() -> Tables:
         sql.Column("time", sql.Double, nullable=False),
         sqlite_with_rowid=False,
     )
-    return Tables(metadata, schema, runs, metrics, evaluations, checkpoints)
+    return Tables(metadata, schema, runs, metrics, evaluations, policies, checkpoints)
 
 
 def prepare(connection: Connection, place: str) -> None:
@@ -131,6 +144,8 @@ def prepare(connection: Connection, place: str) -> None:
         return
     versions = connection.execute(known.schema.select()).scalars().all()
     if list(versions) == [VERSION]:
+        if not present >= set(known.metadata.tables):  # a table that came later; what was there stays as it is
+            known.metadata.create_all(connection)
         return
     found = max(versions, default=0)
     if found > VERSION:

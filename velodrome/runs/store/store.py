@@ -77,6 +77,16 @@ class EvaluationRow(NamedTuple):
     high: float = math.nan
 
 
+class PolicyRow(NamedTuple):
+    """Which policy the numbers of an evaluation are about: those of the same split and step."""
+
+    step: int  # of the checkpoint
+    split: str
+    checkpoint: str  # how it was chosen: best or latest
+    policy: dict[str, Any]  # see `NamedPolicy.to_dict`
+    label: str  # the split as it is shown: in sample, used for selection
+
+
 class CheckpointRow(NamedTuple):
     """One checkpoint that is on the disk."""
 
@@ -204,9 +214,18 @@ class SqlStore:
         query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
         return {row.name: row.value for row in self._rows(query)}
 
-    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None:
-        """Add the numbers of evaluations."""
+    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow], policy: PolicyRow | None = None) -> None:
+        """Add the numbers of evaluations, and which policy they are about."""
         self._add(run, self._tables.evaluations, list(rows))
+        if policy is not None:
+            self._add(run, self._tables.policies, [policy])
+
+    def policies(self, run: str) -> list[PolicyRow]:
+        """Return which policies of a run were evaluated, ordered by step and split."""
+        table = self._tables.policies
+        wanted = [table.c[name] for name in PolicyRow._fields]
+        query = table.select().with_only_columns(*wanted).where(table.c.run == run).order_by(*wanted[:3])
+        return [PolicyRow(*row) for row in self._rows(query)]
 
     def evaluations(self, run: str) -> pl.DataFrame:
         """Return the numbers of a run's evaluations as columns step, split, name, value, low, high."""
@@ -242,7 +261,7 @@ class SqlStore:
 
         def forget(connection: Connection) -> None:
             self._change(connection, run, known.runs.update().values(steps=steps, updated=time.time()))
-            for table in (known.metrics, known.evaluations, known.checkpoints):
+            for table in (known.metrics, known.evaluations, known.policies, known.checkpoints):
                 connection.execute(table.delete().where(table.c.run == run, table.c.step > steps))
 
         self._write(forget)
@@ -267,7 +286,7 @@ class SqlStore:
     def _touch(self, connection: Connection, run: str) -> None:
         self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
 
-    def _add(self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow], steps: int = 0) -> None:
+    def _add(self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow | PolicyRow], steps: int = 0) -> None:
         """Insert rows in place of those with the same key, in statements that every database knows."""
         from sqlalchemy import and_, bindparam
 
