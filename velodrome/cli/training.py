@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @app.command
 def train(
     *words: str,
+    seeds: int | None = None,
     resume: str | None = None,
     runs_folder: str = "runs",
     json: Flag = False,
@@ -32,8 +33,10 @@ def train(
     words
         A YAML or TOML file or the name of a preset (`velodrome config --presets`), then settings as key=value, such as
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
+    seeds
+        Train this many agents that differ only in their seed (also as seeds=5); their evaluation is about all of them.
     resume
-        Continue a run instead: its folder, id, the start of either, or latest.
+        Continue a run, or a group of seeds, instead: its folder, id, the start of either, or latest.
     runs_folder
         Folder in which --resume looks for runs; logging.folder=… is where a new one goes.
     json
@@ -49,14 +52,15 @@ def train(
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
     if resume is not None:
-        if words:
+        given = [*words, *([] if seeds is None else [f"--seeds {seeds}"])]
+        if given:
             raise ConfigError(
-                f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
+                f"--resume continues a run as it was configured; received {' '.join(given)} besides. Leave "
                 "that out, or start a new run."
             )
         finished = running.resume(resume, root=runs_folder, **shown)
     else:
-        finished = running.train(config_of(words), **shown)
+        finished = running.train(config_of(words if seeds is None else [*words, f"seeds={seeds}"]), **shown)
     if finished.status == "interrupted":
         sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED

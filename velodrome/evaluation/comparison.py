@@ -78,13 +78,19 @@ def compare(
         moves = [{**own, "of_optimum": own["account_log_return"]} for own in moves]
     together = mean_influences(moves[:count])
 
+    def each(name: str) -> NDArray[np.float64]:
+        """Return a figure of every training seed."""
+        return np.array([own[name] for own in points[:count]], np.float64)
+
     def interval(name: str, value: float, seed: int | None = None) -> Interval:
         """Return the interval of the agent's figure, or of that of one training seed."""
         if name not in resamples:
             return Interval(value, math.nan, math.nan)
         own = together if seed is None else moves[seed]
         stretch = widening(own[name], block, drawn.confidence) if name in own else 1.0
-        values = draws.resampled(resamples[name], name, stretch) if seed is None else resamples[name][seed]
+        values = resamples[name][seed or 0]
+        if seed is None:
+            values = draws.resampled(name, each(name), resamples[name], stretch)
         found = percentile_interval(value, values, drawn.confidence, stretch, SPACES.get(name, "plain"))
         return _widest(name, found, meters[:count] if seed is None else [meters[seed]])
 
@@ -104,15 +110,13 @@ def compare(
             for place, other in enumerate(others):
                 theirs = beside[place], moves[count + place]
                 stretch = widening(_moves_apart(name, (agent, together), theirs), block, drawn.confidence)
-                own = draws.resampled(columns[name][:count], name, stretch)
+                own = draws.resampled(name, each(name), columns[name][:count], stretch)
                 apart = percentile_interval(
                     agent[name] - beside[place][name], own - columns[name][count + place], drawn.confidence, stretch
                 )
                 differences.append(Difference(name, other.name, *apart))
     spread = tuple(
-        spread_of(name, np.array([own[name] for own in points[:count]]), columns[name][:count], draws, drawn.confidence)
-        for name in COMPARED
-        if count > 1
+        spread_of(name, each(name), columns[name][:count], draws, drawn.confidence) for name in COMPARED if count > 1
     )
     return Comparison(rows, tuple(differences), block, by_seed, spread)
 

@@ -72,6 +72,9 @@ def evaluate_episodes(
     resamples = {name: np.stack([own[name] for _, own in found]) for name in MEANS}  # [seeds, N]
     agent = mean_figures(points)
 
+    def each_of(name: str) -> NDArray[np.float64]:
+        return np.array([own[name] for own in points], np.float64)
+
     def row(name: str, value: float, values: NDArray[np.float64] | None, beside: dict[str, float]) -> Row:
         known = (
             Interval(value, math.nan, math.nan) if values is None else percentile_interval(value, values, confidence)
@@ -81,16 +84,14 @@ def evaluate_episodes(
     rows, by_seed = [], []
     for metric in EPISODE_METRICS:
         name, own = metric.name, resamples.get(metric.name)
-        together = None if own is None else draws.resampled(own, name)
+        together = None if own is None else draws.resampled(name, each_of(name), own)
         rows.append(row(name, agent[name], together, {RANDOM: random[name]}))
         by_seed.append(
             [row(name, figures[name], None if own is None else own[k], {}) for k, figures in enumerate(points)]
         )
     seeds = tuple(map(SeedResult, trained, zip(*by_seed, strict=True))) if len(each) > 1 else ()
     spread = tuple(
-        spread_of(name, np.array([own[name] for own in points]), resamples[name], draws, confidence)
-        for name in MEANS
-        if len(each) > 1
+        spread_of(name, each_of(name), resamples[name], draws, confidence) for name in MEANS if len(each) > 1
     )
     count = sum(map(len, each))
     actions = np.sum([one.actions for one in each], axis=0)

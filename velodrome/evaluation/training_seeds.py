@@ -1,9 +1,10 @@
 """Agents that differ only in their training seed: what they are worth together, and how far they are apart.
 
-All of them play the same bars. A resample therefore draws blocks of the data once, the same for every agent, and agents
-with replacement besides. Data drawn anew for each agent would average its own chance away. A handful of seeds says
-little about all that could have been: resampling them gives intervals that are too narrow, by √((n − 1) / n) and by
-what Student's quantile exceeds the normal one. The distances between agents are stretched by both.
+All of them play the same bars. A resample therefore draws blocks of the data once, the same for every agent; data drawn
+anew for each would average its own chance away. Besides it draws agents with replacement, whose distances from the mean
+are those on the data as it was: in a resample they would hold the chance of the data twice. A handful of seeds says
+little about all that could have been. Resampling them gives intervals that are too narrow, by √((n − 1) / n) and by
+what Student's quantile exceeds the normal one; the distances are stretched by both.
 """
 
 from __future__ import annotations
@@ -89,25 +90,30 @@ class SeedDraws:
         self.stretch = stretch_of(seeds, drawn.confidence)
 
     def resampled(
-        self, values: NDArray[np.float64], name: str, widening: float = 1.0, over: Over = "mean"
+        self,
+        name: str,
+        points: NDArray[np.float64],
+        values: NDArray[np.float64],
+        widening: float = 1.0,
+        over: Over = "mean",
     ) -> NDArray[np.float64]:
         """Return a metric over seeds in every resample, [N].
 
-        values: [seeds, N] the metric of each seed in the resamples of the data. widening: by which the interval of
-        these numbers will be stretched for the data's sake, and seeds therefore are not.
+        points: [seeds] the metric of each seed. values: [seeds, N] the same in the resamples of the data.
+        widening: by which the interval of these numbers will be stretched for the data's sake; seeds are not.
         """
         if len(values) == 1:
             return values[0]
         everyone = averaged(values, over)
-        picked = averaged(np.take_along_axis(values, self.chosen.T, axis=0), over)
+        mean = float(averaged(points[:, None], over)[0])
+        picked = averaged(points[self.chosen.T], over)
         stretch = self.stretch / widening
         with np.errstate(invalid="ignore", over="ignore"):
             if SPACES.get(name) != "growth":
-                return np.clip(everyone + stretch * (picked - everyone), *LIMITS.get(name, (-np.inf, np.inf)))
+                return np.clip(everyone + stretch * (picked - mean), *LIMITS.get(name, (-np.inf, np.inf)))
             # A total loss is the most that can be lost, however far apart the seeds are.
-            growth, drawn = np.maximum(1.0 + everyone, 0.0), np.maximum(1.0 + picked, 0.0)
-            ratio = np.divide(drawn, growth, out=np.ones_like(growth), where=growth > 0.0)
-            return growth * ratio**stretch - 1.0
+            ratio = np.maximum(1.0 + picked, 0.0) / (1.0 + mean) if mean > -1.0 else np.ones_like(picked)
+            return (1.0 + everyone) * ratio**stretch - 1.0
 
 
 def stretch_of(seeds: int, confidence: float) -> float:
@@ -150,14 +156,14 @@ def spread_of(
     known = points[np.isfinite(points)]
     ends = (float(known.min()), float(known.max())) if len(known) else (math.nan, math.nan)
     deviation = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    both, data = draws.resampled(values, name), averaged(values)
+    both, data = draws.resampled(name, points, values), averaged(values)
     finite = np.isfinite(both) & np.isfinite(data)
     whole = float(both[finite].var()) if finite.any() else 0.0
     share = float(np.clip(1.0 - data[finite].var() / whole, 0.0, 1.0)) if whole > 0.0 else math.nan
     middle = (math.nan, math.nan, math.nan)
     if len(points) >= FEWEST_TRIMMED:
         value = float(averaged(points[:, None], "iqm")[0])
-        middle = percentile_interval(value, draws.resampled(values, name, over="iqm"), confidence)
+        middle = percentile_interval(value, draws.resampled(name, points, values, over="iqm"), confidence)
     return SeedSpread(name, *ends, deviation, share, *middle)
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
-from velodrome.runs.trained import Run
+from velodrome.runs.trained import Run, SeedGroup
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from velodrome.evaluation.result import Evaluation
+    from velodrome.evaluation.named_policy import NamedPolicy
+    from velodrome.evaluation.result import Evaluation, Row
     from velodrome.evaluation.sharpe import Trials
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
@@ -49,36 +50,58 @@ def evaluate(
     market: the one that `train` was given, if it was given one. store: its store, if it is open already.
     """
     run = Run.open(run, root)
-    found = run.find_checkpoint(checkpoint)
-    policy = run.policy_of(found)
+    agents = _agents(run)
+    found = [agent.find_checkpoint(checkpoint) for agent in agents]
+    policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]
     market = run.market if market is None else market
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     run.check_data(market, "to evaluate it")
     with run.store(create=True) if store is None else nullcontext(store) as kept:
-        named = run.name_policy(found, checkpoint, kept)
+        each = [agent.name_policy(own, checkpoint, kept) for agent, own in zip(agents, found, strict=True)]
+        named = replace(each[0], agents=tuple(agent for own in each for agent in own.agents))
         if market is None:
-            evaluation = replace(_by_episodes(run.config, policy), policy=named)
+            evaluation = replace(_by_episodes(run.config, policies, named.seeds), policy=named)
         else:
             chosen = split or run.config.evaluation.final_split
             if chosen is None:
                 raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
             with shown_progress(progress) as tell:
                 options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
-                evaluation = _on_split(run.config, policy, market, chosen, {**options, "named": named})
+                evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
+        if len(agents) < run.config.seeds:
+            evaluation = replace(evaluation, warnings=(_missing_seeds(run, agents), *evaluation.warnings))
         evaluation.save(run.path)
-        _store_result(run, evaluation, kept)
+        _store_result(run.folder.id, evaluation, evaluation.rows, named, kept)
+        for agent, own, result in zip(agents, each, evaluation.seeds, strict=False):
+            _store_result(agent.folder.id, evaluation, result.rows, own, kept)
         if report:
-            _write_report(run, evaluation, kept.metrics(run.folder.id))
+            _write_report(run, evaluation, kept.metrics(run.folder.id) if run is agents[0] else run.metrics)
     return evaluation
 
 
-def _store_result(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
-    """Keep the figures of an evaluation, and which policy they are about, beside those of others."""
-    named, split = evaluation.policy, evaluation.split
-    assert named is not None
+def _agents(run: Run) -> tuple[Run, ...]:
+    """Return the runs whose agents are evaluated: those of a group that have finished."""
+    if not isinstance(run, SeedGroup):
+        return (run,)
+    finished = tuple(member for member in run.members if member.status == "finished")
+    if not finished:
+        raise RunError(f"{run.path}: no training seed of this group has finished. Go on with it: {run.resume_command}")
+    return finished
+
+
+def _missing_seeds(run: Run, agents: Sequence[Run]) -> str:
+    return (
+        f"{len(agents)} of {run.config.seeds} training seeds have finished, and the result is about those alone; if "
+        f"the others failed, it is too good. Go on: {run.resume_command}"
+    )
+
+
+def _store_result(run: str, evaluation: Evaluation, rows: Sequence[Row], named: NamedPolicy, store: SqlStore) -> None:
+    """Keep the figures of an evaluation, or of one of its training seeds, and which policy they are about."""
+    split = evaluation.split
     store.add_evaluations(
-        run.folder.id,
-        [EvaluationRow(named.step, split, row.name, row.value, row.low, row.high) for row in evaluation.rows],
+        run,
+        [EvaluationRow(named.step, split, row.name, row.value, row.low, row.high) for row in rows],
         PolicyRow(named.step, split, named.checkpoint, named.to_dict(), evaluation.label),
     )
 
@@ -92,25 +115,26 @@ def report_path(run: Run, evaluation: Evaluation) -> Path:
     return run.folder.report_path.with_name(f"report-{evaluation.file_name}.html")
 
 
-def _by_episodes(config: RunConfig, policy: TrainedPolicy) -> Evaluation:
+def _by_episodes(config: RunConfig, policies: Sequence[TrainedPolicy], seeds: Sequence[int]) -> Evaluation:
     from velodrome.evaluation.episodes import evaluate_episodes
 
-    options = {"title": config.env, "seed": config.seed + 2_000_003, **_resampling(config)}
+    options = {"title": config.env, "seed": config.seed + 2_000_003, "training_seeds": seeds, **_resampling(config)}
     with closing(setup.make_few_environments(config, min(EPISODES, 16))) as envs:
-        return evaluate_episodes(policy, envs, EPISODES, **options)
+        return evaluate_episodes(policies, envs, EPISODES, **options)
 
 
 def _on_split(
-    config: RunConfig, policy: TrainedPolicy, market: Market | Basket, split: str, options: dict[str, Any]
+    config: RunConfig, policies: Sequence[TrainedPolicy], market: Market | Basket, split: str, options: dict[str, Any]
 ) -> Evaluation:
     from velodrome.evaluation.evaluate import evaluate_policy
     from velodrome.rollout.observation import WindowBank
 
-    if policy.shape.windows:
-        policy = policy.with_bank(WindowBank(market.windows))
+    if policies[0].shape.windows:
+        bank = WindowBank(market.windows)
+        policies = [policy.with_bank(bank) for policy in policies]
     options |= {"env": config.env, "seeds": config.evaluation.seeds, **_resampling(config)}
     options["trained_on"] = "train" if "train" in market.splits else None
-    return evaluate_policy(policy, market, split, config.params, **options)
+    return evaluate_policy(policies, market, split, config.params, **options)
 
 
 def _resampling(config: RunConfig) -> dict[str, Any]:

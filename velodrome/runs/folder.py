@@ -2,6 +2,8 @@
 
 runs/<name>-<yyyymmdd-hhmmss>-<id>/
     config.yaml   run.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
+
+A group of training seeds is such a folder without checkpoints and metrics; the folders of its members lie in it.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ class RunFolder:
         seeds: Mapping[str, int] | None = None,
         data_hash: str | None = None,
         command: Sequence[str] | None = None,
+        group: str | None = None,
     ) -> RunFolder:
         """Make the folder of a new run in a folder of runs, which is made if it is not there.
 
@@ -76,6 +79,7 @@ class RunFolder:
         config: the whole configuration as YAML. seeds: by what they are for.
         data_hash: of the content of the data that the run sees.
         command: words of the command; those of this process if not given.
+        group: id of the group of training seeds that the run is a member of; `root` is then the group's folder.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
@@ -99,6 +103,7 @@ class RunFolder:
                 "folder_of_command": str(Path.cwd()),
                 "seeds": dict(seeds or {}),
                 "data_hash": data_hash,
+                "group": group,
                 "versions": versions(),
                 "machine": machine(),
                 "git_commit": git_commit(Path.cwd()),
@@ -120,9 +125,11 @@ class RunFolder:
             return cls._read(given)
         if given.is_dir():
             raise RunError(f"{given}: this folder holds no run: it has no {INFORMATION}.")
-        found = {folder.path.name: folder for folder in run_folders(root)}
-        candidates = [folder.candidate for folder in found.values()]
-        return found[choose_run(str(run), candidates, f"in {root}").title]
+        found = run_folders(root)
+        if str(run) != LATEST:  # the latest is a run of its own, not a member of a group
+            found += [member for folder in found for member in run_folders(folder.path)]
+        chosen = choose_run(str(run), [folder.candidate for folder in found], f"in {root}")
+        return next(folder for folder in found if folder.id == chosen.id)
 
     @classmethod
     def _read(cls, path: Path) -> RunFolder:

@@ -30,7 +30,7 @@ from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import checkpoint_rows
-from velodrome.runs.trained import EPISODES, Run
+from velodrome.runs.trained import EPISODES, Run, SeedGroup
 
 if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds
@@ -52,7 +52,7 @@ def train(
     market: Market | Basket | Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Run:
-    """Train an agent and return the run.
+    """Train an agent, or several that differ only in their seed (seeds=5), and return the run, or the group of runs.
 
     config: path of a YAML or TOML file, the name of a preset, a mapping, or a RunConfig; the default preset if None.
     overrides: fields by name, such as steps=1_000_000 or **{"ppo.learning_rate": 1e-3}.
@@ -66,7 +66,7 @@ def train(
     chosen = load_run_config(config, overrides)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
     built = setup.build_market(chosen, market)
-    return _Session(Run.create(chosen, built), built).go(console, mode, evaluate)
+    return _session(Run.create(chosen, built), built).go(console, mode, evaluate)
 
 
 def resume(
@@ -85,14 +85,15 @@ def resume(
     found = Run.open(run, root)
     market = found.market if market is None else market
     found.check_data(market, "to continue it")
-    return _Session(found, market, resumed=True).go(console, mode, evaluate)
+    return _session(found, market, resumed=True).go(console, mode, evaluate)
 
 
 class _Session:
     """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption."""
 
-    def __init__(self, run: Run, market: Market | Basket | None, resumed: bool = False) -> None:
+    def __init__(self, run: Run, market: Market | Basket | None, resumed: bool = False, place: str = "") -> None:
         self.run, self.market, self.resumed = run, market, resumed
+        self.place = place  # among the training seeds of a group, in words
         self.config, self.id = run.config, run.folder.id
         self.best = -math.inf  # result of the best validation so far
         self.saved_steps = 0
@@ -172,7 +173,8 @@ class _Session:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
         about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
-        title, facts = f"{config.algorithm} on {config.env}", RunFacts.of(config, device)
+        title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
+        about["always"] = {"seed": config.seed} if self.place else {}
         return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
 
     # The loop
@@ -262,6 +264,35 @@ class _Session:
             self.store.update_run(self.id, status=status, error=str(error))
         except VelodromeError as problem:  # a disk too full for a checkpoint is too full for the store as well
             log.error("the store does not know that the run %s: %s", status, problem)
+
+
+class _GroupSession(_Session):
+    """One sitting of a group: its members, each an ordinary run, are trained one after the other.
+
+    They share this process, so that the data is read and checked, and kernels are compiled, once.
+    """
+
+    def _train(self) -> bool:
+        """Train the members that have not finished. Return whether all have."""
+        group, store = self.run, self.store
+        assert isinstance(group, SeedGroup)
+        store.begin_run(group.new_record(self.market))
+        for number, seed in enumerate(group.seeds, 1):
+            member, new = group.member(seed, self.market)
+            if member.status == "finished":
+                continue
+            store.begin_run(member.new_record(self.market))
+            store.add_member(self.id, member.folder.id)
+            place = f", seed {seed} ({number} of {len(group.seeds)})"
+            _Session(member, self.market, not new, place).go(self.console, self.mode, evaluate=False)
+            store.update_run(self.id, steps=sum(run.steps for run in store.members(self.id)))
+            if member.status != "finished":
+                return False
+        return True
+
+
+def _session(run: Run, market: Market | Basket | None, resumed: bool = False) -> _Session:
+    return (_GroupSession if isinstance(run, SeedGroup) else _Session)(run, market, resumed)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

@@ -1,4 +1,8 @@
-"""A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data."""
+"""A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data.
+
+`SeedGroup` is a run of several agents that differ only in their training seed: each is an ordinary run, in a folder
+within the group's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import RunFolder
+from velodrome.runs.folder import RunFolder, run_folders
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, SqlStore, open_store
 from velodrome.runs.versions import versions
@@ -38,22 +42,48 @@ class Run:
     folder: RunFolder
 
     @classmethod
-    def create(cls, config: RunConfig, market: Market | Basket | None) -> Run:
-        """Make the folder of a new run."""
+    def create(cls, config: RunConfig, market: Market | Basket | None, group: SeedGroup | None = None) -> Run:
+        """Make the folder of a new run, or of a group if the configuration asks for several training seeds.
+
+        group: the one that it will be a member of.
+        """
         name = config.name or config.env.replace("/", "-").replace(":", "-")
         data_hash = None if market is None else market.content_hash
-        about: dict[str, Any] = {"config": to_yaml(config), "seeds": {"run": config.seed}, "data_hash": data_hash}
-        return cls(RunFolder.create(config.logging.folder, name, **about))
+        seeds = {"run": config.seed} | ({"count": config.seeds} if config.seeds > 1 else {})
+        about: dict[str, Any] = {"config": to_yaml(config), "seeds": seeds, "data_hash": data_hash}
+        if group is not None:
+            return cls(RunFolder.create(group.path, name, group=group.folder.id, **about))
+        return cls.of(RunFolder.create(config.logging.folder, name, **about))
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Run:
+        """Return the run, or the group, that lies in a folder."""
+        return (SeedGroup if folder.information["seeds"].get("count", 1) > 1 else cls)(folder)
 
     @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
         """Find a run by path, id, the unique start of its name or id, or "latest"."""
-        return run if isinstance(run, Run) else cls(RunFolder.open(run, root))
+        return run if isinstance(run, Run) else cls.of(RunFolder.open(run, root))
 
     @property
     def path(self) -> Path:
         """Its folder."""
         return self.folder.path
+
+    @property
+    def root(self) -> Path:
+        """The folder of all runs; a member's lies in that of its group."""
+        return self.path.parents[1 if self.group_id else 0]
+
+    @property
+    def group_id(self) -> str | None:
+        """Id of the group of training seeds that it is a member of."""
+        return self.folder.information.get("group")
+
+    @property
+    def members(self) -> tuple[Run, ...]:
+        """The agents of a group by their training seed; a run is its own."""
+        return (self,)
 
     @functools.cached_property
     def config(self) -> RunConfig:
@@ -77,7 +107,7 @@ class Run:
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows."""
-        return open_store(self.path.parent, self.config.logging.store, create=create)
+        return open_store(self.root, self.config.logging.store, create=create)
 
     def new_record(self, market: Market | Basket | None) -> RunRecord:
         """Return its row at the moment it begins."""
@@ -97,9 +127,10 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that continues it from the present working directory."""
-        known = self.path.parent == Path("runs").resolve()
-        return f"velodrome train --resume {self.folder.id if known else shlex.quote(str(self.path))}"
+        """The command that continues it, with its group, from the present working directory."""
+        path = self.path.parent if self.group_id else self.path
+        known = path.parent == Path("runs").resolve()
+        return f"velodrome train --resume {self.group_id or self.folder.id if known else shlex.quote(str(path))}"
 
     @functools.cached_property
     def policy(self) -> TrainedPolicy:
@@ -160,3 +191,42 @@ class Run:
                 f"{what_for} needs the data it began with. Restore the data (if it was given a market, give it again "
                 "as market=…), or train a new run."
             )
+
+
+class SeedGroup(Run):
+    """Several runs that differ only in their training seed. None of them is chosen: results are about all."""
+
+    @property
+    def seeds(self) -> range:
+        """The training seeds that its configuration asks for."""
+        return range(self.config.seed, self.config.seed + self.config.seeds)
+
+    @property
+    def members(self) -> tuple[Run, ...]:
+        """Those that were begun so far, by their training seed."""
+        return tuple(sorted(map(Run, run_folders(self.path)), key=lambda run: run.config.seed))
+
+    def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, bool]:
+        """Return the run of a training seed, and whether it is a new one."""
+        for found in self.members:
+            if found.config.seed == seed:
+                return found, False
+        own = {"seed": seed, "seeds": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
+        return Run.create(load_run_config(self.config, own), market, self), True
+
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """Everything measured during training: step, name, value, time, seed."""
+        import polars as pl
+
+        with self.store() as store:
+            each = [(run.config.seed, store.metrics(run.folder.id)) for run in self.members]
+        return pl.concat([found.with_columns(seed=pl.lit(seed, pl.Int64)) for seed, found in each])
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Refuse: a group has no policy of its own."""
+        there = ", ".join(f"{run.folder.id} (seed {run.config.seed})" for run in self.members) or "none yet"
+        raise RunError(
+            f"{self.path.name} is a group of {self.config.seeds} training seeds, and none of them is chosen for you. "
+            f"Name one of its members: {there}; or evaluate all of them: velodrome eval {self.folder.id}"
+        )

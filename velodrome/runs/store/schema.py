@@ -27,6 +27,7 @@ class Tables:
     schema: Table
     runs: Table
     metrics: Table
+    members: Table
     evaluations: Table
     policies: Table
     checkpoints: Table
@@ -77,6 +78,13 @@ def tables() -> Tables:
         sql.Column("error", sql.Text, nullable=False),
         sql.Index("runs_by_time", "created"),
     )
+    # Which runs differ only in their training seed, and the row that stands for all of them.
+    members = sql.Table(
+        "members",
+        metadata,
+        of_a_run(),
+        sql.Column("of", sql.String(ID_LENGTH), sql.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    )
     # Read by run and name, so the key is in that order and, in SQLite, is the table itself.
     metrics = sql.Table(
         "metrics",
@@ -122,7 +130,7 @@ def tables() -> Tables:
         sql.Column("time", sql.Double, nullable=False),
         sqlite_with_rowid=False,
     )
-    return Tables(metadata, schema, runs, metrics, evaluations, policies, checkpoints)
+    return Tables(metadata, schema, runs, metrics, members, evaluations, policies, checkpoints)
 
 
 def prepare(connection: Connection, place: str) -> None:

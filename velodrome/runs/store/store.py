@@ -157,6 +157,26 @@ class SqlStore:
         else:
             self.update_run(run.id, status="running", error="")
 
+    def add_member(self, group: str, run: str) -> None:
+        """Say that a run is one of the training seeds of a group."""
+        members = self._tables.members
+
+        def add(connection: Connection) -> None:
+            connection.execute(members.delete().where(members.c.run == run))
+            connection.execute(members.insert(), {"run": run, "of": group})
+
+        self._write(add)
+
+    def groups(self) -> dict[str, str]:
+        """Return the group of every run that is a member of one."""
+        return {row.run: row.of for row in self._rows(self._tables.members.select())}
+
+    def members(self, group: str) -> list[RunRecord]:
+        """Return the runs of a group by their seed; none for a run that is no group."""
+        members = self._tables.members
+        found = [row.run for row in self._rows(members.select().where(members.c.of == group))]
+        return sorted((self.run(run) for run in found), key=lambda run: run.seed)
+
     def update_run(self, run: str, **changes: Any) -> None:
         """Change fields of a run's row; `updated` becomes now."""
         legal = [entry.name for entry in fields(RunRecord) if entry.name != "id"]
