@@ -75,7 +75,7 @@ def evaluate(
         for agent, own, result in zip(agents, each, evaluation.seeds, strict=False):
             _store_result(agent.folder.id, evaluation, result.rows, own, kept)
         if report:
-            _write_report(run, evaluation, kept.metrics(run.folder.id) if run is agents[0] else run.metrics)
+            _write_report(run, evaluation, kept.metrics(run.folder.id))
     return evaluation
 
 
@@ -166,10 +166,11 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
 
     config, policy = run.config, evaluation.policy
     assert policy is not None
+    each = ", by each training seed" if evaluation.seeds else ""
     information = {
         "run": run.path.name,
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
-        "training": f"{policy.agents[0].training_steps:,} environment steps in {config.num_envs:,} environments",
+        "training": f"{policy.agents[0].training_steps:,} environment steps in {config.num_envs:,} environments{each}",
         "parameters": ", ".join(f"{name} = {value}" for name, value in config.params.items()) or "defaults",
         "configuration": config.hash,
     }

@@ -91,8 +91,9 @@ class RunFolder:
         identity = secrets.token_hex(ID_LENGTH // 2)
         path = root / f"{name}-{now:%Y%m%d-%H%M%S}-{identity}"
         try:
-            (path / "checkpoints").mkdir(parents=True)
-            (path / "evaluation").mkdir()
+            (path / "evaluation").mkdir(parents=True)
+            if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
+                (path / "checkpoints").mkdir()
             (path / "config.yaml").write_text(config, encoding="utf-8")
             own_command = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []
             information = {

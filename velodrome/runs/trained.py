@@ -92,7 +92,7 @@ class Run:
 
     @property
     def metrics(self) -> pl.DataFrame:
-        """Everything measured during training: step, name, value, time."""
+        """Everything measured during training: step, name, value, time; of a group also seed."""
         with self.store() as store:
             return store.metrics(self.folder.id)
 
@@ -204,7 +204,8 @@ class SeedGroup(Run):
     @property
     def members(self) -> tuple[Run, ...]:
         """Those that were begun so far, by their training seed."""
-        return tuple(sorted(map(Run, run_folders(self.path)), key=lambda run: run.config.seed))
+        found = [Run(folder) for folder in run_folders(self.path) if folder.information.get("group") == self.folder.id]
+        return tuple(sorted(found, key=lambda run: run.config.seed))
 
     def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, bool]:
         """Return the run of a training seed, and whether it is a new one."""
@@ -213,15 +214,6 @@ class SeedGroup(Run):
                 return found, False
         own = {"seed": seed, "seeds": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
         return Run.create(load_run_config(self.config, own), market, self), True
-
-    @property
-    def metrics(self) -> pl.DataFrame:
-        """Everything measured during training: step, name, value, time, seed."""
-        import polars as pl
-
-        with self.store() as store:
-            each = [(run.config.seed, store.metrics(run.folder.id)) for run in self.members]
-        return pl.concat([found.with_columns(seed=pl.lit(seed, pl.Int64)) for seed, found in each])
 
     def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
         """Refuse: a group has no policy of its own."""

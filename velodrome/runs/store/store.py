@@ -173,9 +173,9 @@ class SqlStore:
 
     def members(self, group: str) -> list[RunRecord]:
         """Return the runs of a group by their seed; none for a run that is no group."""
-        members = self._tables.members
-        found = [row.run for row in self._rows(members.select().where(members.c.of == group))]
-        return sorted((self.run(run) for run in found), key=lambda run: run.seed)
+        members, runs = self._tables.members, self._tables.runs
+        query = runs.select().join(members, members.c.run == runs.c.id).where(members.c.of == group)
+        return [RunRecord(**row._mapping) for row in self._rows(query.order_by(runs.c.seed))]
 
     def update_run(self, run: str, **changes: Any) -> None:
         """Change fields of a run's row; `updated` becomes now."""
@@ -214,7 +214,13 @@ class SqlStore:
             self._add(run, self._tables.metrics, typed, max(row.step for row in typed))
 
     def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame:
-        """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name."""
+        """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name.
+
+        Those of a group are those of its members, one after the other, with a column seed.
+        """
+        if members := self.members(run):
+            each = ((member.seed, self.metrics(member.id, names, since)) for member in members)
+            return pl.concat(found.with_columns(seed=pl.lit(seed, pl.Int64)) for seed, found in each)
         table = self._tables.metrics
         wanted = [table.c.step, table.c.name, table.c.value, table.c.time]
         query = table.select().with_only_columns(*wanted).where(table.c.run == run, table.c.step >= since)
@@ -223,9 +229,13 @@ class SqlStore:
         return self._frame(query.order_by(table.c.step, table.c.name), schema)
 
     def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the number of the largest step for each name."""
+        """Return the number of the largest step for each name; of a group, the mean over its members."""
         from sqlalchemy import func, select
 
+        if members := self.members(run):
+            each = [self.last_metrics(member.id, names) for member in members]
+            known = {name: [own[name] for own in each if name in own] for name in sorted(set().union(*each))}
+            return {name: sum(values) / len(values) for name, values in known.items()}
         table = self._tables.metrics
         newest = select(table.c.name, func.max(table.c.step).label("step")).where(table.c.run == run)
         newest = newest if names is None else newest.where(table.c.name.in_(list(names)))
