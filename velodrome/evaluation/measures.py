@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numba import njit
@@ -135,7 +135,19 @@ def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
     return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
 
 
-def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
+class Account(Protocol):
+    """What a curve is made of."""
+
+    @property
+    def time(self) -> NDArray[np.int64]:
+        """[T + 1] nanoseconds UTC."""
+
+    @property
+    def equity(self) -> NDArray[np.float64]:
+        """[T + 1, S]."""
+
+
+def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
     """Put tracks on one time line; an account without a bar at a time stays as it was.
 
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
