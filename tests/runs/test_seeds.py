@@ -11,7 +11,7 @@ from rich.console import Console
 import velodrome as vd
 from tests.runs.small_runs import last_tensors, one_thread, signals_after, small_run, tiny  # noqa: F401
 from velodrome import cli
-from velodrome.errors import RunError
+from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.result import Evaluation
 from velodrome.runs import setup
 from velodrome.runs.folder import run_folders
@@ -110,6 +110,12 @@ def test_finished_seeds_are_kept_and_the_rest_is_resumed(tmp_path, monkeypatch):
         assert all(tensor.numpy().tobytes() == reference[name].numpy().tobytes() for name, tensor in tensors.items())
 
 
+def test_a_single_run_does_not_become_a_group(tmp_path):
+    run = small_run(tmp_path, **SETTINGS)
+    with pytest.raises(ConfigError, match=r"seeds = 3: a run that goes on keeps seeds = 1: it is a single agent\."):
+        vd.resume(run, seeds=3)
+
+
 def test_a_group_of_which_nothing_has_finished_cannot_be_evaluated(tmp_path, monkeypatch):
     signals_after(monkeypatch, 1)
     stopped = small_run(tmp_path, seeds=2, **SETTINGS)
@@ -127,14 +133,26 @@ def test_the_display_says_which_seed(tmp_path):
     assert "ppo on trading, seed 1 (2 of 2)" in shown.file.getvalue()
 
 
-def test_lines_of_json_name_their_seed(tmp_path, capsys):
+def test_lines_of_json_name_their_seed_and_a_group_takes_more_seeds_and_steps(tmp_path, capsys):
     words = [f"{key}={list(v) if isinstance(v, tuple) else v}" for key, v in tiny(tmp_path, **SETTINGS).items()]
     assert cli.run(["train", "smoke", *words, "--seeds", "2", "--json", "--no-evaluation"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["seed"] for line in lines if line["event"] == "end"] == [0, 1]
     (found,) = run_folders(tmp_path)
-    assert cli.run(["train", "--resume", str(found.path), "--seeds", "3"]) == cli.REFUSED
-    assert "--seeds 3" in capsys.readouterr().err
+    resumed = ["train", "--resume", str(found.path), "--no-evaluation", "--json"]
+    assert cli.run([*resumed, "--seeds", "3"]) == 0  # one more
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["seed"] for line in lines if line["event"] == "end"] == [2]
+    assert cli.run([*resumed, "--seeds", "2"]) == cli.REFUSED
+    assert "the group has 3, and none of them is left out" in capsys.readouterr().err
+    assert cli.run([*resumed, "ppo.learning_rate=0.1"]) == cli.REFUSED
+    assert "its agents differ in nothing but their seeds. It takes steps, checkpoint," in capsys.readouterr().err
+    assert cli.run([*resumed, "steps=256"]) == 0
+    group = Run.open(found.path)
+    assert group.status == "finished"
+    assert [run.config.steps for run in (group, *group.members)] == [256] * 4
+    with group.store() as store:
+        assert [run.steps for run in store.members(found.id)] == [256] * 3
 
 
 def test_lists_show_a_group_as_one(group, capsys):

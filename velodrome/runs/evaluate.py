@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
+from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
 from velodrome.runs.trained import Run, SeedGroup
@@ -38,6 +39,7 @@ def evaluate(
     report: bool = True,
     progress: bool = False,
     market: Market | Basket | None = None,
+    data: str | Path | None = None,
     store: SqlStore | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
@@ -47,15 +49,15 @@ def evaluate(
     trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
     report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
-    market: the one that `train` was given, if it was given one. store: its store, if it is open already.
+    market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
+    store: its store, if it is open already.
     """
     run = Run.open(run, root)
     agents = _agents(run)
     found = [agent.find_checkpoint(checkpoint) for agent in agents]
     policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]
-    market = run.market if market is None else market
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
-    run.check_data(market, "to evaluate it")
+    market = run.market_for("to evaluate it", market, data)
     with run.store(create=True) if store is None else nullcontext(store) as kept:
         each = [agent.name_policy(own, checkpoint, kept) for agent, own in zip(agents, found, strict=True)]
         named = replace(each[0], agents=tuple(agent for own in each for agent in own.agents))
@@ -174,6 +176,8 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
         "parameters": ", ".join(f"{name} = {value}" for name, value in config.params.items()) or "defaults",
         "configuration": config.hash,
     }
+    if lineage := run.folder.lineage:
+        information["lineage"] = "; ".join(map(told_lineage, lineage))
     write_report(evaluation, report_path(run, evaluation), f"{config.env}: {run.path.name}", information, metrics)
     write_images(evaluation, run.folder.evaluation_path)
 

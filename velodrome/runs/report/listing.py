@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
+from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.live.progress import compact, sparkline
 from velodrome.runs.store.schema import KILLED
@@ -146,6 +147,8 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
         "evaluations": evaluated(store, run),
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
+        "lineage": [row._asdict() for _, row in store.lineage(run.id)],
+        "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
         "episode_return": _curve(store, run),
     }
 
@@ -232,6 +235,10 @@ def _facts(content: Mapping[str, Any]) -> Table:
         "checkpoints": "those of its members" if members else last,
         "folder": content["folder"],
     }
+    if content["lineage"]:
+        facts["lineage"] = "\n".join(map(told_lineage, content["lineage"]))
+    if content["children"]:
+        facts["children"] = ", ".join(f"{child['id']} from step {child['step']:,}" for child in content["children"])
     if content["error"]:
         facts["error"] = Text(content["error"], "red")
     return _table(f"{'group' if members else 'run'} {content['id']}", ("", ""), list(facts.items()))
