@@ -18,7 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, PolicyRow, RunRecord, SqlStore
+from velodrome.runs.store.store import (
+    CheckpointRow,
+    EvaluationRow,
+    LineageRow,
+    MetricRow,
+    PolicyRow,
+    RunRecord,
+    SqlStore,
+)
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -205,6 +213,17 @@ class StoreContract:
         assert store.checkpoints(RUN.id) == [first]
         store.set_checkpoints(RUN.id, [])
         assert store.checkpoints(RUN.id) == []
+
+    def test_a_run_has_its_lineage_and_its_children(self, store):
+        store.create_run(RUN)
+        store.create_run(replace(RUN, id="child"))
+        begun = LineageRow(0, 10, RUN.id, {"seed": [0, 7]})
+        store.set_lineage("child", [begun])
+        longer = LineageRow(1, 10, None, {"steps": [10, 20]})
+        store.set_lineage("child", [begun, longer])
+        assert store.lineage("child") == [("child", begun), ("child", longer)]
+        assert store.lineage(parent=RUN.id) == [("child", begun)]
+        assert store.lineage(RUN.id) == []
 
     def test_a_resumed_run_forgets_what_came_after_its_checkpoint(self, store):
         store.create_run(RUN)

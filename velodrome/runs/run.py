@@ -201,7 +201,8 @@ class _Session:
             LineageRow(number, entry["step"], entry["parent"], entry["changes"])
             for number, entry in enumerate(self.run.folder.lineage)
         ]
-        self.store.set_lineage(self.id, lineage)
+        if lineage:
+            self.store.set_lineage(self.id, lineage)
         device = config.usable_device()
         with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
             self.learner = setup.make_learner(config, worlds)
