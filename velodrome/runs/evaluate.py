@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
-from velodrome.runs import setup
+from velodrome.runs import health, setup
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
 from velodrome.runs.trained import Run
@@ -65,11 +65,28 @@ def evaluate(
             with shown_progress(progress) as tell:
                 options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
                 evaluation = _on_split(run.config, policy, market, chosen, {**options, "named": named})
+        metrics = kept.metrics(run.folder.id)
+        evaluation = _with_overfitting(run, evaluation, metrics)
         evaluation.save(run.path)
         _store_result(run, evaluation, kept)
         if report:
-            _write_report(run, evaluation, kept.metrics(run.folder.id))
+            _write_report(run, evaluation, metrics)
     return evaluation
+
+
+def _with_overfitting(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> Evaluation:
+    """Say aloud what the curves of training and validation show."""
+    split, named = run.validation_split, evaluation.policy
+    parted = None if split is None else health.overfitting_of(metrics, split)
+    about = {**evaluation.information, "overfitting": None if parted is None else parted._asdict()}
+    if parted is None or split is None or named is None:
+        return replace(evaluation, information=about)
+    told = parted.sentence(split, evaluation.kind == "backtest")
+    when = "before" if named.step <= parted.step else "after"
+    warning = f"{told}; this checkpoint, of step {named.step:,}, is from {when} that"
+    labels = evaluation.in_sample + evaluation.used_for_selection  # warnings that go first
+    warnings = (*evaluation.warnings[:labels], warning, *evaluation.warnings[labels:])
+    return replace(evaluation, warnings=warnings, information=about)
 
 
 def _store_result(run: Run, evaluation: Evaluation, store: SqlStore) -> None:
