@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError, RunError
-from velodrome.runs import setup
+from velodrome.runs import health, setup
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
@@ -70,6 +70,8 @@ def evaluate(
             with shown_progress(progress) as tell:
                 options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
                 evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
+        metrics = kept.metrics(run.folder.id)
+        evaluation = _with_overfitting(run, evaluation, metrics)
         if len(agents) < run.config.seeds:
             evaluation = replace(evaluation, warnings=(_missing_seeds(run, agents), *evaluation.warnings))
         evaluation.save(run.path)
@@ -77,7 +79,7 @@ def evaluate(
         for agent, own, result in zip(agents, each, evaluation.seeds, strict=False):
             _store_result(agent.folder.id, evaluation, result.rows, own, kept)
         if report:
-            _write_report(run, evaluation, kept.metrics(run.folder.id))
+            _write_report(run, evaluation, metrics)
     return evaluation
 
 
@@ -96,6 +98,23 @@ def _missing_seeds(run: Run, agents: Sequence[Run]) -> str:
         f"{len(agents)} of {run.config.seeds} training seeds have finished, and the result is about those alone; if "
         f"the others failed, it is too good. Go on: {run.resume_command}"
     )
+
+
+def _with_overfitting(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> Evaluation:
+    """Say aloud what the curves of training and validation show; of several training seeds, their means."""
+    split, named = run.validation_split, evaluation.policy
+    parted = None if split is None else health.overfitting_of(metrics, split)
+    about = {**evaluation.information, "overfitting": None if parted is None else parted._asdict()}
+    if parted is None or split is None or named is None:
+        return replace(evaluation, information=about)
+    told = parted.sentence(split, evaluation.kind == "backtest")
+    when = "before" if named.step <= parted.step else "after"
+    warning = f"{told}; this checkpoint, of step {named.step:,}, is from {when} that"
+    if len(named.agents) > 1:
+        warning = f"{told} (means over the training seeds)"
+    labels = evaluation.in_sample + evaluation.used_for_selection  # warnings that go first
+    warnings = (*evaluation.warnings[:labels], warning, *evaluation.warnings[labels:])
+    return replace(evaluation, warnings=warnings, information=about)
 
 
 def _store_result(run: str, evaluation: Evaluation, rows: Sequence[Row], named: NamedPolicy, store: SqlStore) -> None:

@@ -33,7 +33,7 @@ from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import LineageRow, checkpoint_rows
-from velodrome.runs.trained import EPISODES, Run, SeedGroup
+from velodrome.runs.trained import Run, SeedGroup
 
 if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds
@@ -311,8 +311,7 @@ class _Session:
         """Play the validation split, or some episodes; return whether that went better than ever before."""
         from velodrome.learn.acting import TrainedPolicy
 
-        # Without a market there are no splits: episodes of other seeds are played.
-        split = EPISODES if self.market is None else self.config.evaluation.split
+        split = self.run.validation_split
         if split is None:
             return False
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)

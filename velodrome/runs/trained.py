@@ -110,6 +110,11 @@ class Run:
         return load_run_config(self.folder.config_path)
 
     @property
+    def validation_split(self) -> str | None:
+        """The split that is played during training; without a market, episodes of other seeds are."""
+        return self.config.evaluation.split if price_data(self.config.env) else EPISODES
+
+    @property
     def metrics(self) -> pl.DataFrame:
         """Everything measured during training: step, name, value, time; of a group also seed."""
         with self.store() as store:
@@ -181,7 +186,7 @@ class Run:
 
         row, selected_on, candidates = store.run(self.folder.id), None, 1
         if which == "best" and checkpoints.is_pinned(found.path):
-            split = self.config.evaluation.split if price_data(self.config.env) else EPISODES
+            split = self.validation_split
             candidates = len(store.metrics(row.id, [f"evaluation/{split}/return"]))
             selected_on = "validation episodes" if split == EPISODES else split
         agent = TrainedAgent(row.id, row.seed, found.steps, max(row.steps, found.steps), candidates)

@@ -164,6 +164,10 @@ def walk_forward(
         policies.append([agent.policy.with_bank(bank) for agent in run.members])
     named = _joined_name([fold.evaluation.policy for fold in done if fold.evaluation.policy is not None])
     joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo, named)
+    parted = [str(fold.number) for fold in done if fold.evaluation.information["overfitting"]]
+    if parted:
+        warning = f"overfitting in {len(parted)} of {len(done)} folds ({', '.join(parted)}): their evaluations say when"
+        joined = dataclasses.replace(joined, warnings=(warning, *joined.warnings))
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
     write_folds(result, config)
     console.print(f"report: {result.path / FILE}.html", soft_wrap=True)

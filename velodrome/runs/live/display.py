@@ -140,7 +140,7 @@ class LiveView:
             return
         self.progress.evaluated(split, results)
         line = evaluation_line(self.progress, split, results)
-        self._tell(line, "evaluation", split=split, results=dict(results))
+        self._tell(line, "evaluation", split=split, used_for_selection=True, results=dict(results))
 
     def _tell(self, line: str, event: str, **content: object) -> None:
         """Print a line, or an event as JSON, where there is no live view to show it."""

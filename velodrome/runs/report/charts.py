@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import drawdowns
+from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.evaluation.training_seeds import SEED_COLUMN
 
 BUCKETS = 1500  # about the pixels of a wide screen; a longer series keeps the lowest and highest of each
@@ -257,13 +258,16 @@ def episodes_figure(evaluation: Evaluation) -> Figure:
     return {"data": [drawn], "layout": layout}
 
 
-def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
-    """Return titled charts of a run's metrics (step, name, value): episode return, out of sample, steps per second."""
+def training_figures(metrics: pl.DataFrame, account: bool = False) -> list[tuple[str, Figure]]:
+    """Return titled charts of a run's metrics (step, name, value): episode return, validation, steps per second.
+
+    account: returns are an account's, in per cent, and not sums of rewards.
+    """
     names = metrics["name"].unique().to_list()
     outside = sorted(name for name in names if name.startswith("evaluation/") and name.endswith("/return"))
     groups = [
-        ("Episode return while training (in sample)", ["episode/return"], "sum of rewards"),
-        ("Out of sample while training", outside, "return"),
+        ("Episode return while training (in sample)", ["episode/return"], "return" if account else "sum of rewards"),
+        (f"Validation while training ({USED_FOR_SELECTION})", outside, "return" if account else "sum of rewards"),
         ("Steps per second", ["time/steps_per_second"], "steps per second"),
     ]
     colours = ("agent", "buy_and_hold", "random", "always_flat")
@@ -274,7 +278,8 @@ def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
             own = metrics.filter((pl.col("name") == name) & pl.col("value").is_finite()).sort("step")
             data += _training_lines(own, name.removeprefix("evaluation/"), colours[place % len(colours)])
         if data:
-            x, y = {"title": {"text": "environment steps"}}, {"tickformat": "~s" if "second" in unit else ""}
+            form = "~s" if "second" in unit else "~%" if unit == "return" else ""
+            x, y = {"title": {"text": "environment steps"}}, {"tickformat": form}
             several = sum(part.get("showlegend", True) for part in data) > 1
             figures.append((title, {"data": data, "layout": layout_of(unit, x=x, y=y, showlegend=several)}))
     return figures

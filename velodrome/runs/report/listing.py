@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
-from velodrome.runs.live.progress import compact, sparkline
+from velodrome.runs.health import overfitting_of
+from velodrome.runs.live.progress import SHARES, compact, figure, sparkline
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, SqlStore
 
@@ -146,6 +147,7 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "config_differences": config_differences(run.config),
         "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
         "evaluations": evaluated(store, run),
+        "overfitting": _overfitting(store, run),
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
         "lineage": [row._asdict() for _, row in store.lineage(run.id)],
         "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
@@ -169,7 +171,8 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     content = show_content(store, run)
     changed = [(key, _text(own), _text(default)) for key, (own, default) in content["config_differences"].items()]
     made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
-    metrics = [(name, _number(value)) for name, value in store.last_metrics(run.id).items()]
+    known = store.last_metrics(run.id)
+    metrics = [(_metric_name(name), _metric(name, value, known)) for name, value in known.items()]
     place = (
         "of the members, means of the last" if content["members"] else f"at step {run.steps:,}, or the last before it"
     )
@@ -183,11 +186,25 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     if content["members"]:
         parts.append(_members_table(content["members"]))
     parts += _evaluations_view(content["evaluations"])
+    if content["overfitting"] is not None:
+        parts.append(Text(f"warning: {content['overfitting']}", "yellow"))
     if curve := [value for value in content["episode_return"] if value is not None]:
         drawn = sparkline(curve, CURVE_WIDTH, LEVELS)
-        ends = f"{_number(curve[0])} to {_number(curve[-1])}, best {_number(max(curve))}"
+        first, last, best = (_metric(RETURN, value, known) for value in (curve[0], curve[-1], max(curve)))
+        ends = f"{first} to {last}, best {best}"
         parts.append(Text(f"{RETURN}  {drawn}  {ends}"))
     return Group(*parts)
+
+
+def _overfitting(store: SqlStore, run: RunRecord) -> str | None:
+    """Return what the curves of training and validation tell of overfitting."""
+    known = store.last_metrics(run.id)
+    validated = [name for name in known if name.startswith("evaluation/") and name.endswith("/return")]
+    if not validated:
+        return None
+    split = validated[0].split("/")[1]
+    parted = overfitting_of(store.metrics(run.id, [RETURN, validated[0]]), split)
+    return None if parted is None else parted.sentence(split, f"evaluation/{split}/max_drawdown" in known)
 
 
 def _evaluations_view(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -294,7 +311,10 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
         (key, *(NOTHING if found is None else _with_interval(key.split("/")[-1], found) for found in values))
         for key, values in content["evaluations"].items()
     ]
-    metrics = [(name, *map(_number, values)) for name, values in _last_metrics(store, runs).items()]
+    measured = _last_metrics(store, runs)
+    metrics = [
+        (_metric_name(name), *(_metric(name, value, measured) for value in values)) for name, values in measured.items()
+    ]
     parts: list[Any] = [
         _table("runs", heads, state),
         _table("configuration, where it differs", heads, told) if told else Text("configuration: the same"),
@@ -386,6 +406,21 @@ def _figure(name: str, value: float | None) -> str:
     """Return a figure of an evaluation as its table has it: shares in per cent."""
     metric = BY_NAME.get(name)
     return _number(value) if metric is None else format_figure(value, metric.unit)
+
+
+def _metric(name: str, value: float | None, known: Collection[str]) -> str:
+    """Return a metric of a training: of an account, return, drawdown and share of the optimum in per cent."""
+    group, _, own = name.rpartition("/")
+    if value is None or own not in SHARES:
+        return _number(value)
+    return figure(own, value, [other.removeprefix(f"{group}/") for other in known if other.startswith(f"{group}/")])
+
+
+def _metric_name(name: str) -> str:
+    """Return a metric's name with what has to be known about it."""
+    if name == "episode/sharpe":
+        return f"{name} (per bar)"
+    return f"{name} ({USED_FOR_SELECTION})" if name.startswith("evaluation/") else name
 
 
 def _with_interval(name: str, row: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ def render_report(
     from plotly.offline import get_plotlyjs
 
     drawn = evaluation_charts(evaluation)
-    training = [] if metrics is None else training_charts(metrics)
+    training = [] if metrics is None else training_charts(metrics, evaluation.kind == "backtest")
     positions = position_charts(evaluation)
     figures = {chart.identity: chart.figure for chart in (*drawn, *positions, *training)}
     found = {row.name: row for row in evaluation.rows}
@@ -275,9 +275,9 @@ def position_charts(evaluation: Evaluation) -> list[Chart]:
     return found
 
 
-def training_charts(metrics: pl.DataFrame) -> list[Chart]:
-    """Return the charts of a run's training curves."""
+def training_charts(metrics: pl.DataFrame, account: bool) -> list[Chart]:
+    """Return the charts of a run's training curves; account: returns are an account's."""
     return [
         Chart(f"training-{place}", title, "", figure)
-        for place, (title, figure) in enumerate(charts.training_figures(metrics))
+        for place, (title, figure) in enumerate(charts.training_figures(metrics, account))
     ]
