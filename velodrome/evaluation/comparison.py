@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
+from velodrome.evaluation.breakdown import benchmark_of, market_part
 from velodrome.evaluation.evaluator import Played
 from velodrome.evaluation.intervals import (
     Bootstrap,
@@ -21,7 +22,7 @@ from velodrome.evaluation.intervals import (
 from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
-from velodrome.evaluation.trades import profit_factor
+from velodrome.evaluation.trades import holding_figures, profit_factor
 
 FEW_TRADES = 30
 ENOUGH_PROBABILITY = 0.95
@@ -68,6 +69,11 @@ def compare(
             own = percentile_interval(points["agent"][name], values["agent"], drawn.confidence, stretch, space)
             intervals[name] = meters["agent"].possible(name, own)
     intervals |= _trade_intervals(agent, points["agent"], drawn)
+    if (benchmark := benchmark_of(agent, others)) is not None:
+        for played in everyone:
+            part = market_part(played.curve, benchmark[1], per_year, drawn.confidence)
+            points[played.name] |= {name: own.value for name, own in part.items()}
+            intervals |= part if played is agent else {}
     rows = []
     for metric in METRICS:
         if metric.name not in points["agent"]:
@@ -117,7 +123,12 @@ def _complete(
 
 
 def _trade_intervals(agent: Played, point: Mapping[str, float], drawn: Bootstrap) -> dict[str, Interval]:
-    """Return the intervals of what trades have on average; trades are drawn one by one."""
+    """Return the intervals of what trades have on average; trades are drawn one by one, holdings by period."""
+    gains = agent.holdings
+    if gains is not None:
+        orders = stationary_orders(len(gains), 1.0, drawn.samples, drawn.seed)
+        each = [holding_figures(gains[order]) for order in orders]
+        return {n: percentile_interval(point[n], np.array([e[n] for e in each]), drawn.confidence) for n in each[0]}
     if len(agent.trades) < 2:
         return {}
     profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()

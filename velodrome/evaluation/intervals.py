@@ -184,6 +184,18 @@ def widening(series: NDArray[np.float64], block: float, confidence: float) -> fl
     return max(1.0, stretch / NormalDist().inv_cdf(tail))
 
 
+def influence_interval(value: float, series: NDArray[np.float64], confidence: float) -> Interval:
+    """Return the interval of a figure without resampling, from how much each bar moves it; NaN if that is not known.
+
+    series: the derivatives of the figure by the bars' weights, times their number; of a mean, the values.
+    """
+    found = dependence(series)
+    if found is None or math.isnan(value):
+        return Interval(value, math.nan, math.nan)
+    reach = student_quantile(0.5 + 0.5 * confidence, found.degrees) * math.sqrt(found.variance / len(series))
+    return Interval(value, value - reach, value + reach)
+
+
 def student_quantile(share: float, degrees: float) -> float:
     """Return the quantile of Student's distribution; degrees of freedom need not be whole.
 

@@ -112,7 +112,10 @@ def test_every_chart_has_its_figure_and_a_figure_that_plotly_accepts(page):
     graph_objects = pytest.importorskip("plotly.graph_objects")
     figures = figures_of(page)
     assert set(re.findall(r'data-chart="([^"]+)"', page)) == set(figures)
-    assert set(figures) == {"equity", "drawdown", "actions", "position-0", "training-0", "training-1", "training-2"}
+    assert set(figures) == {
+        *("equity", "drawdown", "months", "rolling", "costs", "actions", "position-0"),
+        *("training-0", "training-1", "training-2"),
+    }
     for figure in figures.values():
         assert all(trace["x"] for trace in figure["data"])
         # Colours are CSS variables, which the page resolves.
@@ -227,7 +230,9 @@ def test_an_exposure_that_flips_all_the_time_is_shown_by_mean_and_range():
 def test_images_are_written_and_not_blank(evaluation, tmp_path):
     image = pytest.importorskip("PIL.Image")
     paths = write_images(evaluation, tmp_path / "images")
-    assert [path.name for path in paths] == ["equity.png", "drawdown.png", "actions.png", "position.png"]
+    assert [path.name for path in paths] == [
+        f"{name}.png" for name in ("equity", "drawdown", "months", "rolling", "costs", "actions", "position")
+    ]
     for path in paths:
         with image.open(path) as opened:
             pixels = np.asarray(opened.convert("L"))
