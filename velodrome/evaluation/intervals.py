@@ -156,7 +156,7 @@ def dependence(series: NDArray[np.float64]) -> Dependence | None:
     mirrored = np.fft.rfft(np.r_[left, left[::-1]])[terms] * np.exp(-0.5j * np.pi * terms / len(left))
     variance = float(np.mean(mirrored.real**2) / (2.0 * len(left)) / (1.0 - correlation) ** 2)
     degrees = 2.0 / (2.0 / len(terms) + 4.0 * (1.0 + correlation) / (count * (1.0 - correlation)))
-    effective = count * float(values.var()) / variance if variance > 0.0 else math.inf
+    effective = count * float(values.var()) / variance if variance > 0.0 else float(count)
     return Dependence(correlation, variance, max(degrees, FEWEST_DEGREES), effective)
 
 

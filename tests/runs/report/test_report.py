@@ -108,6 +108,32 @@ def test_the_page_says_everything(page, evaluation):
     assert "stationary block bootstrap" in said
 
 
+def test_what_a_result_is_made_of_is_drawn_and_listed(page, evaluation):
+    said, parts, figures = text_of(page), evaluation.breakdown, figures_of(page)
+    for title in ("Monthly returns", "Rolling Sharpe ratio", "Cost sensitivity", "Against the benchmark: buy and hold"):
+        assert title in said
+    shown = dict(zip(figures["costs"]["data"][0]["x"], figures["costs"]["data"][0]["y"], strict=True))
+    assert shown == {f"{own['times']:g} ×": pytest.approx(own["return"], rel=1e-5) for own in parts["cost_levels"]}
+    months = {}
+    for bars in figures["months"]["data"]:
+        months |= dict(zip(bars["x"], bars["y"], strict=True))
+    assert months == {own["month"]: pytest.approx(own["agent"], rel=1e-5) for own in parts["months"]}
+    assert f"{parts['falls'][0]['begin'][:16]} {parts['falls'][0]['trough'][:16]}" in said
+    assert format_figure(parts["cost_levels"][2]["max_drawdown"], "share") in said
+    (agent,) = [line for line in figures["rolling"]["data"] if line["name"] == "agent"]
+    assert len(agent["y"]) == evaluation.equity.height - parts["rolling_sharpe"]["bars"]
+    drawn = np.array(agent["y"], float)
+    assert np.nanmax(drawn) == pytest.approx(parts["rolling_sharpe"]["highest"], rel=0.02), "of the mean of two seeds"
+
+
+def test_an_evaluation_kept_before_there_were_breakdowns_has_a_report(evaluation, tmp_path):
+    about = {name: value for name, value in evaluation.information.items() if name != "autocorrelation"}
+    before = replace(evaluation, breakdown={}, information=about)
+    text = write_report(before, tmp_path / "before.html", "before").read_text(encoding="utf-8")
+    assert "Cost sensitivity" not in text_of(text)
+    assert "Drawdown" in text_of(text)
+
+
 def test_every_chart_has_its_figure_and_a_figure_that_plotly_accepts(page):
     graph_objects = pytest.importorskip("plotly.graph_objects")
     figures = figures_of(page)
