@@ -154,6 +154,8 @@ def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float
     Intervals are those of the regression, with what each bar adds to it taken as a dependent series.
     """
     market = benchmark.returns.mean(axis=1)
+    if len(market) < 2:
+        return {}
     aside, spread = market - market.mean(), market.var()
     each = []
     for returns in own.returns.T:
