@@ -73,7 +73,9 @@ def test_every_row_is_a_declared_metric_in_order(momentum):
     declared = [metric.name for metric in METRICS]
     names = [row.name for row in momentum.rows]
     assert names == [name for name in declared if name in names]
-    of_portfolios = {"cash_share", "positions", "largest_weight", "orders"}
+    of_portfolios = {
+        *("cash_share", "positions", "largest_weight", "orders", "winning_holdings", "holdings_profit_factor")
+    }
     assert set(declared) - set(names) == of_portfolios
     assert momentum.baseline_names == ("buy_and_hold", "always_flat", "random")
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
+from velodrome.evaluation.breakdown import benchmark_of, market_part
 from velodrome.evaluation.evaluator import Played
 from velodrome.evaluation.intervals import (
     Bootstrap,
@@ -22,7 +23,7 @@ from velodrome.evaluation.intervals import (
 from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
-from velodrome.evaluation.trades import profit_factor
+from velodrome.evaluation.trades import holding_figures, profit_factor
 from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, mean_influences, spread_of
 
 FEW_TRADES = 30
@@ -72,6 +73,13 @@ def compare(
     draws = SeedDraws(count, drawn)
     resamples = {name: values[:count] for name, values in columns.items() if name not in WITHOUT_INTERVAL}
     resamples |= _trade_resamples(agents, drawn)
+    exact: dict[str, Interval] = {}  # without resampling
+    if (benchmark := benchmark_of(agents[0], others)) is not None:
+        parts = [market_part(played.curve, benchmark[1], per_year, drawn.confidence) for played in everyone]
+        for own, part in zip(points, parts, strict=True):
+            own |= {name: known.value for name, known in part.items()}
+        exact = parts[0] if count == 1 else {}
+        resamples |= draws.of_intervals(parts[:count]) if count > 1 else {}
     agent, beside = mean_figures(points[:count]), points[count:]
     moves = [meter.influences() for meter in meters]
     if optimum:
@@ -84,6 +92,8 @@ def compare(
 
     def interval(name: str, value: float, seed: int | None = None) -> Interval:
         """Return the interval of the agent's figure, or of that of one training seed."""
+        if name in exact:
+            return exact[name]
         if name not in resamples:
             return Interval(value, math.nan, math.nan)
         own = together if seed is None else moves[seed]
@@ -110,9 +120,9 @@ def compare(
             for place, other in enumerate(others):
                 theirs = beside[place], moves[count + place]
                 stretch = widening(_moves_apart(name, (agent, together), theirs), block, drawn.confidence)
-                own = draws.resampled(name, each(name), columns[name][:count], stretch)
+                ours = draws.resampled(name, each(name), columns[name][:count], stretch)
                 apart = percentile_interval(
-                    agent[name] - beside[place][name], own - columns[name][count + place], drawn.confidence, stretch
+                    agent[name] - beside[place][name], ours - columns[name][count + place], drawn.confidence, stretch
                 )
                 differences.append(Difference(name, other.name, *apart))
     spread = tuple(
@@ -160,16 +170,27 @@ def _complete(
 
 
 def _trade_resamples(agents: Sequence[Played], drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
-    """Return what trades have on average in every resample, by name [seeds, N]; trades are drawn one by one."""
-    found = np.full((3, len(agents), drawn.samples), math.nan)
+    """Return what trades have on average in every resample, by name [seeds, N]."""
+    found: dict[str, NDArray[np.float64]] = {}
     for place, agent in enumerate(agents):
-        if len(agent.trades) < 2:
-            continue
+        for sample, figures in enumerate(_resampled_trades(agent, drawn)):
+            for name, value in figures.items():
+                found.setdefault(name, np.full((len(agents), drawn.samples), math.nan))[place, sample] = value
+    return found
+
+
+def _resampled_trades(agent: Played, drawn: Bootstrap) -> Iterator[dict[str, float]]:
+    """Yield what trades have on average in each resample; trades are drawn one by one, holdings by period."""
+    gains = agent.holdings
+    if gains is not None:
+        for order in stationary_orders(len(gains), 1.0, drawn.samples, drawn.seed):
+            yield holding_figures(gains[order])
+    elif len(agent.trades) >= 2:
         profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()
-        for sample, order in enumerate(stationary_orders(len(profit), 1.0, drawn.samples, drawn.seed)):
+        for order in stationary_orders(len(profit), 1.0, drawn.samples, drawn.seed):
             chosen = profit[order]
-            found[:, place, sample] = (chosen > 0.0).mean(), returns[order].mean(), profit_factor(chosen)
-    return dict(zip(("win_rate", "average_trade", "profit_factor"), found, strict=True))
+            won, mean = float((chosen > 0.0).mean()), float(returns[order].mean())
+            yield {"win_rate": won, "average_trade": mean, "profit_factor": profit_factor(chosen)}
 
 
 def doubts(

@@ -12,6 +12,7 @@ import polars as pl
 
 from velodrome.errors import ConfigError, LeakError
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM
+from velodrome.evaluation.breakdown import benchmark_of, breakdown, moment
 from velodrome.evaluation.comparison import compare, doubts
 from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
@@ -145,8 +146,8 @@ def evaluate_policy(
         "timeframe": market.timeframe,
         "data_hash": market.content_hash,
         "optimum": market.optimum,
-        "first_bar": _moment(agent.curve.time[0]),
-        "last_bar": _moment(agent.curve.time[-1]),
+        "first_bar": moment(agent.curve.time[0]),
+        "last_bar": moment(agent.curve.time[-1]),
         "bars": len(agent.curve.time) - 1,
         "years": float(agent.curve.time[-1] - agent.curve.time[0]) / YEAR,
         "bars_per_year": per_year,
@@ -186,6 +187,7 @@ def evaluate_policy(
         equity=_equity_frame(agent, others, agents, trained),
         bars=evaluator.bars(agent),
         trades=agent.trades,
+        breakdown=breakdown(evaluator, agent, benchmark_of(agent, others), per_year, agents),
     )
 
 
@@ -227,10 +229,6 @@ def _play_all(
     return agents, others, remarks
 
 
-def _moment(nanoseconds: Any) -> str:
-    return str(np.datetime64(int(nanoseconds), "ns").astype("datetime64[s]")).replace("T", " ")
-
-
 def autocorrelation(measured: Curve, block: float, confidence: float) -> dict[str, Any] | None:
     """Return how log returns depend on each other, and by how much that widens the interval of their mean."""
     returns = measured.log_returns.mean(axis=1)
@@ -251,7 +249,7 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
     if found is None:
         return None
     rows = {"begin": found.begin, "trough": found.trough, "end": found.end}
-    moments = {name: None if row is None else _moment(measured.time[row]) for name, row in rows.items()}
+    moments = {name: None if row is None else moment(measured.time[row]) for name, row in rows.items()}
     return {"depth": found.depth, **moments}
 
 

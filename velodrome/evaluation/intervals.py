@@ -156,7 +156,7 @@ def dependence(series: NDArray[np.float64]) -> Dependence | None:
     mirrored = np.fft.rfft(np.r_[left, left[::-1]])[terms] * np.exp(-0.5j * np.pi * terms / len(left))
     variance = float(np.mean(mirrored.real**2) / (2.0 * len(left)) / (1.0 - correlation) ** 2)
     degrees = 2.0 / (2.0 / len(terms) + 4.0 * (1.0 + correlation) / (count * (1.0 - correlation)))
-    effective = count * float(values.var()) / variance if variance > 0.0 else math.inf
+    effective = count * float(values.var()) / variance if variance > 0.0 else float(count)
     return Dependence(correlation, variance, max(degrees, FEWEST_DEGREES), effective)
 
 
@@ -182,6 +182,18 @@ def widening(series: NDArray[np.float64], block: float, confidence: float) -> fl
     tail = 0.5 + 0.5 * confidence
     stretch = math.sqrt(found.variance / resampled) * student_quantile(tail, found.degrees)
     return max(1.0, stretch / NormalDist().inv_cdf(tail))
+
+
+def influence_interval(value: float, series: NDArray[np.float64], confidence: float) -> Interval:
+    """Return the interval of a figure without resampling, from how much each bar moves it; NaN if that is not known.
+
+    series: the derivatives of the figure by the bars' weights, times their number; of a mean, the values.
+    """
+    found = dependence(series)
+    if found is None or math.isnan(value):
+        return Interval(value, math.nan, math.nan)
+    reach = student_quantile(0.5 + 0.5 * confidence, found.degrees) * math.sqrt(found.variance / len(series))
+    return Interval(value, value - reach, value + reach)
 
 
 def student_quantile(share: float, degrees: float) -> float:

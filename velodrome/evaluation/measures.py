@@ -33,6 +33,7 @@ class Metric:
     label: str
     unit: Unit
     meaning: str
+    detail: bool = False  # not in the terminal's table
 
 
 METRICS = (
@@ -60,6 +61,11 @@ METRICS = (
     Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together"),
     Metric("exposure", "Mean exposure", "share", "mean value of the position, long or short, over equity"),
     Metric("in_market", "Time in market", "share", "share of the bars at whose close a position is held"),
+    Metric("long_share", "Time long", "share", "share of the bars at whose close a long position is held", detail=True),
+    Metric("short_share", "Time short", "share", "share of the bars at whose close a short position is held",
+           detail=True),
+    Metric("long_exposure", "Mean long exposure", "share", "mean value of long positions over equity", detail=True),
+    Metric("short_exposure", "Mean short exposure", "share", "mean value of short positions over equity", detail=True),
     Metric("cash_share", "Mean cash", "share", "mean cash over equity"),
     Metric("positions", "Mean positions", "count", "mean number of positions with a weight above `position_floor`"),
     Metric("largest_weight", "Mean largest weight", "share", "mean of the largest weight, long or short"),
@@ -68,6 +74,14 @@ METRICS = (
     Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs"),
     Metric("average_trade", "Average trade", "change", "mean return of a trade on the value entered, after costs"),
     Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others"),
+    Metric("winning_holdings", "Winning holdings", "share",
+           "share of instruments and months (of short splits: weeks, days or hours) with a gain after costs"),
+    Metric("holdings_profit_factor", "Profit factor", "ratio",
+           "gains over losses of all instruments in all months (of short splits: weeks, days or hours), after costs"),
+    Metric("beta", "Beta", "ratio", "slope of the bars' returns on those of the benchmark", detail=True),
+    Metric("correlation", "Correlation", "ratio", "of the bars' returns with those of the benchmark", detail=True),
+    Metric("alpha", "Alpha a year", "change",
+           "mean return of a bar beyond beta times the benchmark's, times the bars per year", detail=True),
     Metric("probabilistic_sharpe", "P(true Sharpe > 0)", "share",
            "probabilistic Sharpe ratio: corrected for length, skewness and fat tails"),
     Metric("deflated_sharpe", "Deflated Sharpe ratio", "share",
@@ -94,7 +108,13 @@ PATH_FIGURES = (
 # several accounts together do better than each by itself.
 SPACES: Mapping[str, Space] = {"return": "growth", "annual_return": "growth", "annual_volatility": "size"}
 SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
-STATES = ("exposure", "in_market", "cash_share", "positions", "largest_weight")  # last until the account's next bar
+# Last until the account's next bar.
+STATES = (
+    *("exposure", "in_market", "cash_share", "positions", "largest_weight"),
+    *("long_share", "short_share", "long_exposure", "short_exposure"),
+)
+PERIODS = ("M", "W", "D", "h")  # NumPy's calendar units
+ENOUGH_PERIODS = 12
 
 
 @dataclass(frozen=True)
@@ -165,6 +185,18 @@ def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.f
             else:
                 sums[name][own] += values
     return Curve(time, growth / len(tracks), {name: values / len(tracks) for name, values in sums.items()})
+
+
+def period_begins(time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first bar of each period, rows of `time` [T]: of the longest of PERIODS of which there are twelve."""
+    moments = time.astype("datetime64[ns]")
+    for unit in PERIODS:
+        # NumPy's weeks begin on the weekday of 1970-01-01, a Thursday; ours on Mondays.
+        own = (moments + np.timedelta64(3 if unit == "W" else 0, "D")).astype(f"datetime64[{unit}]")
+        begins = np.flatnonzero(np.r_[True, own[1:] != own[:-1]])
+        if len(begins) >= ENOUGH_PERIODS:
+            break
+    return begins
 
 
 def bars_per_year(time: NDArray[np.int64]) -> float:

@@ -74,6 +74,7 @@ class Evaluation:
     bars: pl.DataFrame = field(default_factory=pl.DataFrame)
     trades: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(SCHEMA)))
     episodes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind "episodes": returns and lengths
+    breakdown: Mapping[str, Any] = field(default_factory=dict)  # of a backtest: months, falls, costs; JSON-able
     # Of several training seeds: each by itself, and how far they are apart. Rows and curves are then means over seeds.
     seeds: tuple[SeedResult, ...] = ()
     spread: tuple[SeedSpread, ...] = ()
@@ -171,6 +172,8 @@ class Evaluation:
             table.add_column(LABELS[name], justify="right", no_wrap=True)
         for row in self.rows:
             metric = BY_NAME[row.name]
+            if metric.detail:
+                continue
             others = [format_figure(row.baselines[name], metric.unit) for name in shown]
             table.add_row(metric.label, format_figure(row.value, metric.unit), format_interval(row), *others)
         parts: list[Any] = [table]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SIZE = (10.0, 4.2)  # inches
 TALL = 5.2  # inches, of a chart with a long legend
 DOTS_PER_INCH = 120
+MOST_NAMES = 24  # of categories along an axis
 DASHES = {"dot": ":"}
 MARKERS = {"triangle-up": "^", "triangle-down": "v", "x-thin-open": "x"}
 UNKNOWN_COLOUR = (0.42, 0.45, 0.5)
@@ -135,7 +136,9 @@ def _draw_bars(axes: Axes, trace: Figure, layout: Figure, colours: dict[str, Any
     if axis.get("type") == "category":
         names = axis.get("categoryarray", places)
         turned: Any = {"rotation": 30, "ha": "right"} if len(names) > 6 and not lying else {}
-        (axes.set_yticks if lying else axes.set_xticks)(range(len(names)), names, **turned)
+        every = -(-len(names) // MOST_NAMES)
+        shown = range(0, len(names), every)
+        (axes.set_yticks if lying else axes.set_xticks)(shown, names[::every], **turned)
         places = [names.index(place) for place in places]
     else:
         width *= min(np.diff(places), default=1.0)

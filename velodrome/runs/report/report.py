@@ -16,16 +16,17 @@ from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import format_interval
 from velodrome.evaluation.training_seeds import seeds_rows, told_spread
-from velodrome.runs.report import charts, portfolio_charts
+from velodrome.runs.report import breakdown_charts, charts, portfolio_charts
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 LISTED_TRADES = 200
 GROUPS = {
     "Return and risk": "return annual_return annual_volatility sharpe sortino calmar max_drawdown longest_under_water "
     "mean_log_return of_optimum reward",
-    "Costs and exposure": "turnover fees spread_and_slippage funding costs exposure in_market cash_share positions "
-    "largest_weight",
-    "Trades": "orders trades win_rate average_trade profit_factor",
+    "Costs and exposure": "turnover fees spread_and_slippage funding costs exposure in_market long_share short_share "
+    "long_exposure short_exposure cash_share positions largest_weight",
+    "Against the benchmark": "beta correlation alpha",
+    "Trades": "orders trades win_rate average_trade profit_factor winning_holdings holdings_profit_factor",
     "How sure": "probabilistic_sharpe deflated_sharpe minimum_track_record",
     "Episodes": "episode_return episode_length reward_per_step worst_episode best_episode",
 }
@@ -71,6 +72,8 @@ class Chart:
     figure: charts.Figure
     logarithmic: bool = False  # offers a logarithmic scale
     tall: bool = False  # has a long legend
+    low: bool = False  # a few bars
+    table: breakdown_charts.Grid | None = None  # under the chart
 
 
 def write_report(
@@ -112,6 +115,7 @@ def render_report(
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    measured_against = breakdown_charts.benchmark_label(evaluation) if evaluation.breakdown.get("benchmark") else None
     environment.filters |= {"figure": format_figure, "interval": format_interval, "metric": BY_NAME.__getitem__}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title,
@@ -121,6 +125,7 @@ def render_report(
         labels=LABELS,
         tiles=[found[name] for name in tiles if name in found][:MOST_TILES],
         groups={title: rows for title, rows in groups.items() if rows},
+        benchmark=measured_against,
         charts=drawn,
         positions=positions,
         training=training,
@@ -186,7 +191,8 @@ def evaluation_charts(evaluation: Evaluation) -> list[Chart]:
         asked = "What the agent asked for, in all bars that it played."
         drawn = [
             Chart("equity", "Equity", _about_equity(evaluation), charts.equity_figure(evaluation), logarithmic=True),
-            Chart("drawdown", "Drawdown", _about_drawdown(evaluation), charts.drawdown_figure(evaluation)),
+            _drawdown_chart(evaluation),
+            *_breakdown_charts(evaluation),
             *(_account_charts(evaluation) if charts.shares_account(evaluation) else ()),
         ]
     mix = [Chart("actions", "Action mix", asked, charts.actions_figure(evaluation))]
@@ -213,6 +219,37 @@ def _about_equity(evaluation: Evaluation) -> str:
         thinned = "the lowest and the highest value of each of"
         caption += f" Long series show {thinned} {charts.BUCKETS:,} stretches of time."
     return caption
+
+
+def _drawdown_chart(evaluation: Evaluation) -> Chart:
+    table = breakdown_charts.falls_grid(evaluation) if evaluation.breakdown.get("falls") else None
+    figure = charts.drawdown_figure(evaluation)
+    return Chart("drawdown", "Drawdown", _about_drawdown(evaluation), figure, table=table)
+
+
+def _breakdown_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return the charts of months, of the rolling Sharpe ratio and of costs, as far as they are known."""
+    parts, found = evaluation.breakdown, []
+    if parts.get("months"):
+        caption = "The agent's return in each month (UTC); the months of a year compound to it."
+        figure, table = breakdown_charts.months_figure(evaluation), breakdown_charts.months_grid(evaluation)
+        found.append(Chart("months", "Monthly returns", caption, figure, low=True, table=table))
+    if (rolling := parts.get("rolling_sharpe")) and "median" in rolling:
+        shown = {name: format_figure(rolling[name], "ratio") for name in ("lowest", "median", "highest")}
+        below = format_figure(rolling["below_zero"], "share")
+        caption = (
+            f"The annualised Sharpe ratio of the last {rolling['bars']:,} bars at every bar. The agent's: lowest "
+            f"{shown['lowest']}, median {shown['median']}, highest {shown['highest']}; below 0 in {below} of the bars."
+        )
+        found.append(Chart("rolling", "Rolling Sharpe ratio", caption, breakdown_charts.rolling_figure(evaluation)))
+    if parts.get("cost_levels"):
+        caption = (
+            "The same actions, played again at several times the fees, spread and slippage. An agent trained at other "
+            "costs would act otherwise."
+        )
+        figure, table = breakdown_charts.costs_figure(evaluation), breakdown_charts.costs_grid(evaluation)
+        found.append(Chart("costs", "Cost sensitivity", caption, figure, low=True, table=table))
+    return found
 
 
 def _about_drawdown(evaluation: Evaluation) -> str:
