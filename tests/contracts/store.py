@@ -225,6 +225,19 @@ class StoreContract:
         assert store.lineage(parent=RUN.id) == [("child", begun)]
         assert store.lineage(RUN.id) == []
 
+    def test_a_group_has_its_members_by_seed_and_their_metrics(self, store):
+        store.create_run(RUN)
+        for seed in (4, 3):
+            store.create_run(replace(RUN, id=f"seed{seed}", seed=seed))
+            store.add_member(RUN.id, f"seed{seed}")
+            store.add_metrics(f"seed{seed}", [MetricRow(10, "a", 0.0, 1.0), MetricRow(20, "a", float(seed), 1.0)])
+        store.add_member(RUN.id, "seed3")  # again
+        assert [run.id for run in store.members(RUN.id)] == ["seed3", "seed4"]
+        assert store.groups() == {"seed3": RUN.id, "seed4": RUN.id}
+        assert store.metrics(RUN.id, since=20).select("seed", "value").rows() == [(3, 3.0), (4, 4.0)]
+        assert store.last_metrics(RUN.id) == {"a": 3.5}
+        assert store.members("seed3") == []
+
     def test_a_resumed_run_forgets_what_came_after_its_checkpoint(self, store):
         store.create_run(RUN)
         store.create_run(replace(RUN, id="other"))
