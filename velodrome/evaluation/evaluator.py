@@ -30,6 +30,7 @@ from velodrome.tables.market import Market
 
 ACTION_BINS = 21  # of continuous actions
 ACCOUNT_COLUMNS = ("equity", "units", "fees", "funding", "turnover")  # of the state; an environment may lack some
+COSTS = ("fee", "buy_fee", "sell_fee", "fee_tiers", "half_spread", "slippage", "slippage_atr")  # parameters
 Params = Mapping[str, Any] | None  # of an environment
 Actions = tuple[tuple[str, float], ...]  # name and share of the actions taken
 
@@ -44,6 +45,8 @@ class Played:
     trades: pl.DataFrame
     traded_seeds: int  # seeds that `trades` covers
     figures: Mapping[str, float]  # those that are not measured bar by bar
+    # [periods, instruments × seeds] what each gained after costs, NaN where it was not held; of shared accounts.
+    holdings: NDArray[np.float64] | None = None
 
     @property
     def seeds(self) -> int:
@@ -68,6 +71,7 @@ class Evaluator:
     of_first_seed = ""  # the figures of baselines that are not means over seeds
     in_detail = ""  # what is known of the first seeds alone where all would be too many
     draws = True  # whether two seeds can differ; if not, one is played
+    config: EnvConfig | None = None  # the parameters with presets and defaults filled in, where they are known
     costs = True  # whether trading costs anything; if not, a warning says so
 
     def __init__(self, entry: EnvEntry, market: Market | Basket, split: str, params: Mapping[str, Any]) -> None:
@@ -90,7 +94,7 @@ class Evaluator:
         traded = min(traded, played.detailed)
         trades, figures = self.trades(played, traded)
         measured = curve(played.tracks, [self.per_bar(track) for track in played.tracks])
-        return Played(name, played, measured, trades, traded, figures)
+        return Played(name, played, measured, trades, traded, figures, self.holdings(played))
 
     def backtest(
         self, policy: Policy, seeds: Sequence[int], detailed: int, progress: Progress = None, params: Params = None
@@ -102,6 +106,12 @@ class Evaluator:
         tracks = play_split(policy, world, self.part, seeds, Recording(known), progress)
         return Backtest(tracks, tuple(int(seed) for seed in seeds), world)
 
+    def at_costs(self, times: float) -> Params:
+        """Return the parameters with several times the fees, spread and slippage; None where nothing costs anything."""
+        values = {name: getattr(self.config, name, 0.0) if self.config else self.params.get(name) for name in COSTS}
+        costs = {name: multiplied(value, times) for name, value in values.items() if value}
+        return {**self.params, **costs} if costs else None
+
     def world(self, params: Params = None) -> World:
         """Return the environment that plays the whole split, with other parameters than the agent's if given."""
         return world_on(self.entry, self.part, self.params if params is None else params, whole=True)
@@ -110,12 +120,19 @@ class Evaluator:
         """Return the trades and what they amount to; nothing is known of them here."""
         return pl.DataFrame(schema=dict(SCHEMA)), {}
 
+    def holdings(self, played: Backtest) -> NDArray[np.float64] | None:
+        """Return what each instrument of a shared account gained in each period; None where accounts are not shared."""
+        return None
+
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
         """Return what is measured in each bar, [T, S], by name of a metric."""
         values = account_values(track)
         if "units" in track.columns and track.price.ndim == 1:
             values["exposure"] = np.abs(track.exposure[1:])
             values["in_market"] = (track.units[1:] != 0.0).astype(np.float64)
+            for side, sign in (("long", 1.0), ("short", -1.0)):
+                values[f"{side}_share"] = (sign * track.units[1:] > 0.0).astype(np.float64)
+                values[f"{side}_exposure"] = np.maximum(sign * track.exposure[1:], 0.0)
         return values
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
@@ -196,6 +213,14 @@ def keeps_account(world: World) -> bool:
 def draws_anything(config: EnvConfig) -> bool:
     """Tell whether two seeds can differ from the same first bar: by ranges of parameters or by slippage."""
     return draws_terms(config) or getattr(config, "slippage", 0.0) != 0.0
+
+
+def multiplied(value: Any, times: float) -> Any:
+    """Return a cost, a range of it, or tiers of (volume, rate), some times as high."""
+    if isinstance(value, tuple):
+        tiers = value and isinstance(value[0], tuple)
+        return tuple((own[0], own[1] * times) if tiers else own * times for own in value)
+    return value * times
 
 
 def decisions(track: Track, names: Sequence[str], of: int | None = None) -> list[Any]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from velodrome.evaluation.play import Track
+from velodrome.evaluation.intervals import Interval, Space
+
+if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environments
+    from velodrome.evaluation.play import Track
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
 LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits
@@ -30,6 +33,7 @@ class Metric:
     label: str
     unit: Unit
     meaning: str
+    detail: bool = False  # not in the terminal's table
 
 
 METRICS = (
@@ -57,6 +61,11 @@ METRICS = (
     Metric("costs", "All costs", "share", "fees, spread and slippage, and funding together"),
     Metric("exposure", "Mean exposure", "share", "mean value of the position, long or short, over equity"),
     Metric("in_market", "Time in market", "share", "share of the bars at whose close a position is held"),
+    Metric("long_share", "Time long", "share", "share of the bars at whose close a long position is held", detail=True),
+    Metric("short_share", "Time short", "share", "share of the bars at whose close a short position is held",
+           detail=True),
+    Metric("long_exposure", "Mean long exposure", "share", "mean value of long positions over equity", detail=True),
+    Metric("short_exposure", "Mean short exposure", "share", "mean value of short positions over equity", detail=True),
     Metric("cash_share", "Mean cash", "share", "mean cash over equity"),
     Metric("positions", "Mean positions", "count", "mean number of positions with a weight above `position_floor`"),
     Metric("largest_weight", "Mean largest weight", "share", "mean of the largest weight, long or short"),
@@ -65,6 +74,14 @@ METRICS = (
     Metric("win_rate", "Win rate", "share", "share of the trades with a profit after all costs"),
     Metric("average_trade", "Average trade", "change", "mean return of a trade on the value entered, after costs"),
     Metric("profit_factor", "Profit factor", "ratio", "profits of winning trades over losses of the others"),
+    Metric("winning_holdings", "Winning holdings", "share",
+           "share of instruments and months (of short splits: weeks, days or hours) with a gain after costs"),
+    Metric("holdings_profit_factor", "Profit factor", "ratio",
+           "gains over losses of all instruments in all months (of short splits: weeks, days or hours), after costs"),
+    Metric("beta", "Beta", "ratio", "slope of the bars' returns on those of the benchmark", detail=True),
+    Metric("correlation", "Correlation", "ratio", "of the bars' returns with those of the benchmark", detail=True),
+    Metric("alpha", "Alpha a year", "change",
+           "mean return of a bar beyond beta times the benchmark's, times the bars per year", detail=True),
     Metric("probabilistic_sharpe", "P(true Sharpe > 0)", "share",
            "probabilistic Sharpe ratio: corrected for length, skewness and fat tails"),
     Metric("deflated_sharpe", "Deflated Sharpe ratio", "share",
@@ -86,10 +103,18 @@ PATH_FIGURES = (
     *("return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown"),
     *("longest_under_water", "mean_log_return"),
 )
+# Intervals of these are widened in logarithms, which keeps them within what is possible; see `intervals`.
 # Of what is measured in each bar these are summed, the others averaged. The optimum is about `account_log_return`:
 # several accounts together do better than each by itself.
+SPACES: Mapping[str, Space] = {"return": "growth", "annual_return": "growth", "annual_volatility": "size"}
 SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
-STATES = ("exposure", "in_market", "cash_share", "positions", "largest_weight")  # last until the account's next bar
+# Last until the account's next bar.
+STATES = (
+    *("exposure", "in_market", "cash_share", "positions", "largest_weight"),
+    *("long_share", "short_share", "long_exposure", "short_exposure"),
+)
+PERIODS = ("M", "W", "D", "h")  # NumPy's calendar units
+ENOUGH_PERIODS = 12
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,19 @@ def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
     return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
 
 
-def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
+class Account(Protocol):
+    """What a curve is made of."""
+
+    @property
+    def time(self) -> NDArray[np.int64]:
+        """[T + 1] nanoseconds UTC."""
+
+    @property
+    def equity(self) -> NDArray[np.float64]:
+        """[T + 1, S]."""
+
+
+def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
     """Put tracks on one time line; an account without a bar at a time stays as it was.
 
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
@@ -148,6 +185,18 @@ def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.flo
             else:
                 sums[name][own] += values
     return Curve(time, growth / len(tracks), {name: values / len(tracks) for name, values in sums.items()})
+
+
+def period_begins(time: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first bar of each period, rows of `time` [T]: of the longest of PERIODS of which there are twelve."""
+    moments = time.astype("datetime64[ns]")
+    for unit in PERIODS:
+        # NumPy's weeks begin on the weekday of 1970-01-01, a Thursday; ours on Mondays.
+        own = (moments + np.timedelta64(3 if unit == "W" else 0, "D")).astype(f"datetime64[{unit}]")
+        begins = np.flatnonzero(np.r_[True, own[1:] != own[:-1]])
+        if len(begins) >= ENOUGH_PERIODS:
+            break
+    return begins
 
 
 def bars_per_year(time: NDArray[np.int64]) -> float:
@@ -227,6 +276,21 @@ class PathMeter:
         self.seeds, self.bars = self.returns.shape
         self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
 
+    def influences(self) -> dict[str, NDArray[np.float64]]:
+        """Return how each bar moves the figures that have a derivative, [T] by name, means over seeds."""
+        each = [influences(*path) for path in zip(self.returns, self.logs, strict=True)]
+        common = [name for name in each[0] if all(name in own for own in each)]
+        own = {name: np.mean([found[name] for found in each], axis=0) for name in common}
+        return {**own, **dict(zip(self.names[len(PATH_FIGURES) :], self.extras.mean(axis=0).T, strict=True))}
+
+    def possible(self, name: str, found: Interval) -> Interval:
+        """Return an interval within what a figure can be: a mean over bars lies within the range of the bars."""
+        place = self.names.index(name) - len(PATH_FIGURES) if name in self.names else -1
+        if place < 0:
+            return found
+        values, scale = self.extras[:, :, place], self.scale[self.names.index(name)]
+        return found._replace(low=max(found.low, values.min() * scale), high=min(found.high, values.max() * scale))
+
     def figures(self, order: NDArray[np.int64] | None = None, seeds: NDArray[np.int64] | None = None) -> NDArray:
         """Return the figures of `names`, means over the seeds for which they are defined."""
         order = np.arange(self.bars) if order is None else order
@@ -236,6 +300,24 @@ class PathMeter:
             path = self.returns[seed], self.logs[seed], self.extras[seed]
             path_figures(*path, order, self.centre[seed], self.per_year, found[row])
         return mean_of_known(found) * self.scale
+
+
+def influences(returns: NDArray[np.float64], logs: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return how each bar of a path moves its figures, [T] by name, up to a factor: derivatives by the bar's weight.
+
+    A fall from a peak is no smooth function of the bars, so that drawdowns and what is made of them are missing.
+    """
+    if not len(returns):
+        return {}
+    mean, losses = returns.mean(), np.minimum(returns, 0.0) ** 2
+    found = dict.fromkeys(("return", "annual_return", "mean_log_return"), logs)
+    if (deviation := returns.std()) > 0.0:
+        scaled = (returns - mean) / deviation
+        found["annual_volatility"] = scaled**2
+        found["sharpe"] = scaled - 0.5 * mean / deviation * (scaled**2 - 1.0)
+    if (loss := losses.mean()) > 0.0:
+        found["sortino"] = (returns - mean) - 0.5 * mean * (losses / loss - 1.0)
+    return found
 
 
 def mean_of_known(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -300,6 +382,6 @@ def format_figure(value: float | None, unit: Unit) -> str:
         return f"{value:,.1f} ×"
     if unit in ("count", "bars"):
         return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:,.1f}"
-    if value >= LARGEST_SHOWN:
-        return "> 10⁶"
+    if abs(value) >= LARGEST_SHOWN:
+        return "> 10⁶" if value > 0.0 else "< −10⁶"
     return f"{value:,.{1 if abs(value) >= 100 else 2}f}".replace("-", "−")

@@ -75,6 +75,13 @@ def profit_factor(profit: NDArray[np.float64]) -> float:
     return gains / losses if losses > 0.0 else (math.inf if gains > 0.0 else math.nan)
 
 
+def holding_figures(gains: NDArray[np.float64]) -> dict[str, float]:
+    """Return the figures of what instruments gained in periods; NaN where one was not held."""
+    known = gains[~np.isnan(gains)]
+    won = float((known > 0.0).mean()) if len(known) else math.nan
+    return {"winning_holdings": won, "holdings_profit_factor": profit_factor(known)}
+
+
 def trade_figures(trades: pl.DataFrame, seeds: int, start_equity: float) -> dict[str, float]:
     """Return the figures of the trades of some seeds; `start_equity` is that of all accounts of one seed."""
     profit = trades["profit"].to_numpy()

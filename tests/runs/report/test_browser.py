@@ -32,7 +32,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine (apt-get install chromium)")
 
 REFERENCES = Path(__file__).parent / "references"
-CHARTS = ("equity", "drawdown", "position-0", "actions", "training-0")
+CHARTS = ("equity", "drawdown", "rolling", "costs", "position-0", "actions", "training-0")
 CHART_SIZE = (160, 60)  # of a chart in a reference: its text is a grey haze there, whatever the fonts
 # By the width of the window; of 255, mean over a chart. Measured: other fonts make up to 2.0 and 4.1, lines that are
 # not drawn at least 4.4 and 6.8.
@@ -97,8 +97,9 @@ def test_every_chart_is_drawn(visit):
         }))""",
     )
     assert {chart["name"] for chart in drawn} == {
-        "equity", "drawdown", "position-0", "actions", "training-0", "training-1", "training-2",
-    }  # fmt: skip
+        *("equity", "drawdown", "months", "rolling", "costs", "position-0", "actions"),
+        *("training-0", "training-1", "training-2"),
+    }
     for chart in drawn:
         assert max(chart["lengths"]) > 50, chart["name"]
 
@@ -117,7 +118,8 @@ def test_the_page_is_no_wider_than_the_window(visit):
 
 def test_parts_lie_below_each_other_in_order_and_none_is_empty(visit):
     boxes = visit.page.evaluate(
-        """() => ['header', '.tiles', '#warnings', '#figures', '#chart-equity', '#chart-drawdown', '#chart-position-0',
+        """() => ['header', '.tiles', '#warnings', '#figures', '#chart-equity', '#chart-drawdown',
+            '#chart-months', '#chart-rolling', '#chart-costs', '#chart-position-0',
             '#chart-actions', '#chart-training-0', '#trades', '#definitions', 'footer'].map(selector => {
                 const box = document.querySelector(selector).getBoundingClientRect();
                 return {selector, top: box.top + scrollY, bottom: box.bottom + scrollY, width: box.width};

@@ -108,11 +108,40 @@ def test_the_page_says_everything(page, evaluation):
     assert "stationary block bootstrap" in said
 
 
+def test_what_a_result_is_made_of_is_drawn_and_listed(page, evaluation):
+    said, parts, figures = text_of(page), evaluation.breakdown, figures_of(page)
+    for title in ("Monthly returns", "Rolling Sharpe ratio", "Cost sensitivity", "Against the benchmark: buy and hold"):
+        assert title in said
+    shown = dict(zip(figures["costs"]["data"][0]["x"], figures["costs"]["data"][0]["y"], strict=True))
+    assert shown == {f"{own['times']:g} ×": pytest.approx(own["return"], rel=1e-5) for own in parts["cost_levels"]}
+    months = {}
+    for bars in figures["months"]["data"]:
+        months |= dict(zip(bars["x"], bars["y"], strict=True))
+    assert months == {own["month"]: pytest.approx(own["agent"], rel=1e-5) for own in parts["months"]}
+    assert f"{parts['falls'][0]['begin'][:16]} {parts['falls'][0]['trough'][:16]}" in said
+    assert format_figure(parts["cost_levels"][2]["max_drawdown"], "share") in said
+    (agent,) = [line for line in figures["rolling"]["data"] if line["name"] == "agent"]
+    assert len(agent["y"]) == evaluation.equity.height - parts["rolling_sharpe"]["bars"]
+    drawn = np.array(agent["y"], float)
+    assert np.nanmax(drawn) == pytest.approx(parts["rolling_sharpe"]["highest"], rel=0.02), "of the mean of two seeds"
+
+
+def test_an_evaluation_kept_before_there_were_breakdowns_has_a_report(evaluation, tmp_path):
+    about = {name: value for name, value in evaluation.information.items() if name != "autocorrelation"}
+    before = replace(evaluation, breakdown={}, information=about)
+    text = write_report(before, tmp_path / "before.html", "before").read_text(encoding="utf-8")
+    assert "Cost sensitivity" not in text_of(text)
+    assert "Drawdown" in text_of(text)
+
+
 def test_every_chart_has_its_figure_and_a_figure_that_plotly_accepts(page):
     graph_objects = pytest.importorskip("plotly.graph_objects")
     figures = figures_of(page)
     assert set(re.findall(r'data-chart="([^"]+)"', page)) == set(figures)
-    assert set(figures) == {"equity", "drawdown", "actions", "position-0", "training-0", "training-1", "training-2"}
+    assert set(figures) == {
+        *("equity", "drawdown", "months", "rolling", "costs", "actions", "position-0"),
+        *("training-0", "training-1", "training-2"),
+    }
     for figure in figures.values():
         assert all(trace["x"] for trace in figure["data"])
         # Colours are CSS variables, which the page resolves.
@@ -227,15 +256,17 @@ def test_an_exposure_that_flips_all_the_time_is_shown_by_mean_and_range():
 def test_images_are_written_and_not_blank(evaluation, tmp_path):
     image = pytest.importorskip("PIL.Image")
     paths = write_images(evaluation, tmp_path / "images")
-    assert [path.name for path in paths] == ["equity.png", "drawdown.png", "actions.png", "position.png"]
+    assert [path.name for path in paths] == [
+        f"test-{name}.png" for name in ("equity", "drawdown", "months", "rolling", "costs", "actions", "position")
+    ]
     for path in paths:
         with image.open(path) as opened:
             pixels = np.asarray(opened.convert("L"))
         assert pixels.shape[1] >= 1000
         assert (pixels < 200).mean() > 0.003
     assert [path.name for path in write_images(cartpole_evaluation(), tmp_path / "other")] == [
-        "episodes.png",
-        "actions.png",
+        "episodes-episodes.png",
+        "episodes-actions.png",
     ]
 
 

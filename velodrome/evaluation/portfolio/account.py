@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.portfolio.config import PortfolioConfig
-from velodrome.evaluation.measures import account_values
+from velodrome.evaluation.measures import account_values, period_begins
 from velodrome.evaluation.play import Backtest, Track
 from velodrome.tables.basket import Basket
 
@@ -84,15 +84,28 @@ class PortfolioTrack(Track):
     def per_bar(self) -> dict[str, NDArray[np.float64]]:
         """What is measured in each bar, [T, S], by name of a metric."""
         alive, gross = self.equity > 0.0, self.held("gross")[1:]
+        cash_share = np.where(alive, self.cash / np.where(alive, self.equity, 1.0), 0.0)[1:]
+        net = np.where(alive[1:], 1.0 - cash_share, 0.0)  # longs less shorts
         return {
             **account_values(self),
             "spread_and_slippage": self.change("spread_sum") / self.equity[0],
             "exposure": gross,
             "in_market": (gross > 0.0).astype(np.float64),
-            "cash_share": np.where(alive, self.cash / np.where(alive, self.equity, 1.0), 0.0)[1:],
+            "long_exposure": np.maximum(0.5 * (gross + net), 0.0),
+            "short_exposure": np.maximum(0.5 * (gross - net), 0.0),
+            "cash_share": cash_share,
             "positions": self.held("positions")[1:],
             "largest_weight": self.held("largest")[1:],
         }
+
+    @property
+    def holdings(self) -> NDArray[np.float64]:
+        """[periods, K · D] what each instrument gained in each period after costs; NaN where it was not held."""
+        begins = period_begins(self.time[1:])
+        gained = np.add.reduceat(self.flows.net, begins, axis=0)
+        involved = (self.units[:-1] != 0.0) | (self.units[1:] != 0.0) | (self.notional != 0.0)
+        held = np.logical_or.reduceat(involved, begins, axis=0)
+        return np.where(held, gained, np.nan).reshape(len(begins), -1)
 
     @property
     def contributions(self) -> list[dict[str, Any]]:

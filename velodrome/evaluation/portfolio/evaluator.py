@@ -11,14 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.envs.catalog import EnvEntry
-from velodrome.envs.portfolio.config import portfolio_config
+from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions, draws_anything, times
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, quotes, seeds_in_detail
 from velodrome.evaluation.portfolio.baselines import baselines
 from velodrome.evaluation.portfolio.trades import NOTED, recording_world, round_trips
-from velodrome.evaluation.trades import trade_figures
+from velodrome.evaluation.trades import holding_figures
 from velodrome.tables.basket import Basket
 
 # Of the account; then what `recording_world` adds, running sums of the distance of fills from the quote and of their
@@ -35,8 +35,9 @@ class PortfolioEvaluator(Evaluator):
 
     market: Basket
     part: Basket
-    of_first_seed = "trades and win rate"
-    in_detail = "trades, win rate, actions and contributions"
+    config: PortfolioConfig
+    of_first_seed = "winning holdings and profit factor"
+    in_detail = "positions, winning holdings, actions and contributions"
 
     def __init__(self, entry: EnvEntry, market: Basket, split: str, params: Mapping[str, Any]) -> None:
         super().__init__(entry, market, split, params)
@@ -59,12 +60,16 @@ class PortfolioEvaluator(Evaluator):
         return Backtest((account,), tuple(int(seed) for seed in seeds), world)
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
-        """Return the trades and what they amount to."""
-        account, found = account_of(played), round_trips(played)
-        figures = trade_figures(found, traded, float(account.equity[0, :traded].mean()))
-        # Measured bar by bar, for every seed.
-        figures.pop("spread_and_slippage")
-        return found, {**figures, "orders": float(account.columns["fills"][-1].mean())}
+        """Return the positions from first to last unit, and what the account came to by instrument and period.
+
+        A position that is rebalanced is one round trip of many orders, so that trades are not counted.
+        """
+        orders = float(account_of(played).columns["fills"][-1].mean())
+        return round_trips(played), {"orders": orders, **holding_figures(self.holdings(played))}
+
+    def holdings(self, played: Backtest) -> NDArray[np.float64]:
+        """Return what each instrument gained in each period."""
+        return account_of(played).holdings
 
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
         assert isinstance(track, PortfolioTrack)

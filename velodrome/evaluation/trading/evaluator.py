@@ -11,7 +11,7 @@ import polars as pl
 
 from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.trading.codes import CODE_NAMES
-from velodrome.envs.trading.config import trading_config
+from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import action_names
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import ACCOUNT_COLUMNS, Evaluator, Played, draws_anything
@@ -26,6 +26,7 @@ class TradingEvaluator(Evaluator):
     """Evaluates the trading environment on a split of a market."""
 
     recorded = (*ACCOUNT_COLUMNS, "order_code", "exit_code")
+    config: TradingConfig
     of_first_seed = "trades, win rate and spread"
     in_detail = "trades and actions"
 

@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 SIZE = (10.0, 4.2)  # inches
 TALL = 5.2  # inches, of a chart with a long legend
 DOTS_PER_INCH = 120
+MOST_NAMES = 24  # of categories along an axis
 DASHES = {"dot": ":"}
 MARKERS = {"triangle-up": "^", "triangle-down": "v", "x-thin-open": "x"}
 UNKNOWN_COLOUR = (0.42, 0.45, 0.5)
 
 
 def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
-    """Write each chart of the report as a PNG file named for it, and return the paths.
+    """Write each chart of the report as a PNG file named for the evaluation and the chart, and return the paths.
 
-    Of the positions, only the first instrument's is written, as position.png.
+    Of the positions, only the first instrument's is written, as …-position.png.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []
     for chart in (*evaluation_charts(evaluation), *position_charts(evaluation)[:1]):
-        paths.append(target / f"{chart.identity.removesuffix('-0')}.png")
+        paths.append(target / f"{evaluation.file_name}-{chart.identity.removesuffix('-0')}.png")
         size = (SIZE[0], TALL) if chart.tall else SIZE
         draw(chart.figure, f"{chart.title}, {evaluation.label}", size).savefig(paths[-1], dpi=DOTS_PER_INCH)
     return paths
@@ -135,7 +136,9 @@ def _draw_bars(axes: Axes, trace: Figure, layout: Figure, colours: dict[str, Any
     if axis.get("type") == "category":
         names = axis.get("categoryarray", places)
         turned: Any = {"rotation": 30, "ha": "right"} if len(names) > 6 and not lying else {}
-        (axes.set_yticks if lying else axes.set_xticks)(range(len(names)), names, **turned)
+        every = -(-len(names) // MOST_NAMES)
+        shown = range(0, len(names), every)
+        (axes.set_yticks if lying else axes.set_xticks)(shown, names[::every], **turned)
         places = [names.index(place) for place in places]
     else:
         width *= min(np.diff(places), default=1.0)

@@ -15,16 +15,18 @@ from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import format_interval
-from velodrome.runs.report import charts, portfolio_charts
+from velodrome.evaluation.training_seeds import seeds_rows, told_spread
+from velodrome.runs.report import breakdown_charts, charts, portfolio_charts
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 LISTED_TRADES = 200
 GROUPS = {
     "Return and risk": "return annual_return annual_volatility sharpe sortino calmar max_drawdown longest_under_water "
     "mean_log_return of_optimum reward",
-    "Costs and exposure": "turnover fees spread_and_slippage funding costs exposure in_market cash_share positions "
-    "largest_weight",
-    "Trades": "orders trades win_rate average_trade profit_factor",
+    "Costs and exposure": "turnover fees spread_and_slippage funding costs exposure in_market long_share short_share "
+    "long_exposure short_exposure cash_share positions largest_weight",
+    "Against the benchmark": "beta correlation alpha",
+    "Trades": "orders trades win_rate average_trade profit_factor winning_holdings holdings_profit_factor",
     "How sure": "probabilistic_sharpe deflated_sharpe minimum_track_record",
     "Episodes": "episode_return episode_length reward_per_step worst_episode best_episode",
 }
@@ -35,10 +37,15 @@ TILES = (
     ("episode_return", "episode_length", "worst_episode", "best_episode"),
 )
 MOST_TILES = 5
+SEED_FIGURES = {  # of the table of training seeds
+    "backtest": ("return", "sharpe", "max_drawdown", "turnover", "costs", "trades"),
+    "episodes": ("episode_return", "episode_length", "worst_episode", "best_episode"),
+}
 TIME = "%Y-%m-%d %H:%M"
 # Column of a trade, its heading, whether it is sorted as text or as a number, and how it is written.
 TRADE_COLUMNS = (
     ("symbol", "Symbol", "text", ""),
+    ("training_seed", "Training seed", "number", ""),
     ("seed", "Seed", "number", ""),
     ("side", "Side", "text", ""),
     ("entry_time", "Entry (UTC)", "text", TIME),
@@ -65,6 +72,8 @@ class Chart:
     figure: charts.Figure
     logarithmic: bool = False  # offers a logarithmic scale
     tall: bool = False  # has a long legend
+    low: bool = False  # a few bars
+    table: breakdown_charts.Grid | None = None  # under the chart
 
 
 def write_report(
@@ -97,7 +106,7 @@ def render_report(
     from plotly.offline import get_plotlyjs
 
     drawn = evaluation_charts(evaluation)
-    training = [] if metrics is None else training_charts(metrics)
+    training = [] if metrics is None else training_charts(metrics, evaluation.kind == "backtest")
     positions = position_charts(evaluation)
     figures = {chart.identity: chart.figure for chart in (*drawn, *positions, *training)}
     found = {row.name: row for row in evaluation.rows}
@@ -106,6 +115,7 @@ def render_report(
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    measured_against = breakdown_charts.benchmark_label(evaluation) if evaluation.breakdown.get("benchmark") else None
     environment.filters |= {"figure": format_figure, "interval": format_interval, "metric": BY_NAME.__getitem__}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         title=title,
@@ -115,11 +125,13 @@ def render_report(
         labels=LABELS,
         tiles=[found[name] for name in tiles if name in found][:MOST_TILES],
         groups={title: rows for title, rows in groups.items() if rows},
+        benchmark=measured_against,
         charts=drawn,
         positions=positions,
         training=training,
+        seeds=_seeds(evaluation) if evaluation.seeds else None,
         trades=_trade_cells(evaluation.trades.head(LISTED_TRADES)),
-        trade_columns=TRADE_COLUMNS,
+        trade_columns=_trade_columns(evaluation.trades),
         # A closing tag inside a text would end the script element that carries the figures.
         figures=json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("</", "<\\/"),
         plotly=get_plotlyjs(),
@@ -129,7 +141,8 @@ def render_report(
 def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the header says of the run and of the data."""
     about = evaluation.information
-    rows = [(str(name), str(value)) for name, value in run_information.items() if value is not None]
+    rows = [] if evaluation.policy is None else [("Policy", evaluation.policy.text)]
+    rows += [(str(name), str(value)) for name, value in run_information.items() if value is not None]
     if evaluation.kind == "episodes":
         return [*rows, ("Environment", about["title"]), ("Episodes", f"{about['episodes']:,}"), ("Seed", about["seed"])]
     symbols = about["symbols"]
@@ -138,9 +151,21 @@ def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> 
         ("Data", f"{about['title']} ({about['timeframe']} bars of {named})"),
         ("Split", f"{evaluation.label}: {about['first_bar']} to {about['last_bar']} UTC, {about['bars']:,} bars"),
         ("Environment", ", ".join(f"{name} {value}" for name, value in about["params"].items()) or "defaults"),
-        ("Seeds", ", ".join(map(str, about["seeds"]))),
+        ("Evaluation seeds", ", ".join(map(str, about["seeds"]))),
     ]
     return [*rows, ("Data hash", about["data_hash"][:16])] if about["data_hash"] else rows
+
+
+def _seeds(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the table of training seeds, and how far they are apart."""
+    headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
+    spread = told_spread(evaluation.kind, evaluation.seeds, evaluation.spread)
+    return {"headings": headings, "lines": lines, "each": len(evaluation.seeds), "spread": spread}
+
+
+def _trade_columns(trades: pl.DataFrame) -> list[tuple[str, str, str, str]]:
+    """Return the columns of the list of trades; results of a single training seed do not repeat it in each row."""
+    return [column for column in TRADE_COLUMNS if column[0] != "training_seed" or "training_seed" in trades.columns]
 
 
 def _trade_cells(trades: pl.DataFrame) -> list[list[tuple[str, Any]]]:
@@ -149,7 +174,7 @@ def _trade_cells(trades: pl.DataFrame) -> list[list[tuple[str, Any]]]:
     for trade in trades.iter_rows(named=True):
         trade["costs"] = trade["fees"] + trade["spread_and_slippage"] + trade["funding"]
         cells = []
-        for name, _, kind, form in TRADE_COLUMNS:
+        for name, _, kind, form in _trade_columns(trades):
             value = trade[name]
             shown = format_figure(value, "change") if form == "change" else format(value, form)
             cells.append((shown.replace("-", "−"), value) if kind == "number" else (shown, shown))
@@ -166,7 +191,8 @@ def evaluation_charts(evaluation: Evaluation) -> list[Chart]:
         asked = "What the agent asked for, in all bars that it played."
         drawn = [
             Chart("equity", "Equity", _about_equity(evaluation), charts.equity_figure(evaluation), logarithmic=True),
-            Chart("drawdown", "Drawdown", _about_drawdown(evaluation), charts.drawdown_figure(evaluation)),
+            _drawdown_chart(evaluation),
+            *_breakdown_charts(evaluation),
             *(_account_charts(evaluation) if charts.shares_account(evaluation) else ()),
         ]
     mix = [Chart("actions", "Action mix", asked, charts.actions_figure(evaluation))]
@@ -182,6 +208,8 @@ def _about_equity(evaluation: Evaluation) -> str:
     caption = "Equity over start equity, at the close of each bar."
     if _has_bands(evaluation):
         caption += " Lines are means over seeds, bands run from the worst to the best seed."
+    if evaluation.seeds:
+        caption += f" The {len(evaluation.seeds)} thin lines are the agents of single training seeds."
     accounts = evaluation.information.get("accounts", len(evaluation.information["symbols"]))
     if accounts > 1 and not charts.shares_account(evaluation):
         caption += " Several instruments: the mean of their accounts."
@@ -191,6 +219,37 @@ def _about_equity(evaluation: Evaluation) -> str:
         thinned = "the lowest and the highest value of each of"
         caption += f" Long series show {thinned} {charts.BUCKETS:,} stretches of time."
     return caption
+
+
+def _drawdown_chart(evaluation: Evaluation) -> Chart:
+    table = breakdown_charts.falls_grid(evaluation) if evaluation.breakdown.get("falls") else None
+    figure = charts.drawdown_figure(evaluation)
+    return Chart("drawdown", "Drawdown", _about_drawdown(evaluation), figure, table=table)
+
+
+def _breakdown_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return the charts of months, of the rolling Sharpe ratio and of costs, as far as they are known."""
+    parts, found = evaluation.breakdown, []
+    if parts.get("months"):
+        caption = "The agent's return in each month (UTC); the months of a year compound to it."
+        figure, table = breakdown_charts.months_figure(evaluation), breakdown_charts.months_grid(evaluation)
+        found.append(Chart("months", "Monthly returns", caption, figure, low=True, table=table))
+    if (rolling := parts.get("rolling_sharpe")) and "median" in rolling:
+        shown = {name: format_figure(rolling[name], "ratio") for name in ("lowest", "median", "highest")}
+        below = format_figure(rolling["below_zero"], "share")
+        caption = (
+            f"The annualised Sharpe ratio of the last {rolling['bars']:,} bars at every bar. The agent's: lowest "
+            f"{shown['lowest']}, median {shown['median']}, highest {shown['highest']}; below 0 in {below} of the bars."
+        )
+        found.append(Chart("rolling", "Rolling Sharpe ratio", caption, breakdown_charts.rolling_figure(evaluation)))
+    if parts.get("cost_levels"):
+        caption = (
+            "The same actions, played again at several times the fees, spread and slippage. An agent trained at other "
+            "costs would act otherwise."
+        )
+        figure, table = breakdown_charts.costs_figure(evaluation), breakdown_charts.costs_grid(evaluation)
+        found.append(Chart("costs", "Cost sensitivity", caption, figure, low=True, table=table))
+    return found
 
 
 def _about_drawdown(evaluation: Evaluation) -> str:
@@ -208,19 +267,20 @@ def _about_drawdown(evaluation: Evaluation) -> str:
 
 def _account_charts(evaluation: Evaluation) -> list[Chart]:
     about = evaluation.information
-    seed = about["seeds"][0]
+    seed = charts.shown_seed(evaluation)
     stretch = portfolio_charts.shares(evaluation).stretch
     means = f", means of every {stretch} bars" if stretch > 1 else ""
-    held = f"What the account held under seed {seed}, as parts of equity{means}; short positions lie below zero."
+    held = f"What the account held under {seed}, as parts of equity{means}; short positions lie below zero."
     if len(about["symbols"]) > portfolio_charts.SHOWN + 1:
         held += f" The {portfolio_charts.SHOWN} with most on average have a colour each."
     owed = about.get("owed", 0.0)
     less = f", less the {100 * owed:.1f} % that the ruined account owes beyond all it had" if owed > 0.0 else ""
+    of_agent = f" of training seed {evaluation.seeds[0].seed}" if evaluation.seeds else ""
     added = (
-        "What each instrument added to the return: units times the change of price, less its costs, over start equity. "
-        f"All together are the total return{less}."
+        f"What each instrument added to the return{of_agent}: units times the change of price, less its costs, over "
+        f"start equity. All together are the total return{less}."
     )
-    traded = f"Traded value over equity in a bar under seed {seed}{means}."
+    traded = f"Traded value over equity in a bar under {seed}{means}."
     return [
         Chart("weights", "Weights", held, portfolio_charts.weights_figure(evaluation), tall=True),
         Chart("contributions", "Contribution by instrument", added, portfolio_charts.contributions_figure(evaluation)),
@@ -234,9 +294,9 @@ def position_charts(evaluation: Evaluation) -> list[Chart]:
         return []
     found = []
     total = evaluation.bars["symbol"].n_unique()
-    seed = evaluation.information["seeds"][0]
+    seed = charts.shown_seed(evaluation)
     for place, symbol in enumerate(charts.shown_symbols(evaluation)):
-        caption = f"{symbol} under seed {seed}; exposure is the signed value of the position over equity."
+        caption = f"{symbol} under {seed}; exposure is the signed value of the position over equity."
         exposure = charts.instrument_bars(evaluation, symbol)["exposure"].to_numpy()
         if stretch := charts.exposure_stretch(exposure):
             caption += f" It changes often: shown are mean, lowest and highest of every {stretch} bars."
@@ -252,9 +312,9 @@ def position_charts(evaluation: Evaluation) -> list[Chart]:
     return found
 
 
-def training_charts(metrics: pl.DataFrame) -> list[Chart]:
-    """Return the charts of a run's training curves."""
+def training_charts(metrics: pl.DataFrame, account: bool) -> list[Chart]:
+    """Return the charts of a run's training curves; account: returns are an account's."""
     return [
         Chart(f"training-{place}", title, "", figure)
-        for place, (title, figure) in enumerate(charts.training_figures(metrics))
+        for place, (title, figure) in enumerate(charts.training_figures(metrics, account))
     ]
