@@ -137,6 +137,16 @@ class LearnerContract:
         with pytest.raises((ConfigError, RuntimeError)):
             self.make(case, num_envs=7).load_state(tensors, plain)
 
+    def test_a_state_of_another_kind_of_device_is_taken_with_other_random_numbers_and_a_note(self):
+        case = next(iter(self.cases))
+        first, resumed = self.make(case), self.make(case)
+        tensors, plain = first.state()
+        assert resumed.load_state(tensors, plain) == []
+        tensors["learner.generator"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's
+        (note,) = resumed.load_state(tensors, plain)
+        assert note == "it goes on on cpu, another device than before, with other random numbers"
+        assert iterated(first, 1) != iterated(resumed, 1)
+
     def test_evaluation_does_not_disturb_training(self, case):
         learner, undisturbed = self.make(case), self.make(case)
         for _ in range(self.before):

@@ -18,7 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, SqlStore
+from velodrome.runs.store.store import (
+    CheckpointRow,
+    EvaluationRow,
+    LineageRow,
+    MetricRow,
+    PolicyRow,
+    RunRecord,
+    SqlStore,
+)
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -184,6 +192,18 @@ class StoreContract:
         assert found.row(0) == (9, "test", "return", 0.2, -0.1, 0.4)
         assert all(math.isnan(number) for number in found.row(1)[3:])
 
+    def test_evaluations_of_other_checkpoints_and_splits_stay_beside_each_other_with_their_policies(self, store):
+        store.create_run(RUN)
+        said = [PolicyRow(9, "test", "best", {"text": "nine"}, "test"), PolicyRow(9, "test", "latest", {}, "test")]
+        said += [PolicyRow(9, "validation", "best", {}, "validation (used for selection)")]
+        said += [PolicyRow(30, "test", "latest", {"text": "thirty"}, "test")]
+        for policy in said:
+            store.add_evaluations(RUN.id, [EvaluationRow(policy.step, policy.split, "return", policy.step)], policy)
+        assert store.policies(RUN.id) == said
+        assert store.evaluations(RUN.id)["value"].to_list() == [9.0, 9.0, 30.0]
+        store.forget_after(RUN.id, 20)
+        assert store.policies(RUN.id) == said[:3]
+
     def test_checkpoints_are_those_said_last(self, store):
         store.create_run(RUN)
         first, second = CheckpointRow(2, "/two", False, 1.0), CheckpointRow(1, "/one", True, 1.0)
@@ -193,6 +213,17 @@ class StoreContract:
         assert store.checkpoints(RUN.id) == [first]
         store.set_checkpoints(RUN.id, [])
         assert store.checkpoints(RUN.id) == []
+
+    def test_a_run_has_its_lineage_and_its_children(self, store):
+        store.create_run(RUN)
+        store.create_run(replace(RUN, id="child"))
+        begun = LineageRow(0, 10, RUN.id, {"seed": [0, 7]})
+        store.set_lineage("child", [begun])
+        longer = LineageRow(1, 10, None, {"steps": [10, 20]})
+        store.set_lineage("child", [begun, longer])
+        assert store.lineage("child") == [("child", begun), ("child", longer)]
+        assert store.lineage(parent=RUN.id) == [("child", begun)]
+        assert store.lineage(RUN.id) == []
 
     def test_a_resumed_run_forgets_what_came_after_its_checkpoint(self, store):
         store.create_run(RUN)

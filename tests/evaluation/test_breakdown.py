@@ -18,7 +18,9 @@ from tests.oracles.trading_ledger import TradingLedger
 from tests.runs.report.report_cases import Drifting
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy
-from velodrome.evaluation.breakdown import Replay, market_part, replayed_actions, rolling_sharpe, rolling_window
+from velodrome.evaluation.breakdown.benchmark import market_part
+from velodrome.evaluation.breakdown.costs import Replay, replayed_actions
+from velodrome.evaluation.breakdown.curves import rolling_sharpe, rolling_window
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.evaluator import evaluator_for, multiplied
 from velodrome.evaluation.measures import BY_NAME, Curve, period_begins
@@ -238,6 +240,25 @@ def test_a_multiple_that_the_environment_refuses_is_left_out():
     with pytest.raises(ConfigError, match="out of range"):
         evaluate_policy(ConstantPolicy(1), MARKET, "test", {"fee": 0.8}, **QUICK)
     assert not evaluate_policy(ConstantPolicy(1), MARKET, "test", {}, **QUICK).breakdown["cost_levels"]
+
+
+def test_agents_of_several_training_seeds_are_averaged_and_their_distances_widen_the_intervals(traded):
+    params = {"fee": FEE, "half_spread": 1e-4}
+    policies = [Momentum(MARKET), ConstantPolicy(2), ConstantPolicy(0)]
+    alone = [evaluate_policy(policy, MARKET, "test", params, **QUICK) for policy in policies[1:]]
+    each = [traded, *alone]
+    found = evaluate_policy(policies, MARKET, "test", params, **QUICK)
+    for place, level in enumerate(found.breakdown["cost_levels"]):
+        assert level["return"] == pytest.approx(np.mean([o.breakdown["cost_levels"][place]["return"] for o in each]))
+    betas = [one.row("beta").value for one in each]
+    beta = found.row("beta")
+    assert beta.value == pytest.approx(np.mean(betas))
+    error = np.std(betas, ddof=1) / math.sqrt(3)
+    assert beta.high - beta.value == pytest.approx(4.303 * error, rel=0.01), "their data hardly matters beside that"
+    assert [found.row("correlation").low, found.row("correlation").high] == [-1.0, 1.0]
+    assert [one.row("beta").high for one in found.seeds] == [one.row("beta").high for one in each]
+    for place, month in enumerate(found.breakdown["months"]):
+        assert month["agent"] == pytest.approx(np.mean([one.breakdown["months"][place]["agent"] for one in each]))
 
 
 # Portfolios: by instrument and period

@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.learn.policies import Momentum, ar1_market, split_market
 from velodrome.errors import ConfigError, LeakError
 from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
-from velodrome.evaluation.episodes import episode_intervals, evaluate_episodes
+from velodrome.evaluation.episodes import episode_resamples, evaluate_episodes
 from velodrome.evaluation.evaluate import as_seeds, evaluate_policy
 from velodrome.evaluation.intervals import Bootstrap
 from velodrome.evaluation.measures import METRICS
@@ -272,7 +272,7 @@ def test_episodes_of_any_environment_are_measured_beside_random_actions(tmp_path
 
 def test_reward_per_step_weighs_episodes_by_their_length():
     played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), np.zeros(0, np.int64))
-    found = episode_intervals(played, Bootstrap(20))
-    assert found["reward_per_step"].value == pytest.approx(12 / 11)
-    assert found["episode_return"].value == 6.0
-    assert found["worst_episode"].value == 2.0
+    found, _ = episode_resamples(played, Bootstrap(20))
+    assert found["reward_per_step"] == pytest.approx(12 / 11)
+    assert found["episode_return"] == 6.0
+    assert found["worst_episode"] == 2.0

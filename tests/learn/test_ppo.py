@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -355,3 +356,16 @@ def test_nothing_is_learned_where_there_is_nothing_to_learn_from():
     before = parameters_of(learner)
     learner.iterate()
     assert all(torch.equal(tensor, before[name]) for name, tensor in parameters_of(learner).items())
+
+
+def test_on_a_gpu_cudas_generator_is_part_of_the_state(monkeypatch):
+    learner, saved, restored = make_ppo(trading_worlds(2)), torch.arange(16, dtype=torch.uint8), []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: saved)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: restored.append(state))
+    assert learner._torch_generators().keys() == {"cpu"}
+    learner.worlds = SimpleNamespace(device=torch.device("cuda"))
+    found = learner._torch_generators()
+    assert found.keys() == {"cpu", "cuda"}
+    tensors = {f"torch.{kind}": state for kind, state in found.items()}
+    learner._load_generators({"learner.generator": learner.generator.get_state(), **tensors})
+    assert torch.equal(restored[0], saved)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from velodrome.evaluation.intervals import Interval, Space
-from velodrome.evaluation.play import Track
+
+if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environments
+    from velodrome.evaluation.play import Track
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
 LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits
@@ -153,7 +155,19 @@ def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
     return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
 
 
-def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
+class Account(Protocol):
+    """What a curve is made of."""
+
+    @property
+    def time(self) -> NDArray[np.int64]:
+        """[T + 1] nanoseconds UTC."""
+
+    @property
+    def equity(self) -> NDArray[np.float64]:
+        """[T + 1, S]."""
+
+
+def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
     """Put tracks on one time line; an account without a bar at a time stays as it was.
 
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
@@ -368,6 +382,6 @@ def format_figure(value: float | None, unit: Unit) -> str:
         return f"{value:,.1f} ×"
     if unit in ("count", "bars"):
         return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:,.1f}"
-    if value >= LARGEST_SHOWN:
-        return "> 10⁶"
+    if abs(value) >= LARGEST_SHOWN:
+        return "> 10⁶" if value > 0.0 else "< −10⁶"
     return f"{value:,.{1 if abs(value) >= 100 else 2}f}".replace("-", "−")

@@ -1,18 +1,26 @@
-"""Whether learning has broken: losses, gradients or weights that are not a number any more."""
+"""Whether learning has gone wrong: numbers that are none any more, or curves that tell of overfitting."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.errors import LearningError
+from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.runs.checkpoint import latest_checkpoint
 
 if TYPE_CHECKING:
+    import polars as pl
     import torch
 
+FEWEST = 5  # validations from which a course can be told from chance
+CERTAIN = 3.0  # standard errors: the best of many means is above the others by chance, too
+NOTABLE = 0.25  # of the best validation; a smaller fall is not worth a sentence
 VITAL = ("loss/", "policy/", "optimiser/", "episode/mean_reward")  # metrics that learning depends on
 
 
@@ -44,3 +52,82 @@ def refuse(broken: str, folder: Path, steps: int, algorithm: str) -> None:
         f"observations that are huge or not a number; try a smaller {algorithm}.learning_rate, or "
         "normalise_rewards=true."
     )
+
+
+# Overfitting
+
+
+class Parting(NamedTuple):
+    """Where training and validation part: means of neighbouring returns, at the best of validation and at the end."""
+
+    step: int  # of the last validation of the best ones; training went on after it
+    last_step: int
+    training: tuple[float, float]
+    validation: tuple[float, float]
+
+    def sentence(self, split: str, account: bool) -> str:
+        """Return it for people; account: returns are an account's, not sums of rewards."""
+        unit: Unit = "change" if account else "number"
+        inside, outside = (
+            " to ".join(format_figure(value, unit) for value in values) for values in (self.training, self.validation)
+        )
+        return (
+            f"overfitting: from step {self.step:,} to {self.last_step:,} the return in training went from {inside}, "
+            f"while that on {split} fell from {outside}"
+        )
+
+
+class Series(NamedTuple):
+    """The course of one metric."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, metrics: pl.DataFrame, name: str) -> Series:
+        """Take one metric out of those of a run."""
+        own = metrics.filter((metrics["name"] == name) & metrics["value"].is_finite()).sort("step")
+        return cls(own["step"].to_numpy(), own["value"].to_numpy())
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of one value, from the differences of neighbours: a slow course hardly adds to it."""
+        return math.sqrt(float(np.square(np.diff(self.values)).sum()) / (2 * max(len(self.values) - 1, 1)))
+
+
+def overfitting_of(metrics: pl.DataFrame, split: str) -> Parting | None:
+    """Return where the curves of a run part; metrics: its rows, with step, name and value; of a group, with seed."""
+    if "seed" in metrics.columns:
+        metrics = metrics.select("step", "name", "value").group_by("step", "name").mean().sort("step")
+    return overfitting(Series.of(metrics, "episode/return"), Series.of(metrics, f"evaluation/{split}/return"))
+
+
+def overfitting(training: Series, validation: Series) -> Parting | None:
+    """Return where validation fell for good while training did not; None if it did not, or if too little is known.
+
+    A fifth of the validations is averaged, so that one lucky checkpoint is no peak and one unlucky is no fall.
+    """
+    count = len(validation.values)
+    if count < FEWEST or len(training.values) < FEWEST:
+        return None
+    width = max(2, count // 5)
+    means = np.convolve(validation.values, np.full(width, 1.0 / width), "valid")
+    best, end = int(np.argmax(means)), count - width
+    if best + width > end:
+        return None
+    fall = float(means[best] - means[end])
+    if fall <= CERTAIN * validation.noise * math.sqrt(2.0 / width) or fall < NOTABLE * abs(float(means[best])):
+        return None
+    then, now = (_mean_up_to(training, validation.steps, place, width) for place in (best, end))
+    slack = training.noise / math.sqrt(max(1, len(training.values) // 5))
+    if math.isnan(then) or now < then - slack:
+        return None
+    step, last_step = int(validation.steps[best + width - 1]), int(validation.steps[-1])
+    return Parting(step, last_step, (then, now), (float(means[best]), float(means[end])))
+
+
+def _mean_up_to(training: Series, steps: NDArray[np.int64], place: int, width: int) -> float:
+    """Return the mean in training over the steps that led to some neighbouring validations; NaN if there are none."""
+    begin, end = (0 if place == 0 else steps[place - 1]), steps[place + width - 1]
+    within = (training.steps > begin) & (training.steps <= end)
+    return float(training.values[within].mean()) if within.any() else math.nan

@@ -1,9 +1,14 @@
-"""A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data."""
+"""A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data.
+
+`SeedGroup` is a run of several agents that differ only in their training seed: each is an ordinary run, in a folder
+within the group's.
+"""
 
 from __future__ import annotations
 
 import functools
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +18,9 @@ from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import RunFolder
+from velodrome.runs.folder import RunFolder, lineage_entry, run_folders
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, SqlStore, open_store
 from velodrome.runs.versions import versions
@@ -22,9 +28,12 @@ from velodrome.runs.versions import versions
 if TYPE_CHECKING:
     import polars as pl
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+
+EPISODES = "episodes"  # what is played for validation where there is no market to split
 
 
 @dataclass(frozen=True)
@@ -34,22 +43,66 @@ class Run:
     folder: RunFolder
 
     @classmethod
-    def create(cls, config: RunConfig, market: Market | Basket | None) -> Run:
-        """Make the folder of a new run."""
+    def create(cls, config: RunConfig, market: Market | Basket | None, root: Path | None = None, **about: Any) -> Run:
+        """Make the folder of a new run, in logging.folder unless `root` is given. about: what else its folder says.
+
+        If the configuration asks for several training seeds, it is a group's.
+        """
         name = config.name or config.env.replace("/", "-").replace(":", "-")
-        data_hash = None if market is None else market.content_hash
-        about: dict[str, Any] = {"config": to_yaml(config), "seeds": {"run": config.seed}, "data_hash": data_hash}
-        return cls(RunFolder.create(config.logging.folder, name, **about))
+        seeds = {"run": config.seed} | ({"count": config.seeds} if config.seeds > 1 else {})
+        about |= {"config": to_yaml(config), "seeds": seeds}
+        about["data_hash"] = None if market is None else market.content_hash
+        run = cls.of(RunFolder.create(root or config.logging.folder, name, **about))
+        source = Path(config.market.source).expanduser()
+        if run._reads_files and source.exists():
+            run.folder.note_data(source)
+        return run
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Run:
+        """Return the run, or the group, that lies in a folder."""
+        return (SeedGroup if folder.information["seeds"].get("count", 1) > 1 else cls)(folder)
 
     @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
         """Find a run by path, id, the unique start of its name or id, or "latest"."""
-        return run if isinstance(run, Run) else cls(RunFolder.open(run, root))
+        return run if isinstance(run, Run) else cls.of(RunFolder.open(run, root))
+
+    def child(self, config: RunConfig, changed: Mapping[str, Any], market: Market | Basket | None, step: int) -> Run:
+        """Make the folder of a run that begins at a step of this one, beside it unless it is told where."""
+        root = None if "logging.folder" in changed else self.root
+        run = Run.create(config, market, root, lineage=[lineage_entry(step, changed, self.folder)])
+        if self.folder.data_place is not None:
+            run.folder.note_data(self.folder.data_place)
+        return run
+
+    def parents_checkpoint(self) -> checkpoints.Checkpoint | None:
+        """Return the checkpoint that it began at as a child, if it is one; needed until it has one of its own."""
+        begun = [entry for entry in self.folder.lineage if entry["parent"]]
+        if not begun:
+            return None
+        parent = Run.open(begun[-1]["parent"], self.root)
+        return checkpoints.load_checkpoint(checkpoints.checkpoint_home(parent.path) / f"{begun[-1]['step']:012d}")
 
     @property
     def path(self) -> Path:
         """Its folder."""
         return self.folder.path
+
+    @property
+    def root(self) -> Path:
+        """The folder of all runs; a member's lies in that of its group."""
+        return self.path.parents[1 if self.group_id else 0]
+
+    @property
+    def group_id(self) -> str | None:
+        """Id of the group of training seeds that it is a member of."""
+        return self.folder.information.get("group")
+
+    @property
+    def members(self) -> tuple[Run, ...]:
+        """The agents of a group by their training seed; a run is its own."""
+        return (self,)
 
     @functools.cached_property
     def config(self) -> RunConfig:
@@ -57,8 +110,13 @@ class Run:
         return load_run_config(self.folder.config_path)
 
     @property
+    def validation_split(self) -> str | None:
+        """The split that is played during training; without a market, episodes of other seeds are."""
+        return self.config.evaluation.split if price_data(self.config.env) else EPISODES
+
+    @property
     def metrics(self) -> pl.DataFrame:
-        """Everything measured during training: step, name, value, time."""
+        """Everything measured during training: step, name, value, time; of a group also seed."""
         with self.store() as store:
             return store.metrics(self.folder.id)
 
@@ -73,7 +131,7 @@ class Run:
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows."""
-        return open_store(self.path.parent, self.config.logging.store, create=create)
+        return open_store(self.root, self.config.logging.store, create=create)
 
     def new_record(self, market: Market | Basket | None) -> RunRecord:
         """Return its row at the moment it begins."""
@@ -93,9 +151,10 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that continues it from the present working directory."""
-        known = self.path.parent == Path("runs").resolve()
-        return f"velodrome train --resume {self.folder.id if known else shlex.quote(str(self.path))}"
+        """The command that continues it, with its group, from the present working directory."""
+        path = self.path.parent if self.group_id else self.path
+        known = path.parent == Path("runs").resolve()
+        return f"velodrome train --resume {self.group_id or self.folder.id if known else shlex.quote(str(path))}"
 
     @functools.cached_property
     def policy(self) -> TrainedPolicy:
@@ -104,6 +163,14 @@ class Run:
 
     def load_policy(self, which: str = "best") -> TrainedPolicy:
         """Return the policy of the "best" or of the "latest" checkpoint."""
+        return self.policy_of(self.find_checkpoint(which))
+
+    def policy_of(self, found: checkpoints.Checkpoint) -> TrainedPolicy:
+        """Return the policy of a checkpoint of this run."""
+        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Load the "best" checkpoint (the latest if no validation chose one), or the "latest"."""
         if which not in ("best", "latest"):
             raise ConfigError(f"checkpoint = {which!r}; legal: 'best', 'latest'.")
         best = checkpoints.pinned_checkpoints(self.path)[-1:] if which == "best" else []
@@ -111,7 +178,19 @@ class Run:
         if found is None:
             raise RunError(f"{self.path}: this run has no checkpoint yet, so there is no policy to load.")
         self.check_own(found)
-        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+        return found
+
+    def name_policy(self, found: checkpoints.Checkpoint, which: str, store: SqlStore) -> NamedPolicy:
+        """Return what a result says of the policy of a checkpoint that was found as the "best" or the "latest"."""
+        from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
+
+        row, selected_on, candidates = store.run(self.folder.id), None, 1
+        if which == "best" and checkpoints.is_pinned(found.path):
+            split = self.validation_split
+            candidates = len(store.metrics(row.id, [f"evaluation/{split}/return"]))
+            selected_on = "validation episodes" if split == EPISODES else split
+        agent = TrainedAgent(row.id, row.seed, found.steps, max(row.steps, found.steps), candidates)
+        return NamedPolicy("best" if which == "best" else "latest", (agent,), selected_on)
 
     def check_own(self, found: checkpoints.Checkpoint) -> None:
         """Refuse a checkpoint that another run wrote."""
@@ -121,18 +200,121 @@ class Run:
                 f"folder of the run {self.folder.id!r}. Remove it from there, or use the run that wrote it."
             )
 
-    @functools.cached_property
+    # Its data
+
+    @property
     def market(self) -> Market | Basket | None:
         """The market or basket that it was trained on, built again; None for environments without one."""
-        return setup.build_market(self.config)
+        return self._located[0]
 
-    def check_data(self, market: Market | Basket | None, what_for: str) -> None:
-        """Refuse data that is not what the run began with."""
+    @property
+    def _reads_files(self) -> bool:
+        return price_data(self.config.env) is not None and not self.config.market.is_synthetic
+
+    @functools.cached_property
+    def _located(self) -> tuple[Market | Basket | None, Path | None]:
+        """Its market and the place of its files.
+
+        They are looked for where they lay as seen from the run's folder, then where the configuration says, as seen
+        from here and from where the run was started. The first of the right content is taken, else the first.
+        """
+        if not self._reads_files:
+            return setup.build_market(self.config), None
+        source, noted = Path(self.config.market.source).expanduser(), self.folder.data_place
+        started = Path(self.folder.information.get("folder_of_command", ""))
+        looked = [*([] if noted is None else [noted]), source.resolve(), (started / source).resolve()]
+        there = [place for place in dict.fromkeys(looked) if place.exists()]
+        if not there:
+            places = " and ".join(map(str, dict.fromkeys(looked)))
+            raise RunError(
+                f"{self.path}: its data is not where it was; looked for {places}. Say where it is now: --data PATH, or "
+                "data=PATH in Python."
+            )
+        found = ((setup.build_market(self.config, source=place), place) for place in there)
+        first = next(found)
+        return next(((market, place) for market, place in (first, *found) if self._is_its_data(market)), first)
+
+    def market_for(
+        self, what_for: str, given: Market | Basket | None = None, data: str | Path | None = None
+    ) -> Market | Basket | None:
+        """Return the market or basket that it began with: the given one, or built from its data; others are refused.
+
+        data: file or folder in which its data lies now. Where it was found is noted in the run's folder.
+        """
+        if data is None:
+            market, place = self._located if given is None else (given, None)
+        else:
+            market, place = self._market_at(data, given)
+        self.check_data(market, what_for, place if data is not None else None)
+        if place is not None:
+            self.folder.note_data(place)
+        return market
+
+    def _market_at(self, data: str | Path, given: Market | Basket | None) -> tuple[Market | Basket | None, Path]:
+        """Return the market that the configuration makes of files in another place."""
+        if given is not None or not self._reads_files:
+            config = self.config
+            own = (
+                f"{config.env} has none" if price_data(config.env) is None else f"the process {config.market.source!r}"
+            )
+            raise ConfigError(
+                f"data = {str(data)!r} says where price files lie, and the prices of {self.path.name} come from no "
+                f"files ({own}, or market=…). Leave it out."
+            )
+        place = Path(data).expanduser().resolve()
+        if not place.exists():
+            raise ConfigError(f"data = {str(data)!r}: there is no such file or folder (looked for {place}).")
+        return setup.build_market(self.config, source=place), place
+
+    def _is_its_data(self, market: Market | Basket | None) -> bool:
+        return (None if market is None else market.content_hash) == self.folder.information["data_hash"]
+
+    def check_data(self, market: Market | Basket | None, what_for: str, place: Path | None = None) -> None:
+        """Refuse data that is not what the run began with. place: where it lies, if a person said so."""
+        if self._is_its_data(market):
+            return
         known = self.folder.information["data_hash"]
         now = None if market is None else market.content_hash
-        if known != now:
+        if place is not None:
             raise RunError(
-                f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
-                f"{what_for} needs the data it began with. Restore the data (if it was given a market, give it again "
-                "as market=…), or train a new run."
+                f"{place}: this is not the data that {self.path.name} began with: its content hash is {now}, and "
+                f"{what_for} it must be {known}. The hash covers prices, times, features and the names of instruments, "
+                "which are those of the files. Name the files it began with, or train a new run."
             )
+        raise RunError(
+            f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
+            f"{what_for} needs the data it began with. Restore the data, or say where it lies now (--data PATH, or "
+            "data=PATH in Python); if it was given a market, give it again as market=…. Or train a new run."
+        )
+
+
+class SeedGroup(Run):
+    """Several runs that differ only in their training seed. None of them is chosen: results are about all."""
+
+    @property
+    def seeds(self) -> range:
+        """The training seeds that its configuration asks for."""
+        return range(self.config.seed, self.config.seed + self.config.seeds)
+
+    @property
+    def members(self) -> tuple[Run, ...]:
+        """Those that were begun so far, by their training seed."""
+        found = [Run(folder) for folder in run_folders(self.path) if folder.information.get("group") == self.folder.id]
+        return tuple(sorted(found, key=lambda run: run.config.seed))
+
+    def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, RunConfig, bool]:
+        """Return the run of a training seed, what the group tells it, and whether it is a new one."""
+        own = {"seed": seed, "seeds": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
+        told = load_run_config(self.config, own)
+        for found in self.members:
+            if found.config.seed == seed:
+                return found, told, False
+        return Run.create(told, market, self.path, group=self.folder.id), told, True
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Refuse: a group has no policy of its own."""
+        there = ", ".join(f"{run.folder.id} (seed {run.config.seed})" for run in self.members) or "none yet"
+        raise RunError(
+            f"{self.path.name} is a group of {self.config.seeds} training seeds, and none of them is chosen for you. "
+            f"Name one of its members: {there}; or evaluate all of them: velodrome eval {self.folder.id}"
+        )

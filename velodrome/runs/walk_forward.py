@@ -32,6 +32,7 @@ from velodrome.runs.run import Run, resume, train
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
@@ -56,7 +57,7 @@ class Fold:
         return {
             "fold": self.number,
             "run": self.run.folder.id,
-            "folder": str(self.run.path),
+            "folder": f"../{self.run.path.name}",  # from the folder of the results
             "splits": {name: list(dates) for name, dates in self.splits.items()},
             "evaluation": self.evaluation.to_dict(),
         }
@@ -92,6 +93,7 @@ def walk_forward(
     root: str | Path = "runs",
     console: Console | None = None,
     market: Market | Basket | None = None,
+    data: str | Path | None = None,
     embargo: int = 0,
     **lengths: Any,
 ) -> WalkForward:
@@ -101,6 +103,7 @@ def walk_forward(
     root: folder in which a run is looked for. Results lie beside the run, or in `logging.folder`.
     market: the market or basket that the run was given, if it was given one. Each fold cuts it again and fits its
         scalers again, which needs one that was built without `clip`.
+    data: file or folder in which the run's data lies now, if it moved.
     embargo: bars left out between two neighbouring splits.
     lengths: `train`, `test` and `anchored`, as `vd.walk_forward` takes them.
     If the configuration evaluates during training, the end of each window is a validation split by which the best
@@ -120,14 +123,21 @@ def walk_forward(
             "and portfolios."
         )
     console = console or Console()
-    whole = setup.build_market(config, market)
+    moved: dict[str, Any] = {}  # where a run's files lie now
+    if run_before is not None:
+        whole = run_before.market_for("to walk it forward", market, data)
+        place = run_before.folder.data_place
+        if market is None and place not in (None, Path(config.market.source).expanduser().resolve()):
+            moved = {"market.source": str(place)}
+    elif data is not None:
+        raise ConfigError(f"data = {str(data)!r} is for a run that was trained; a configuration says market.source.")
+    else:
+        whole = setup.build_market(config, market)
     assert whole is not None
     if not keeps_account(world_on(CATALOG.get(config.env), whole, config.params, whole=True)):
         raise ConfigError(
             f"env = {config.env!r} keeps no account to play the tests of all folds in, one after the other."
         )
-    if run_before is not None:
-        run_before.check_data(whole, "to walk it forward")
     parts = fold_splits(whole, folds, embargo=embargo, **lengths)
     share = _validation_share(config, whole)
     plan = [_dates(whole, splits, share) for splits in parts]
@@ -135,11 +145,11 @@ def walk_forward(
     settings |= {"embargo": embargo, "splits": plan}
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     done: list[Fold] = []
-    policies: list[TrainedPolicy] = []
+    policies: list[list[TrainedPolicy]] = []  # of each fold, by training seed
     for number, dates in enumerate(plan, 1):
         # The fold's number first: the start of a name by which a person calls the run must still mean that run.
         name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
-        chosen = _fold_config(config, folder, name, dates, embargo)
+        chosen = _fold_config(config, folder, name, dates, embargo, **moved)
         if market is None:
             own = setup.build_market(chosen)  # as the fold's run will build it again, from its configuration alone
         else:
@@ -150,8 +160,14 @@ def walk_forward(
         )
         run = _finished_run(chosen, own, folder, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
-        policies.append(run.policy.with_bank(WindowBank(own.windows)))
-    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo)
+        bank = WindowBank(own.windows)
+        policies.append([agent.policy.with_bank(bank) for agent in run.members])
+    named = _joined_name([fold.evaluation.policy for fold in done if fold.evaluation.policy is not None])
+    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo, named)
+    parted = [str(fold.number) for fold in done if fold.evaluation.information["overfitting"]]
+    if parted:
+        warning = f"overfitting in {len(parted)} of {len(done)} folds ({', '.join(parted)}): their evaluations say when"
+        joined = dataclasses.replace(joined, warnings=(warning, *joined.warnings))
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
     write_folds(result, config)
     console.print(f"report: {result.path / FILE}.html", soft_wrap=True)
@@ -172,7 +188,7 @@ def _configuration(
             if str(given) not in preset_names():
                 raise
     if isinstance(given, Run):
-        return given.config, given.path.parent, given
+        return given.config, given.root, given
     config = load_run_config(given)
     return config, Path(config.logging.folder).resolve(), None
 
@@ -208,8 +224,11 @@ def _text(nanoseconds: int | np.int64) -> str:
     return f"{np.datetime64(int(nanoseconds), 'ns').astype('datetime64[us]')}+00:00"
 
 
-def _fold_config(config: RunConfig, folder: Path, name: str, splits: Mapping[str, Dates], embargo: int) -> RunConfig:
+def _fold_config(
+    config: RunConfig, folder: Path, name: str, splits: Mapping[str, Dates], embargo: int, **moved: Any
+) -> RunConfig:
     own = {
+        **moved,
         "name": name,
         "logging.folder": str(folder),
         "market.splits": dict(splits),
@@ -223,7 +242,7 @@ def _fold_config(config: RunConfig, folder: Path, name: str, splits: Mapping[str
 def _finished_run(config: RunConfig, market: Market | Basket, folder: Path, console: Console) -> Run:
     """Return the run of a fold: a finished one, one that was begun and is now finished, or a new one."""
     how: dict[str, Any] = {"console": console, "mode": choose_mode(console), "evaluate": False, "market": market}
-    begun = [Run(found) for found in run_folders(folder) if found.information["name"] == config.name]
+    begun = [Run.of(found) for found in run_folders(folder) if found.information["name"] == config.name]
     if not begun:
         run = train(config, **how)
     else:
@@ -295,20 +314,30 @@ class FoldsPolicy:
             policy.forget(ended)
 
 
+def _joined_name(policies: Sequence[NamedPolicy]) -> NamedPolicy:
+    """Return the name of the agents of all folds together."""
+    agents = tuple(agent for policy in policies for agent in policy.agents)
+    return dataclasses.replace(policies[0], agents=agents)
+
+
 def _evaluate_joined(
     config: RunConfig,
     market: Market | Basket,
     tests: Sequence[RowRanges],
-    policies: Sequence[TrainedPolicy],
+    policies: Sequence[Sequence[TrainedPolicy]],
     embargo: int,
+    named: NamedPolicy,
 ) -> Evaluation:
-    """Play all tests one after the other on one account, each bar by the agent of its fold."""
+    """Play all tests one after the other on one account, each bar by the agent of its fold.
+
+    policies: of each fold, by training seed; each seed has an account of its own.
+    """
     from velodrome.evaluation.evaluate import evaluate_policy
     from velodrome.evaluation.evaluator import world_on
 
     observed = world_on(CATALOG.get(config.env), market, config.params, whole=True).observed
     left_at = observed.index("episode_left") if "episode_left" in observed else None
-    policy = FoldsPolicy(policies, tests, len(market), left_at)
+    by_seed = [FoldsPolicy(agents, tests, len(market), left_at) for agents in zip(*policies, strict=True)]
     whole = tuple((first[0], last[1]) for first, last in zip(tests[0], tests[-1], strict=True))
     notes = [
         f"{len(tests)} folds: each part is played by the agent that was trained on what lies before it; positions are "
@@ -319,4 +348,5 @@ def _evaluate_joined(
     joined = dataclasses.replace(market, splits={SPLIT: whole})
     told = config.evaluation
     how: dict[str, Any] = {"seeds": told.seeds, "samples": told.bootstrap_samples, "confidence": told.confidence}
-    return evaluate_policy(policy, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)
+    how["named"] = named
+    return evaluate_policy(by_seed, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)

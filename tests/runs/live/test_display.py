@@ -35,6 +35,7 @@ REPOSITORY = Path(__file__).parents[3]
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 METRICS = {
     "loss/policy": -0.01, "loss/value": 0.3, "policy/entropy": 1.05, "policy/kl": 0.004, "episode/return": 0.125,
+    "episode/sharpe": 0.02, "episode/max_drawdown": 0.03125,
     "episode/length": 1000.0, "episode/count": 8.0, "episode/turnover": 12.5, "action/0": 0.2, "action/1": 0.5,
     "action/2": 0.3, "time/environment": 0.02, "time/inference": 0.09, "time/learning": 0.87, "time/other": 0.02,
 }  # fmt: skip
@@ -78,8 +79,8 @@ def view(target: Console, clock: Clock, **changes: Any) -> LiveView:
     for index in range(4):
         clock.now += 1.0
         shown.progress.update(1000 * (index + 1), {**METRICS, "episode/return": 0.125 * (index + 1)})
-    shown.evaluated("validation", {"sharpe": 0.9, "return": 0.0625})
-    shown.evaluated("validation", {"sharpe": 1.1, "return": 0.375})
+    shown.evaluated("validation", {"sharpe": 0.9, "return": 0.0625, "max_drawdown": 0.125})
+    shown.evaluated("validation", {"sharpe": 1.1, "return": 0.375, "max_drawdown": 0.0625})
     shown.note("checkpoint at 3,000 steps")
     shown.note("learning rate lowered")
     clock.now += 2.0
@@ -107,11 +108,11 @@ EXPECTED = (
     "31% busy, 12.0 GiB of 139.0 GiB, 45 °C, 300 W",
     "Learning 87% of the time, all on the CPU: fewer epochs (ppo.epochs), a shared trunk (network.shared=true) or "
     "device=cuda.",
-    "In sample  return 0.5",
-    "Validation return 0.375",
-    "sharpe 1.1",
+    "In sample  return +50.00%",
+    "Validation return +37.50% (used for selection)",
+    "Sharpe 1.1  max drawdown 6.25%",
     "short 20%  flat 50%  long 30%",
-    "turnover 12.5  length 1000  count 8",
+    "turnover 12.5  Sharpe per bar 0.02  max drawdown 3.12%  length 1000  count 8",
     "policy -0.01  value 0.3  entropy 1.05  KL 0.004",
     "checkpoint at 3,000 steps, 2 s ago, 1.0 GiB of disk free",
     "runs/trading-20260101-120000-ab12cd",
@@ -137,8 +138,8 @@ def test_everything_is_on_the_page_and_no_line_is_too_long(width: int, colours: 
 def test_the_curves_rise_with_the_returns(clock: Clock) -> None:
     target = console(color_system=None)
     page = text_of(target, view(target, clock))
-    assert "return 0.5  ▁▃▆█" in page
-    assert "return 0.375  ▁█" in page
+    assert "return +50.00%  ▁▃▆█" in page
+    assert "return +37.50% (used for selection)  ▁█" in page
     assert "─ ppo on trading ─" in page
 
 

@@ -63,7 +63,7 @@ def test_plain_lines_come_every_few_seconds_and_events_at_once(clock: Clock) -> 
             view.update(1000 * (index + 1), iteration(LINE_EVERY / 10))
             if index == 50:
                 view.note("checkpoint at 51,000 steps [not markup]")
-                view.evaluated("validation", {"return": 0.125, "sharpe": math.nan})
+                view.evaluated("validation", {"return": -0.125, "sharpe": math.nan, "max_drawdown": 0.2})
     lines = lines_of(target)
     progress = [line for line in lines if "steps/s" in line and "left" in line]
     assert lines[0] == "ppo on trading: 1,000,000 steps"
@@ -71,9 +71,11 @@ def test_plain_lines_come_every_few_seconds_and_events_at_once(clock: Clock) -> 
     assert progress[0] == (
         "  0%  1.00 k/1.00 M steps  2.00 k steps/s  8:20 left  return 0.25  turnover 12.5  learning 90% of the time"
     )
-    assert "validation return 0.125" in progress[-1]
+    assert "validation return -12.50% (used for selection)" in progress[-1]
     assert "checkpoint at 51,000 steps [not markup]" in lines
-    assert "evaluation at 51,000 steps on validation: return 0.125  sharpe nan" in lines
+    told = "return -12.50%  Sharpe nan  max drawdown 20.00%"
+    assert f"evaluation at 51,000 steps on validation (used for selection): {told}" in lines
+    assert all(line.isascii() for line in lines)
     assert lines[-1].startswith("done: 100,000 of 1,000,000 steps in 50 s, 2.00 k steps/s. Learning 90% of the time")
 
 
@@ -109,7 +111,8 @@ def test_json_is_one_object_per_line_and_nothing_else(clock: Clock) -> None:
     assert (update["metrics"]["numpy"], update["metrics"]["single"]) == (0.5, 2.0)
     assert update["bottleneck"]["kind"] == "learning"
     assert note == {"event": "note", "steps": 1000, "text": "checkpoint für 1,000"}
-    assert evaluation == {"event": "evaluation", "steps": 1000, "split": "validation", "results": {"return": None}}
+    about = {"event": "evaluation", "steps": 1000, "split": "validation", "used_for_selection": True}
+    assert evaluation == {**about, "results": {"return": None}}
     assert (end["event"], end["error"]) == ("end", "KeyboardInterrupt")
     assert end["text"].startswith("interrupted: 1,000 of 4,000 steps in 2 s, 500 steps/s")
 

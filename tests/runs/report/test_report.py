@@ -257,7 +257,7 @@ def test_images_are_written_and_not_blank(evaluation, tmp_path):
     image = pytest.importorskip("PIL.Image")
     paths = write_images(evaluation, tmp_path / "images")
     assert [path.name for path in paths] == [
-        f"{name}.png" for name in ("equity", "drawdown", "months", "rolling", "costs", "actions", "position")
+        f"test-{name}.png" for name in ("equity", "drawdown", "months", "rolling", "costs", "actions", "position")
     ]
     for path in paths:
         with image.open(path) as opened:
@@ -265,8 +265,8 @@ def test_images_are_written_and_not_blank(evaluation, tmp_path):
         assert pixels.shape[1] >= 1000
         assert (pixels < 200).mean() > 0.003
     assert [path.name for path in write_images(cartpole_evaluation(), tmp_path / "other")] == [
-        "episodes.png",
-        "actions.png",
+        "episodes-episodes.png",
+        "episodes-actions.png",
     ]
 
 

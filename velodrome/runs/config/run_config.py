@@ -41,6 +41,12 @@ class RunConfig(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
     )
     seed: int = setting(0, "of environments, networks and sampling", legal="whole number 0 … 2^63 − 1", ge=0, lt=2**63)
+    seeds: int = setting(
+        1,
+        "agents to train that differ only in their seed (seed, seed + 1, …); their evaluation is about all of them",
+        ge=1,
+        le=1_000,
+    )
     env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
         "trading",
         "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
@@ -156,13 +162,20 @@ class RunConfig(Section):
 
         The order of `market.splits` and `market.windows` is part of their meaning.
         """
+        return self._content(self.choices)
+
+    def _content(self, choices: Choices) -> dict[str, Any]:
         settings = dotted(self.model_dump(mode="json"))
-        return nested({key: value for key, value in settings.items() if self.choices.idle(key) is None})
+        return nested({key: value for key, value in settings.items() if choices.idle(key) is None})
 
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits, equal for runs that learn the same: name, checkpoint and logging do not count."""
-        content = {key: value for key, value in self.content().items() if key not in NOT_IN_HASH}
+        # Settings that the algorithm does not read have their defaults; older runs counted them, and hashes last.
+        everything = self._content(self.choices._replace(count_unread=True))
+        content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
+        if self.seeds == 1:
+            del content["seeds"]  # the hash of a single agent is that of a member of a group, and of older runs
         vector = self.vector
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
@@ -268,6 +281,7 @@ class Choices(NamedTuple):
     env: str
     algorithm: str
     source: str  # of the market
+    count_unread: bool = False  # whether fields that the algorithm does not read count as if it did
 
     @classmethod
     def among(cls, settings: Mapping[str, Any]) -> Choices:
@@ -299,4 +313,16 @@ class Choices(NamedTuple):
             return Idle("env", f"env is {self.env}, a rule of Velodrome, which needs no worker processes")
         elif model and section != self.algorithm and (section not in SECTIONS or issubclass(model, LearnerConfig)):
             return Idle("algorithm", f"algorithm is {self.algorithm}")
+        elif section in ("network", self.algorithm) and not self.count_unread and model and name in model.model_fields:
+            return self._unread(section, name, model)
         return None
+
+    def _unread(self, section: str, name: str, model: type[BaseModel]) -> Idle | None:
+        """Return why a field of the algorithm's section, or of its network, has no effect; None if it has one."""
+        entry = ALGORITHMS.get(self.algorithm)
+        if entry.reads(section, name):
+            return None
+        fields = [field for field in model.model_fields if entry.reads(section, field)]
+        listed = f"of {section} it reads {', '.join(fields)}"
+        read = listed if section == "network" else f"`velodrome config {section}` lists what it reads"
+        return Idle("algorithm", f"algorithm is {self.algorithm}, which does not read {name} ({read})")

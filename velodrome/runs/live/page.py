@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.runs.live.machine_use import GpuUse, MachineSampler, MachineUse, bytes_text
-from velodrome.runs.live.progress import Progress, compact, duration, sparkline
+from velodrome.runs.live.progress import Progress, compact, duration, sparkline, told_figures
 
 LABEL_WIDTH = 10  # characters
 WIDE = 76  # characters from which a meter and its numbers share a line
@@ -43,7 +43,7 @@ def _episode_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     found.pop("return", None)
     ordered = [name for name in EPISODE_FIRST if name in found]
     ordered += [name for name in found if name not in EPISODE_FIRST]
-    return {name.replace("_", " "): found[name] for name in ordered}
+    return {name: found[name] for name in ordered}
 
 
 class Page:
@@ -102,8 +102,9 @@ class Page:
         self.rows.append((label, Text(text, style=style, overflow="fold")))
 
     def numbers(self, label: str, values: Mapping[str, float]) -> None:
+        """Add figures that were measured together; of episodes, the Sharpe ratio is not annualised."""
         if values:
-            self.rows.append((label, self.pairs({name: f"{value:.4g}" for name, value in values.items()})))
+            self.rows.append((label, self.pairs(told_figures(values, sharpe="Sharpe per bar"))))
 
     def pairs(self, values: Mapping[str, str]) -> Text:
         """Return names and values side by side."""
@@ -180,14 +181,13 @@ class Page:
 
     def returns(self, progress: Progress) -> None:
         if "episode/return" in progress.metrics:
-            last = f"return {progress.metrics['episode/return']:.4g}"
-            self.curve("In sample", last, progress.curves["episode/return"].values)
+            self.curve("In sample", progress.told_return(), progress.curves["episode/return"].values)
         for split, results in progress.evaluations.items():
-            name, value = progress.main_result(split)
-            self.curve(split.capitalize(), f"{name} {value:.4g}", progress.curves[f"evaluation/{split}"].values)
-            rest = {other.replace("_", " "): f"{result:.4g}" for other, result in results.items() if other != name}
-            if rest:
-                self.rows.append(("", self.pairs(rest)))
+            told = told_figures(results)
+            told.pop(progress.main_result(split)[0], None)
+            self.curve(split.capitalize(), progress.told_result(split), progress.curves[f"evaluation/{split}"].values)
+            if told:
+                self.rows.append(("", self.pairs(told)))
 
     def curve(self, label: str, text: str, values: Sequence[float]) -> None:
         room = min(self.width - len(text) - 2, CURVE_WIDTH)

@@ -7,16 +7,21 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from numbers import Real
 from typing import Any
 
+from velodrome.evaluation.measures import Unit, format_figure
+from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.live.bottleneck import Bottleneck, RunFacts, find_bottleneck
 from velodrome.runs.live.machine_use import MachineUse
 
 PHASE_NAMES = ("environment", "inference", "learning", "other")
+# Figures of an account that are written in per cent.
+SHARES: Mapping[str, Unit] = {"return": "change", "max_drawdown": "share", "of_optimum": "share"}
+ASCII = str.maketrans({"−": "-", "⁶": "^6", "∞": "inf", "–": "-"})
 RECENT = 10.0  # seconds over which the speed "now" and the split into phases are measured
 LONGEST_HISTORY = 512  # points of a curve; older ones are thinned to every second one
 
@@ -115,6 +120,16 @@ class Progress:
         name = "return" if "return" in results else next(iter(results), "return")
         return name, results.get(name, math.nan)
 
+    def told_result(self, split: str) -> str:
+        """Return the result by which an evaluation is followed, for people: it is what checkpoints are chosen by."""
+        name, value = self.main_result(split)
+        return f"{name} {figure(name, value, self.evaluations.get(split, {}))} ({USED_FOR_SELECTION})"
+
+    def told_return(self) -> str:
+        """Return the return of the last episodes for people."""
+        names = [name.removeprefix("episode/") for name in self.metrics if name.startswith("episode/")]
+        return f"return {figure('return', self.metrics['episode/return'], names)}"
+
     def note(self, text: str) -> None:
         """Take in a remark; one that begins with "checkpoint" says that one was saved."""
         with self.lock:
@@ -188,6 +203,21 @@ def compact(number: float) -> str:
     return f"{number:.3g}"
 
 
+def figure(name: str, value: float, beside: Collection[str]) -> str:
+    """Write a figure: shares of an account in per cent. beside: the figures that were measured together.
+
+    A return that has a drawdown beside it is an account's; any other is a sum of rewards.
+    """
+    share = SHARES.get(name) if "max_drawdown" in beside else None
+    return f"{value:.4g}" if share is None or math.isnan(value) else format_figure(value, share).translate(ASCII)
+
+
+def told_figures(figures: Mapping[str, float], sharpe: str = "Sharpe") -> dict[str, str]:
+    """Return figures that were measured together by their names for people."""
+    named = {name: sharpe if name == "sharpe" else name.replace("_", " ") for name in figures}
+    return {named[name]: figure(name, value, figures) for name, value in figures.items()}
+
+
 def duration(seconds: float) -> str:
     """Write a time: 42 s, 3:07, 2:03:07, 5 d 2 h; a NaN is a dash."""
     if not math.isfinite(seconds):
@@ -225,10 +255,8 @@ def plain_line(progress: Progress) -> str:
             f"{duration(progress.seconds_left())} left",
         ]
         if "episode/return" in progress.metrics:
-            parts.append(f"return {progress.metrics['episode/return']:.4g}")
-        for split in progress.evaluations:
-            name, value = progress.main_result(split)
-            parts.append(f"{split} {name} {value:.4g}")
+            parts.append(progress.told_return())
+        parts += [f"{split} {progress.told_result(split)}" for split in progress.evaluations]
         for name, label in (("episode/turnover", "turnover"), ("policy/entropy", "entropy")):
             if name in progress.metrics:
                 parts.append(f"{label} {progress.metrics[name]:.3g}")
@@ -242,8 +270,8 @@ def plain_line(progress: Progress) -> str:
 
 def evaluation_line(progress: Progress, split: str, results: Mapping[str, float]) -> str:
     """Return the results of an evaluation in one line."""
-    values = "  ".join(f"{name} {value:.4g}" for name, value in results.items())
-    return f"evaluation at {progress.steps:,} steps on {split}: {values}"
+    values = "  ".join(f"{name} {value}" for name, value in told_figures(results).items())
+    return f"evaluation at {progress.steps:,} steps on {split} ({USED_FOR_SELECTION}): {values}"
 
 
 def closing_line(progress: Progress, use: MachineUse | None, error: BaseException | None) -> str:
