@@ -18,9 +18,7 @@ from tests.oracles.trading_ledger import TradingLedger
 from tests.runs.report.report_cases import Drifting
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy
-from velodrome.evaluation.breakdown.benchmark import market_part
-from velodrome.evaluation.breakdown.costs import Replay, replayed_actions
-from velodrome.evaluation.breakdown.curves import rolling_sharpe, rolling_window
+from velodrome.evaluation.breakdown import Replay, market_part, replayed_actions, rolling_sharpe, rolling_window
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.evaluator import evaluator_for, multiplied
 from velodrome.evaluation.measures import BY_NAME, Curve, period_begins
@@ -253,10 +251,11 @@ def test_agents_of_several_training_seeds_are_averaged_and_their_distances_widen
     betas = [one.row("beta").value for one in each]
     beta = found.row("beta")
     assert beta.value == pytest.approx(np.mean(betas))
-    error = np.std(betas, ddof=1) / math.sqrt(3)
-    assert beta.high - beta.value == pytest.approx(4.303 * error, rel=0.01), "their data hardly matters beside that"
-    assert [found.row("correlation").low, found.row("correlation").high] == [-1.0, 1.0]
-    assert [one.row("beta").high for one in found.seeds] == [one.row("beta").high for one in each]
+    assert beta.high - beta.value > 2 * np.std(betas, ddof=1), "their data hardly matters beside the seeds"
+    assert -1.0 <= found.row("correlation").low < found.row("correlation").high <= 1.0
+    for own, one in zip(found.seeds, each, strict=True):
+        assert own.row("beta").value == one.row("beta").value
+        assert own.row("beta").high == one.row("beta").high
     for place, month in enumerate(found.breakdown["months"]):
         assert month["agent"] == pytest.approx(np.mean([one.breakdown["months"][place]["agent"] for one in each]))
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
-from velodrome.evaluation.breakdown.benchmark import benchmark_of, market_part
+from velodrome.evaluation.breakdown import benchmark_of, market_part
 from velodrome.evaluation.evaluator import Played
 from velodrome.evaluation.intervals import (
     Bootstrap,
@@ -24,14 +24,7 @@ from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.evaluation.trades import holding_figures, profit_factor
-from velodrome.evaluation.training_seeds import (
-    SeedDraws,
-    SeedSpread,
-    interval_over_seeds,
-    mean_figures,
-    mean_influences,
-    spread_of,
-)
+from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, mean_influences, spread_of
 
 FEW_TRADES = 30
 ENOUGH_PROBABILITY = 0.95
@@ -68,7 +61,6 @@ def compare(
     for played, meter in zip(everyone, meters, strict=True):
         measured = dict(zip(names, map(float, meter.figures()), strict=True))
         points.append(_complete(measured, played, optimum, trials))
-    market = _market_parts(agents, others, points, per_year, drawn.confidence)
     resampled = np.empty((len(everyone), drawn.samples, len(names)))
     rng = np.random.default_rng([drawn.seed, 1])
     for sample, order in enumerate(stationary_orders(len(agents[0].curve.time) - 1, block, drawn.samples, drawn.seed)):
@@ -81,6 +73,13 @@ def compare(
     draws = SeedDraws(count, drawn)
     resamples = {name: values[:count] for name, values in columns.items() if name not in WITHOUT_INTERVAL}
     resamples |= _trade_resamples(agents, drawn)
+    exact: list[dict[str, Interval]] = [{}] * count  # without resampling
+    if (benchmark := benchmark_of(agents[0], others)) is not None:
+        parts = [market_part(played.curve, benchmark[1], per_year, drawn.confidence) for played in everyone]
+        for own, part in zip(points, parts, strict=True):
+            own |= {name: known.value for name, known in part.items()}
+        exact = parts[:count]
+        resamples |= draws.of_intervals(parts[:count]) if count > 1 else {}
     agent, beside = mean_figures(points[:count]), points[count:]
     moves = [meter.influences() for meter in meters]
     if optimum:
@@ -93,8 +92,11 @@ def compare(
 
     def interval(name: str, value: float, seed: int | None = None) -> Interval:
         """Return the interval of the agent's figure, or of that of one training seed."""
+        alone = 0 if count == 1 else seed
+        if alone is not None and name in exact[alone]:
+            return exact[alone][name]
         if name not in resamples:
-            return market[seed].get(name, Interval(value, math.nan, math.nan))._replace(value=value)
+            return Interval(value, math.nan, math.nan)
         own = together if seed is None else moves[seed]
         stretch = widening(own[name], block, drawn.confidence) if name in own else 1.0
         values = resamples[name][seed or 0]
@@ -119,9 +121,9 @@ def compare(
             for place, other in enumerate(others):
                 theirs = beside[place], moves[count + place]
                 stretch = widening(_moves_apart(name, (agent, together), theirs), block, drawn.confidence)
-                own = draws.resampled(name, each(name), columns[name][:count], stretch)
+                ours = draws.resampled(name, each(name), columns[name][:count], stretch)
                 apart = percentile_interval(
-                    agent[name] - beside[place][name], own - columns[name][count + place], drawn.confidence, stretch
+                    agent[name] - beside[place][name], ours - columns[name][count + place], drawn.confidence, stretch
                 )
                 differences.append(Difference(name, other.name, *apart))
     spread = tuple(
@@ -151,24 +153,6 @@ def _widest(name: str, found: Interval, meters: Sequence[PathMeter]) -> Interval
     return found._replace(low=float(min(own.low for own in each)), high=float(max(own.high for own in each)))
 
 
-def _market_parts(
-    agents: Sequence[Played], others: Sequence[Played], points: Sequence[dict[str, float]], per_year: float, sure: float
-) -> dict[int | None, dict[str, Interval]]:
-    """Add beta, correlation and alpha to the figures of every policy; return their intervals by training seed.
-
-    Under None those of all seeds together: the data's, and Student's interval of the seeds' mean at right angles to it.
-    """
-    benchmark = benchmark_of(agents[0], others)
-    if benchmark is None:
-        return {seed: {} for seed in (None, *range(len(agents)))}
-    each = [market_part(played.curve, benchmark[1], per_year, sure) for played in (*agents, *others)]
-    for figures, part in zip(points, each, strict=True):
-        figures.update({name: own.value for name, own in part.items()})
-    found: dict[int | None, dict[str, Interval]] = dict(enumerate(each[: len(agents)]))
-    found[None] = {name: interval_over_seeds(name, [own[name] for own in found.values()], sure) for name in each[0]}
-    return found
-
-
 def _complete(
     found: dict[str, float], played: Played, optimum: float | None, trials: Trials | None
 ) -> dict[str, float]:
@@ -187,27 +171,27 @@ def _complete(
 
 
 def _trade_resamples(agents: Sequence[Played], drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
-    """Return what trades have on average in every resample, by name [seeds, N].
-
-    Trades are drawn one by one; of a shared account the periods are, with all instruments in them.
-    """
+    """Return what trades have on average in every resample, by name [seeds, N]."""
     found: dict[str, NDArray[np.float64]] = {}
     for place, agent in enumerate(agents):
-        trades = agent.trades.select("profit", "return").to_numpy()
-        rows = trades if agent.holdings is None else agent.holdings
-        figures = _trade_means if agent.holdings is None else holding_figures
-        if len(rows) < 2:
-            continue
-        for sample, order in enumerate(stationary_orders(len(rows), 1.0, drawn.samples, drawn.seed)):
-            for name, value in figures(rows[order]).items():
+        for sample, figures in enumerate(_resampled_trades(agent, drawn)):
+            for name, value in figures.items():
                 found.setdefault(name, np.full((len(agents), drawn.samples), math.nan))[place, sample] = value
     return found
 
 
-def _trade_means(rows: NDArray[np.float64]) -> dict[str, float]:
-    """Return the figures of trades, rows of profit and return."""
-    profit, returns = rows.T
-    return {"win_rate": (profit > 0.0).mean(), "average_trade": returns.mean(), "profit_factor": profit_factor(profit)}
+def _resampled_trades(agent: Played, drawn: Bootstrap) -> Iterator[dict[str, float]]:
+    """Yield what trades have on average in each resample; trades are drawn one by one, holdings by period."""
+    gains = agent.holdings
+    if gains is not None:
+        for order in stationary_orders(len(gains), 1.0, drawn.samples, drawn.seed):
+            yield holding_figures(gains[order])
+    elif len(agent.trades) >= 2:
+        profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()
+        for order in stationary_orders(len(profit), 1.0, drawn.samples, drawn.seed):
+            chosen = profit[order]
+            won, mean = float((chosen > 0.0).mean()), float(returns[order].mean())
+            yield {"win_rate": won, "average_trade": mean, "profit_factor": profit_factor(chosen)}
 
 
 def doubts(

@@ -12,9 +12,7 @@ import polars as pl
 
 from velodrome.errors import ConfigError, LeakError
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM
-from velodrome.evaluation.breakdown.benchmark import benchmark_of
-from velodrome.evaluation.breakdown.costs import cost_levels
-from velodrome.evaluation.breakdown.curves import falls, moment, monthly_returns, rolling_summary
+from velodrome.evaluation.breakdown import benchmark_of, breakdown, moment
 from velodrome.evaluation.comparison import compare, doubts
 from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
@@ -189,7 +187,7 @@ def evaluate_policy(
         equity=_equity_frame(agent, others, agents, trained),
         bars=evaluator.bars(agent),
         trades=agent.trades,
-        breakdown=_breakdown(evaluator, agents, agent, others, per_year),
+        breakdown=breakdown(evaluator, agent, benchmark_of(agent, others), per_year, agents),
     )
 
 
@@ -229,20 +227,6 @@ def _play_all(
     if evaluator.of_first_seed and any(other.traded_seeds < other.seeds for other in others):
         remarks.append(f"baselines: {evaluator.of_first_seed} are those of the first seed, the rest means over seeds")
     return agents, others, remarks
-
-
-def _breakdown(
-    evaluator: Evaluator, agents: Sequence[Played], agent: Played, others: Sequence[Played], per_year: float
-) -> dict[str, Any]:
-    """Return what is told beside the table, as JSON-able values; `agent` is all agents as one."""
-    benchmark, beside = benchmark_of(agent, others) or (None, None)
-    return {
-        "benchmark": benchmark,
-        "months": monthly_returns(agent.curve, beside),
-        "falls": list(falls(agent.curve)),
-        "rolling_sharpe": rolling_summary(agent.curve, per_year),
-        "cost_levels": list(cost_levels(evaluator, agents, per_year)),
-    }
 
 
 def autocorrelation(measured: Curve, block: float, confidence: float) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from velodrome.evaluation.baselines import LABELS
-from velodrome.evaluation.breakdown.curves import rolling_sharpe
+from velodrome.evaluation.breakdown import rolling_sharpe
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.runs.report.charts import UNIFIED, Figure, bars, layout_of, line, milliseconds
