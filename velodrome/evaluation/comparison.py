@@ -20,7 +20,7 @@ from velodrome.evaluation.intervals import (
     stationary_orders,
     widening,
 )
-from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
+from velodrome.evaluation.measures import METRICS, SPACES, PathMeter, format_figure
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.evaluation.trades import holding_figures, profit_factor
@@ -200,7 +200,8 @@ def doubts(
     """Yield what the figures and their intervals have against trusting the result."""
     by_name = {row.name: row for row in rows}
     if "trades" in by_name and by_name["trades"].value < FEW_TRADES:
-        yield f"{by_name['trades'].value:g} trades are few: win rate, average trade and profit factor say little"
+        count = format_figure(by_name["trades"].value, "count")
+        yield f"{count} trades are few: win rate, average trade and profit factor say little"
     confidence = f"{drawn.confidence:.0%}"
     gain = by_name["mean_log_return"]
     if Interval(gain.value, gain.low, gain.high).includes_zero:
