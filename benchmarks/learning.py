@@ -37,6 +37,7 @@ from numpy.typing import NDArray  # noqa: E402
 EPISODES = 40  # played by a finished policy
 EVALUATION_SEED = 1_000_000
 RESAMPLES = 10_000
+FEWEST = 3  # seeds from which an interval says anything
 QUICK = 0.05  # part of the steps
 LIBRARIES = ("velodrome", "sb3")
 MEASURES = {"last_quarter": "last quarter of training", "evaluated": "finished policy"}
@@ -348,6 +349,8 @@ def rows_of(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             result = compared(*values)
             _, low, high = result["difference"]
             verdict = "ahead" if low > 0.0 else "behind" if high < 0.0 else "level"
+            if len(own["velodrome"]) < FEWEST:
+                verdict = "too few seeds"
             about = {"algorithm": key[0], "env": key[1], "steps": key[2], "seeds": len(own["velodrome"])}
             yield about | {"measure": measure, "verdict": verdict, "seconds": seconds, **result}
 
