@@ -27,13 +27,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-os.environ.update(dict.fromkeys(THREADS, "1"))  # before NumPy and torch are imported, here and in every process
-
-import gymnasium  # noqa: E402
-import numpy as np  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-
 EPISODES = 40  # played by a finished policy
 EVALUATION_SEED = 1_000_000
 RESAMPLES = 10_000
@@ -407,6 +405,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="algorithms and environments")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:.0%} of the steps, one seed: does it run?")
     given = parser.parse_args()
+    os.environ.update(dict.fromkeys(THREADS, "1"))  # of the processes, which import NumPy and torch after this
     cells = chosen_cells(given.only, 1 if given.quick else given.seeds, QUICK if given.quick else 1.0)
     found = run_missing(cells, given.json, given.processes)
     print(f"\n{found['machine']}\n\n{table(found)}")

@@ -90,7 +90,7 @@ def main() -> None:
     for num_envs in given.num_envs:
         make = partial(vd.make_vec, "trading", num_envs, market=market, seed=0, threads=1, **RULE)
         theirs, ours = DummyVecEnv([plain] * num_envs), vd.to_sb3(make())
-        steps = rates({"plain": stepping(theirs), "to_sb3": stepping(ours)}, given.steps)
+        steps = rates({"plain": stepping(theirs), "to_sb3": stepping(ours)}, 4 * given.steps)
         trainings = {"plain": their_ppo(theirs), "to_sb3": their_ppo(ours), "own": our_ppo(make(observation="cursor"))}
         for what, found in (("steps", steps), ("whole PPO", rates(trainings, given.steps))):
             cells = (f"{rate:,.0f}, {rate / found['plain']:.2f} ×" for rate in found.values())
