@@ -281,10 +281,11 @@ class _Session:
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
         health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
-        if self.monitor is not None:
-            metrics |= self.monitor.metrics()
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
-        if steps // (steps - before) % config.logging.log_every == 0:
+        logged = steps // (steps - before) % config.logging.log_every == 0
+        if self.monitor is not None and (logged or self.mode != "quiet"):
+            metrics |= self.monitor.metrics()
+        if logged:
             self._log(metrics)
         self.view.update(steps, metrics)
         improved = _due(before, steps, config.evaluation.every_steps) and self._validate()
