@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from velodrome.evaluation.result import FittedTable
+
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
 SPEED, RETURN = "time/steps_per_second", "episode/return"
 CURVE_WIDTH = 60  # characters
@@ -46,24 +48,33 @@ def list_content(store: SqlStore, **filters: Any) -> list[dict[str, Any]]:
     return [_summary(store, run) for run in store.runs(**filters)]
 
 
-def list_table(store: SqlStore, **filters: Any) -> Table:
-    """Return the runs as a table, newest first."""
-    rows = []
-    for entry in list_content(store, **filters):
-        speed, test = entry["steps_per_second"], entry["evaluation"]
-        rows.append(
-            (
-                *(entry["id"], entry["name"], _status(entry), entry["env"], entry["algorithm"]),
-                _steps(entry),
-                NOTHING if speed is None else compact(speed),
-                NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"]),
-                age(entry["age_seconds"]),
-            )
-        )
-    headings = ("id", "name", "status", "env", "algorithm", "steps", "steps/s", "test return", "age")
-    table = _table("runs", headings, rows, numbers=headings[5:])
-    table.caption = None if rows else "no runs"
-    return table
+def list_table(store: SqlStore, **filters: Any) -> FittedTable | Text:
+    """Return the runs as a table, newest first; a narrow terminal loses the least telling columns."""
+    from rich.text import Text
+
+    from velodrome.evaluation.result import Figures, FittedTable
+
+    found = list_content(store, **filters)
+    if not found:
+        return Text("no runs")
+    tests = [entry["evaluation"] for entry in found]
+    speeds = [entry["steps_per_second"] for entry in found]
+    returns = [
+        NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"])
+        for test in tests
+    ]
+    columns = [
+        Figures("id", [entry["id"] for entry in found], number=False),
+        Figures("name", [entry["name"] for entry in found], number=False),
+        Figures("status", [_status(entry) for entry in found], number=False),
+        Figures("env", [entry["env"] for entry in found], number=False, rank=2),
+        Figures("algorithm", [entry["algorithm"] for entry in found], number=False, rank=4),
+        Figures("steps", [_steps(entry) for entry in found], rank=1),
+        Figures("steps/s", [NOTHING if speed is None else compact(speed) for speed in speeds], rank=5),
+        Figures("test return", returns),
+        Figures("age", [age(entry["age_seconds"]) for entry in found], rank=3),
+    ]
+    return FittedTable("runs", columns)
 
 
 def _summary(store: SqlStore, run: RunRecord) -> dict[str, Any]:
@@ -312,15 +323,14 @@ def age(seconds: float) -> str:
     return f"{int(seconds)} s"
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Table:
-    """Return a table of texts; `numbers` are the headings of columns that are aligned on the right."""
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """Return a table of texts, which a narrow terminal folds."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, show_header=any(headings))
     for heading in headings:
-        right = heading in numbers
-        table.add_column(Text(heading), justify="right" if right else "left", overflow="ellipsis" if right else "fold")
+        table.add_column(Text(heading), overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table
