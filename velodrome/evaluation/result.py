@@ -16,6 +16,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
@@ -48,8 +49,8 @@ class Difference:
     high: float
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Summarised):
     """What a policy did on a split: the table, the curves behind it, and what speaks against trusting it."""
 
     kind: Literal["backtest", "episodes"]
@@ -129,6 +130,20 @@ class Evaluation:
         plain["actions"] = tuple((name, share) for name, share in plain["actions"])
         plain["episodes"] = {name: np.array(values, np.float64) for name, values in plain["episodes"].items()}
         return cls(**{**plain, "warnings": tuple(plain["warnings"]), "notes": tuple(plain["notes"])})
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        shown = self.baseline_names
+        cells = []
+        for row in self.rows:
+            metric = BY_NAME[row.name]
+            others = [format_figure(row.baselines[name], metric.unit) for name in shown]
+            cells.append((metric.label, format_figure(row.value, metric.unit), format_interval(row), *others))
+        first = [f"{label} {value}" + (f" ({span})" if span != "–" else "") for label, value, span, *_ in cells[:3]]
+        line = f"Evaluation of {self.information['title']}, {self.label}: {', '.join(first)}"
+        interval = f"{self.information['confidence']:.0%} interval"
+        headings = ("", "agent", interval, *(LABELS[name] for name in shown))
+        return Summary(line, headings, tuple(cells), self.warnings)
 
     def table(self) -> Group:
         """Return the table, differences, notes and warnings for a terminal."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import CheckpointError, ConfigError, RunError
+from velodrome.bars.summary import Summarised, Summary
+from velodrome.errors import CheckpointError, ConfigError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Summarised):
     """A run that was trained, or is being trained: its folder and what is in it."""
 
     folder: RunFolder
@@ -70,6 +71,17 @@ class Run:
         if row is not None:
             return row.shown_status(self.path)
         return "running" if self.folder.is_locked() else KILLED  # too early for a row
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        try:
+            config, status = self.config, self.status
+            line = f"Run {self.path.name}: {config.algorithm} on {config.env}, {config.steps:,} steps, {status}"
+            about = {"folder": self.path, "seed": config.seed, "configuration": config.hash}
+        except (VelodromeError, OSError) as error:  # to look at a run must never fail
+            return Summary(f"Run {self.path.name}, which cannot be read: {error}")
+        about["data"] = self.folder.information.get("data_hash") or "none"
+        return Summary(line, ("", ""), tuple((name, str(value)) for name, value in about.items()))
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows."""
