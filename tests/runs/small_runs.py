@@ -68,6 +68,21 @@ def small_run(folder: Path, evaluate: bool = False, **settings: Any) -> Run:
     return train("smoke", mode="quiet", evaluate=evaluate, **tiny(folder, **settings))
 
 
+class Dropping(torch.nn.Module):
+    """A network of a user's own that draws random numbers from torch's generator while it learns."""
+
+    out_features = 8
+
+    def __init__(self, windows: Any, values: int) -> None:
+        super().__init__()
+        inputs = sum(rows * features for rows, features in windows) + values
+        self.layers = torch.nn.Sequential(torch.nn.Linear(inputs, 8), torch.nn.Tanh(), torch.nn.Dropout(0.5))
+
+    def forward(self, windows: list[torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+        """Return features."""
+        return self.layers(torch.cat([*(window.flatten(1) for window in windows), values], 1))
+
+
 # What two runs are compared by
 
 

@@ -26,6 +26,7 @@ LEARNERS = {
         "algorithm": "dqn", "dqn.rollout_length": 8, "dqn.updates": 2, "dqn.batch_size": 16, "dqn.buffer_size": 512,
         "dqn.learning_starts": 64, "dqn.normalise_observations": True,
     },
+    "dropout": {"network.kind": "tests.runs.small_runs:Dropping"},
 }  # fmt: skip
 
 

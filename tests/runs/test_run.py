@@ -66,7 +66,7 @@ def test_the_store_knows_the_run_its_checkpoints_and_its_evaluation(run):
         evaluated = store.evaluations(run.folder.id)
     assert (row.status, row.steps, row.env, row.algorithm) == ("finished", 640, "trading", "ppo")
     assert row.config == run.config.content()
-    assert [one.path for one in kept] == [str(path) for path in checkpoint.checkpoints(run.path)]
+    assert [run.path / one.path for one in kept] == checkpoint.checkpoints(run.path)
     assert set(evaluated["split"]) == {"test"}
     assert set(evaluated["step"]) == {640}
 

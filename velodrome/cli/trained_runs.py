@@ -131,8 +131,7 @@ def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False) -> 
             from velodrome.runs.run import Run
 
             write = policy_files.export_onnx if path.suffix == ".onnx" else policy_files.export_torchscript
-            beside = place.folder / Path(record.folder).name  # where it is if the folder of runs was moved
-            write(Run.open(beside if beside.is_dir() else record.folder).policy, path)
+            write(Run.open(record.folder).policy, path)
         else:
             from velodrome.runs.store.metrics_file import export_metrics
 

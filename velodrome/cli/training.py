@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def train(
     *words: str,
     resume: str | None = None,
+    data: str | None = None,
+    seed: int | None = None,
     runs_folder: str = "runs",
     json: Flag = False,
     quiet: Flag = False,
@@ -33,7 +35,12 @@ def train(
         A YAML or TOML file or the name of a preset (`velodrome config --presets`), then settings as key=value, such as
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
     resume
-        Continue a run instead: its folder, id, the start of either, or latest.
+        Continue a run instead: its folder, id, the start of either, or latest. With steps=N it goes on to N steps;
+        with another seed, learning rate or evaluation a child run begins at its last checkpoint (docs/runs.md).
+    data
+        With --resume: file or folder in which the run's data lies now, if it moved.
+    seed
+        The same as seed=N.
     runs_folder
         Folder in which --resume looks for runs; logging.folder=… is where a new one goes.
     json
@@ -48,13 +55,16 @@ def train(
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
+    words += () if seed is None else (f"seed={seed}",)
     if resume is not None:
-        if words:
+        if sources := [word for word in words if "=" not in word]:
             raise ConfigError(
-                f"--resume continues a run as it was configured; received {' '.join(words)} besides. Leave "
-                "that out, or start a new run."
+                f"--resume continues a run with the configuration it has; received {' '.join(sources)} besides. Give "
+                "settings to change, such as steps=1_000_000, or train a new run."
             )
-        finished = running.resume(resume, root=runs_folder, **shown)
+        finished = running.resume(resume, words, root=runs_folder, data=data, **shown)
+    elif data is not None:
+        raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
         finished = running.train(config_of(words), **shown)
     if finished.status == "interrupted":
@@ -85,6 +95,7 @@ def evaluate(
     json: Flag = False,
     walk_forward: Flag = False,
     folds: int = 4,
+    data: str | None = None,
     official: Flag = False,
     episodes: int | None = None,
 ) -> None:
@@ -112,6 +123,8 @@ def evaluate(
         Train again over rolling windows with the run's configuration, and evaluate each on what follows it.
     folds
         Windows of --walk-forward.
+    data
+        File or folder in which the run's data lies now, if it moved.
     official
         The environment's own evaluation, if it has one. CAGE-2's: three lengths against each Red agent, beside
         published scores.
@@ -125,7 +138,7 @@ def evaluate(
         raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
     if official:
         others = {"--split": split, "--walk-forward": walk_forward, "--no-report": no_report}
-        others["--allow-training-split"] = allow_training_split
+        others |= {"--allow-training-split": allow_training_split, "--data": data}
         if given := [flag for flag, value in others.items() if value]:
             raise ConfigError(f"--official plays episodes of its own; leave out {given[0]}")
         from velodrome.runs.official import official_evaluation
@@ -140,7 +153,7 @@ def evaluate(
         from velodrome.runs.walk_forward import walk_forward as walk
 
         # What is printed on the way must not get between the lines of JSON.
-        result = walk(run, folds, root=runs_folder, console=Console(stderr=True) if json else out)
+        result = walk(run, folds, root=runs_folder, data=data, console=Console(stderr=True) if json else out)
         _show(result, out, json)
         return
     found = evaluating.evaluate(
@@ -148,6 +161,7 @@ def evaluate(
         split,
         root=runs_folder,
         checkpoint=checkpoint,
+        data=data,
         allow_training_split=allow_training_split,
         report=not no_report,
         progress=not json and out.is_terminal,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from velodrome.learn.config import LearnerConfig, NetworkConfig
 
 ACTION_SPACES = ("Discrete", "MultiDiscrete", "Box")  # that learners can take
+CHANGEABLE = ("gamma", "learning_rate", "schedule", "max_gradient_norm")  # of every LearnerConfig, in mid-run
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class AlgorithmEntry:
     summary: str = ""  # one line for people
     action_spaces: tuple[str, ...] = ACTION_SPACES  # names of the Gymnasium spaces that it can act in
     saved: tuple[str, ...] = ()  # fields of its config that `network` needs; a checkpoint says them
+    network_settings: tuple[str, ...] | None = None  # fields of NetworkConfig that it reads; None: all
+    unread: tuple[str, ...] = ()  # fields of its config, inherited ones, that it does not read; setting one is an error
+    # Fields of its config that a child of a run may change: those that shape neither the network nor the state.
+    changeable: tuple[str, ...] = CHANGEABLE
     # Ways to spend less time on learning, for the sentence about the bottleneck: "fewer epochs (ppo.epochs)".
     advice: tuple[str, ...] = ()
     shares_trunk: bool = False  # whether network.shared makes its learning cheaper
@@ -48,6 +53,12 @@ class AlgorithmEntry:
         """Return what a checkpoint must say of its network besides NetworkConfig."""
         return {name: getattr(config, name) for name in self.saved}
 
+    def reads(self, section: str, name: str) -> bool:
+        """Return whether it reads a field of its own section, or of the section `network`."""
+        if section == "network":
+            return self.network_settings is None or name in self.network_settings
+        return name not in self.unread
+
     def check_action_space(self, space: gymnasium.Space) -> None:
         """Refuse an action space that it cannot act in."""
         kind = type(space).__name__
@@ -63,10 +74,17 @@ class AlgorithmEntry:
 
 
 def _check(entry: AlgorithmEntry) -> None:
-    model = load(entry.config)
-    missing = [name for name in entry.saved if name not in model.model_fields]
-    if missing:
-        raise ConfigError(f"algorithm {entry.name!r}: saved names {', '.join(missing)}, which {model.__name__} has not")
+    from velodrome.learn.config import NetworkConfig
+
+    own = load(entry.config)
+    named = {name: (getattr(entry, name), own) for name in ("saved", "unread", "changeable")}
+    named["network_settings"] = (entry.network_settings or (), NetworkConfig)
+    for field, (names, model) in named.items():
+        missing = [name for name in names if name not in model.model_fields]
+        if missing:
+            raise ConfigError(
+                f"algorithm {entry.name!r}: {field} names {', '.join(missing)}, which {model.__name__} has not"
+            )
 
 
 ALGORITHMS = Registry(
@@ -79,6 +97,10 @@ ALGORITHMS = Registry(
             learner="velodrome.learn.ppo:PPO",
             network="velodrome.learn.policy:ActorCritic",
             summary="proximal policy optimisation",
+            changeable=(
+                *(*CHANGEABLE, "rollout_length", "epochs", "minibatches", "gae_lambda", "clip", "value_clip"),
+                *("entropy", "value_weight", "normalise_advantages", "target_kl"),
+            ),
             advice=("fewer epochs (ppo.epochs)",),
             shares_trunk=True,
         ),
@@ -90,6 +112,12 @@ ALGORITHMS = Registry(
             summary="deep Q-learning, for discrete actions",
             action_spaces=("Discrete",),
             saved=("duelling",),
+            network_settings=("kind", "hidden", "activation", "channels", "kernel"),
+            unread=("engine",),
+            changeable=(
+                *(*CHANGEABLE, "rollout_length", "updates", "batch_size", "learning_starts", "target_every", "double"),
+                *("priority_exponent", "importance_start", "epsilon_start", "epsilon_end", "epsilon_fraction"),
+            ),
             advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
         ),
     ),

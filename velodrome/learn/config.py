@@ -99,6 +99,10 @@ class LearnerConfig(LearnConfig):
         factors = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}
         return self.learning_rate * factors[self.schedule]
 
+    def scheduled(self, done: float) -> dict[str, float]:
+        """Return everything that changes over a run, as it is when a fraction `done` of the run is over."""
+        return {"learning_rate": self.rate_at(done)}
+
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs."""
         return 1
@@ -142,3 +146,14 @@ class DQNConfig(LearnerConfig):
     epsilon_start: float = Field(1.0, ge=0.0, le=1.0, description="share of random actions at the start")
     epsilon_end: float = Field(0.05, ge=0.0, le=1.0, description="share of random actions at the end")
     epsilon_fraction: float = Field(0.5, gt=0.0, le=1.0, description="part of the run over which that share falls")
+
+    def scheduled(self, done: float) -> dict[str, float]:
+        """Return the learning rate, the share of random actions and, if used, the power of the importance weights."""
+        epsilon = _between(self.epsilon_start, self.epsilon_end, done / self.epsilon_fraction)
+        importance = {"importance": _between(self.importance_start, 1.0, done)} if self.prioritised else {}
+        return {**super().scheduled(done), "epsilon": epsilon, **importance}
+
+
+def _between(start: float, end: float, done: float) -> float:
+    """Return where a number is on its way when a fraction `done` of the way is over."""
+    return start + (end - start) * min(max(done, 0.0), 1.0)

@@ -86,9 +86,10 @@ class DQN(Learner):
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, take gradient steps; return what happened."""
         config, began = self.config, self.done
-        self.optimiser.set_rate(config.rate_at(began))
-        self.epsilon.fill_(between(config.epsilon_start, config.epsilon_end, began / config.epsilon_fraction))
-        self.correction.fill_(between(config.importance_start, 1.0, began))
+        scheduled = config.scheduled(began)
+        self.optimiser.set_rate(scheduled["learning_rate"])
+        self.epsilon.fill_(scheduled["epsilon"])
+        self.correction.fill_(scheduled.get("importance", 0.0))
         with self.clock("inference"):
             self.collect()
         self.steps += self.actions.numel()
@@ -233,8 +234,3 @@ class DQN(Learner):
     def forget_episodes(self) -> None:
         """Let no transition reach from the episodes that were being played into the new ones."""
         self.replay.cut()
-
-
-def between(start: float, end: float, done: float) -> float:
-    """Return where a number is on its way when a fraction `done` of the way is over."""
-    return start + (end - start) * min(max(done, 0.0), 1.0)

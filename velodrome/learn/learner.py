@@ -22,6 +22,7 @@ from velodrome.rollout.phases import PhaseClock
 from velodrome.rollout.worlds import CudaWorlds, Worlds
 from velodrome.vector.argument_checks import checked_count
 
+OWN_MODULES = ("torch.", "velodrome.")  # of networks that draw no random numbers
 MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
 
 
@@ -30,6 +31,7 @@ class Learner:
 
     policy: nn.Module
     collect: Callable[[], None]  # plays a rollout; perhaps a CUDA graph
+    same_on_any_threads = False  # whether another number of threads gives the same bits
 
     def __init__(
         self, worlds: Worlds, config: LearnerConfig, total_steps: int, seed: int, alike: Sequence[range] = ()
@@ -116,11 +118,24 @@ class Learner:
             "scale": {} if self.scale is None else self.scale.state(),
             **tensors,
             "learner": {"generator": self.generator.get_state(), **tensors.get("learner", {})},
+            "torch": self._torch_generators(),
         }
-        return nested(parts), {"steps": self.steps, "num_envs": self.worlds.num_envs, **plain}
+        counts = {"steps": self.steps, "num_envs": self.worlds.num_envs, "threads": torch.get_num_threads()}
+        return nested(parts), {**counts, **plain}
 
-    def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
-        """Continue from what `state` returned, with as many environments as there were."""
+    def _torch_generators(self) -> dict[str, Tensor]:
+        """Return the state of torch's own generators, from which dropout and other random modules draw."""
+        found = {"cpu": torch.get_rng_state()}
+        if self.worlds.device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self.worlds.device)
+        return found
+
+    def load_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[str]:
+        """Continue from what `state` returned, with as many environments as there were.
+
+        Return in sentences for people why the continuation may differ from one without a stop, if it may.
+        """
+        notes = self._differences(tensors, plain)
         self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
         self.load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "policy"))
@@ -128,17 +143,60 @@ class Learner:
             self.moments.load_state(only(tensors, "moments"))
         if self.scale is not None:
             self.scale.load_state(only(tensors, "scale"))
-        self.generator.set_state(tensors["learner.generator"].cpu())
         self.steps = int(plain["steps"])
+        self._load_generators(tensors)
         worlds = only(tensors, "worlds")
         if worlds:
             self.worlds.load_state(worlds)
-            return
-        # Environments that cannot be saved begin new episodes, from seeds not used before.
+            return notes
+        self._begin_episodes()  # of environments that cannot be saved
+        return notes
+
+    def begin_anew(self) -> None:
+        """Go on in new episodes and with the seed's own random numbers; what was learnt stays."""
+        torch.manual_seed(self.seed)
+        self.generator.manual_seed(self.seed)
+        self._begin_episodes()
+
+    def _begin_episodes(self) -> None:
+        """Begin new episodes, from seeds not used before."""
         self.worlds.reset(self.seed + self.steps)
         if self.scale is not None:
             self.scale.returns.zero_()
         self.forget_episodes()
+
+    def _load_generators(self, tensors: dict[str, Tensor]) -> None:
+        generator, own = tensors["learner.generator"].cpu(), self.generator.get_state()
+        if len(generator) == len(own):
+            self.generator.set_state(generator)
+        else:  # of another kind of device
+            self.generator.manual_seed(self.seed + self.steps)
+        random = only(tensors, "torch")
+        if "cpu" in random:
+            torch.set_rng_state(random["cpu"])
+        if "cuda" in random and self.worlds.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"], self.worlds.device)
+
+    def _differences(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> list[str]:
+        """Return why going on from a state may not give the bits that an uninterrupted run has."""
+        told, threads = [], torch.get_num_threads()
+        before = int(plain.get("threads", threads))
+        if len(tensors["learner.generator"]) != len(self.generator.get_state()):
+            told.append(
+                f"it goes on on {self.worlds.device.type}, another device than before, with other random numbers"
+            )
+        elif before != threads and self.worlds.device.type == "cpu" and not self.same_on_any_threads:
+            told.append(
+                f"it goes on on {threads} threads, and the checkpoint was written on {before}: torch adds up in "
+                f"another order, so the last bits may differ. OMP_NUM_THREADS={before} gives the same"
+            )
+        foreign = [type(part) for part in self.policy.modules() if not type(part).__module__.startswith(OWN_MODULES)]
+        if foreign and not only(tensors, "torch"):
+            told.append(
+                "the checkpoint was written before torch's generators were part of it: if "
+                f"{foreign[0].__name__} draws random numbers (dropout), they are others than without a stop"
+            )
+        return told
 
     # What a learner says of its own
 

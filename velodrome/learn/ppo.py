@@ -46,6 +46,7 @@ class PPO(Learner):
         self.rollout = self._make_rollout()
         task = Task(self.policy, worlds.bank, config, network.activation, ppo_loss)
         self.engine = make_engine(task, self.rollout)
+        self.same_on_any_threads = self.engine.same_on_any_threads
         self.memory = torch.zeros((worlds.num_envs, self.policy.memory_size), device=device)
         self.starts = torch.ones(worlds.num_envs, dtype=torch.bool, device=device)
         self.losses = torch.zeros(len(LOSSES), device=device)  # summed over the minibatches of an epoch
@@ -134,7 +135,8 @@ class PPO(Learner):
     def _update(self) -> None:
         """Improve the policy on what was collected."""
         rollout, config = self.rollout, self.config
-        torch.mean(rollout.reward, (0, 1), out=self.mean_reward)
+        # One axis after the other: torch adds a whole table up in an order that depends on the number of threads.
+        torch.mean(rollout.reward.mean(0), 0, out=self.mean_reward)
         if self.scale is not None:
             self.scale.scale(rollout.reward, rollout.terminated, rollout.truncated)
         values = (rollout.value, rollout.final_value, rollout.last_value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError
 from velodrome.runs import setup
+from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.store import EvaluationRow, SqlStore
 from velodrome.runs.trained import Run
@@ -36,6 +37,7 @@ def evaluate(
     report: bool = True,
     progress: bool = False,
     market: Market | Basket | None = None,
+    data: str | Path | None = None,
     store: SqlStore | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
@@ -44,13 +46,13 @@ def evaluate(
     checkpoint: "best" on the validation split, or the "latest".
     trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
     report: write the HTML report and images into the run's folder.
-    market: the one that `train` was given, if it was given one. store: its store, if it is open already.
+    market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
+    store: its store, if it is open already.
     """
     run = Run.open(run, root)
     policy = run.load_policy(checkpoint)
-    market = run.market if market is None else market
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
-    run.check_data(market, "to evaluate it")
+    market = run.market_for("to evaluate it", market, data)
     if market is None:
         evaluation = _by_episodes(run.config, policy)
     else:
@@ -129,6 +131,8 @@ def _write_report(run: Run, evaluation: Evaluation, steps: int, metrics: pl.Data
         "seed": str(config.seed),
         "configuration": config.hash,
     }
+    if lineage := run.folder.lineage:
+        information["lineage"] = "; ".join(map(told_lineage, lineage))
     write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
     write_images(evaluation, run.folder.evaluation_path)
 

@@ -69,6 +69,7 @@ class RunFolder:
         seeds: Mapping[str, int] | None = None,
         data_hash: str | None = None,
         command: Sequence[str] | None = None,
+        lineage: Sequence[Mapping[str, Any]] = (),
     ) -> RunFolder:
         """Make the folder of a new run in a folder of runs, which is made if it is not there.
 
@@ -76,6 +77,7 @@ class RunFolder:
         config: the whole configuration as YAML. seeds: by what they are for.
         data_hash: of the content of the data that the run sees.
         command: words of the command; those of this process if not given.
+        lineage: whose child it is, as `lineage_entry` says it.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
@@ -99,6 +101,8 @@ class RunFolder:
                 "folder_of_command": str(Path.cwd()),
                 "seeds": dict(seeds or {}),
                 "data_hash": data_hash,
+                "data": None,  # where it lies, from here: `note_data`
+                "lineage": list(lineage),
                 "versions": versions(),
                 "machine": machine(),
                 "git_commit": git_commit(Path.cwd()),
@@ -145,6 +149,33 @@ class RunFolder:
     def information(self) -> dict[str, Any]:
         """What `run.json` says now."""
         return json.loads((self.path / INFORMATION).read_text(encoding="utf-8"))
+
+    def _change(self, **entries: Any) -> None:
+        """Write entries of `run.json` anew."""
+        information = {**self.information, **entries}
+        replace_text(self.path / INFORMATION, json.dumps(information, indent=2, ensure_ascii=False) + "\n")
+        sync_path(self.path)
+
+    def note_data(self, source: Path) -> None:
+        """Note where the run's data lies, as seen from its folder, so that both may move together."""
+        relative = os.path.relpath(source.resolve(), self.path)
+        if self.information.get("data") != relative:
+            self._change(data=relative)
+
+    @property
+    def data_place(self) -> Path | None:
+        """Where the run's data lies if both moved together, or neither; None if that is not known."""
+        noted = self.information.get("data")
+        return None if noted is None else (self.path / noted).resolve()
+
+    @property
+    def lineage(self) -> list[dict[str, Any]]:
+        """Whose child the run is, and what was changed on the way, oldest first; `lineage_entry` makes an entry."""
+        return self.information.get("lineage", [])
+
+    def add_to_lineage(self, entry: Mapping[str, Any]) -> None:
+        """Note that something was changed in mid-run."""
+        self._change(lineage=[*self.lineage, dict(entry)])
 
     @property
     def candidate(self) -> Candidate:
@@ -217,6 +248,12 @@ class RunFolder:
             return not _locked_now(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
+
+
+def lineage_entry(step: int, changes: Mapping[str, Any], parent: RunFolder | None = None) -> dict[str, Any]:
+    """Return what a run's lineage says of a change: where, what (before and after by key), and of which parent."""
+    about = {"step": step, "parent": None if parent is None else parent.id, "changes": dict(changes)}
+    return {**about, "time": datetime.now(UTC).isoformat()}
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,25 +11,28 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from velodrome.errors import MetricsError, VelodromeError
+from velodrome.errors import ConfigError, MetricsError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
+from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
+from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.evaluate import play_validation
+from velodrome.runs.folder import lineage_entry, replace_text
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
-from velodrome.runs.store.store import checkpoint_rows
+from velodrome.runs.store.store import LineageRow, checkpoint_rows
 from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
@@ -71,29 +74,73 @@ def train(
 
 def resume(
     run: str | Path | Run,
+    changes: Sequence[str] = (),
     *,
     root: str | Path = "runs",
     console: Console | None = None,
     mode: Mode | None = None,
     evaluate: bool = True,
     market: Market | Basket | None = None,
+    data: str | Path | None = None,
+    **overrides: Any,
 ) -> Run:
     """Continue a run from its last checkpoint; on the CPU the result is the same to the bit as without a stop.
 
-    A run that has finished is left as it is. market: the one that `train` was given, if it was given one.
+    A run that has finished is left as it is, unless it is given more steps. market: the one that `train` was given, if
+    it was given one. data: where the run's files lie now, if they moved.
+    overrides: fields by name, as for `train`; changes: the same as "key=value" texts.
+        With other steps, or another way to save and log, the run itself goes on.
+        With another seed, evaluation or learning rate (docs/runs.md has all) a child run begins at the last checkpoint
+        and is returned. What does not fit the state (another environment, network or data) is refused.
     """
     found = Run.open(run, root)
-    market = found.market if market is None else market
-    found.check_data(market, "to continue it")
-    return _Session(found, market, resumed=True).go(console, mode, evaluate)
+    wanted = load_run_config(load_run_config(found.config, changes), overrides)
+    changed, is_child = changes_between(found.config, wanted, shlex.quote(str(found.folder.config_path)))
+    last = checkpoints.latest_checkpoint(found.path)
+    if changed:
+        _check_steps(found, wanted, 0 if last is None else checkpoints.checkpoint_steps(last), is_child)
+    market = found.market_for("to continue it", market, data)
+    if is_child:
+        begin_from = checkpoints.latest_valid(found.path)
+        if begin_from is None:
+            raise RunError(f"{found.path}: this run has no checkpoint yet, so that no child can begin at one.")
+        child = _Session(found.child(wanted, changed, market, begin_from.steps), market, True, begin_from)
+        if "steps" in changed and wanted.learner.scheduled(0.0) != wanted.learner.scheduled(1.0):
+            child.remarks.append(told_schedules(found.config, wanted, begin_from.steps))
+        return child.go(console, mode, evaluate)
+    begin_from = found.parents_checkpoint() if last is None else None
+    return _Session(found, market, resumed=True, begin_from=begin_from, told=wanted if changed else None).go(
+        console, mode, evaluate
+    )
+
+
+def _check_steps(run: Run, wanted: RunConfig, done: int, is_child: bool) -> None:
+    """Refuse fewer steps than a run has done, and a child that would have nothing to do."""
+    if wanted.steps < done or (is_child and wanted.steps == done):
+        why = "a child that begins there needs more" if is_child else "it cannot go back"
+        raise ConfigError(
+            f"steps = {wanted.steps:,}: {run.path.name} has done {done:,}, and {why}. Give more, such as "
+            f"steps={2 * done}, or train a new run."
+        )
 
 
 class _Session:
-    """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption."""
+    """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption.
 
-    def __init__(self, run: Run, market: Market | Basket | None, resumed: bool = False) -> None:
-        self.run, self.market, self.resumed = run, market, resumed
-        self.config, self.id = run.config, run.folder.id
+    begin_from: a parent's checkpoint, of a run that has none of its own. told: what the run is told from now on.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        market: Market | Basket | None,
+        resumed: bool = False,
+        begin_from: checkpoints.Checkpoint | None = None,
+        told: RunConfig | None = None,
+    ) -> None:
+        self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
+        self.config, self.id = told or run.config, run.folder.id
+        self.remarks: list[str] = []  # what a person should know of how it goes on
         self.best = -math.inf  # result of the best validation so far
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
@@ -105,12 +152,15 @@ class _Session:
         folder = self.run.folder
         with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
             row = self.store.find(self.id)
-            if row is not None and row.status == "finished":
+            last = checkpoints.latest_checkpoint(folder.path)
+            done = last is None or checkpoints.checkpoint_steps(last) >= self.config.steps
+            if row is not None and row.status == "finished" and done:
                 if self.mode in ("live", "plain"):
                     told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
                     command = f"velodrome eval {shlex.quote(str(self.run.path))}"
                     self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
                 return self.run
+            self._take_over(0 if last is None else checkpoints.checkpoint_steps(last))
             try:
                 finished = self._train()
                 # A run is finished when its evaluation is: one killed during it evaluates when it is resumed.
@@ -123,12 +173,31 @@ class _Session:
                 raise
         return self.run
 
+    def _take_over(self, steps: int) -> None:
+        """Let the run's folder say what it is told from now on, and note that it changed at this step."""
+        before = self.run.config
+        if self.config is before:
+            return
+        changed, _ = changes_between(before, self.config, "")
+        entry = lineage_entry(steps, changed)
+        self.run.folder.add_to_lineage(entry)
+        replace_text(self.run.folder.config_path, to_yaml(self.config))
+        self.run = Run(self.run.folder)
+        self.remarks.append(f"{self.run.path.name} goes on {told_lineage(entry)}.")
+        if "steps" in changed:
+            self.remarks.append(told_schedules(before, self.config, steps))
+
     def _train(self) -> bool:
         """Make environments and a learner, then learn. Return whether all steps were done."""
         from velodrome.vector.fleet.monitor import VecMonitor
 
         config = self.config
         self.store.begin_run(self.run.new_record(self.market))
+        lineage = [
+            LineageRow(number, entry["step"], entry["parent"], entry["changes"])
+            for number, entry in enumerate(self.run.folder.lineage)
+        ]
+        self.store.set_lineage(self.id, lineage)
         device = config.usable_device()
         with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
             self.learner = setup.make_learner(config, worlds)
@@ -140,12 +209,16 @@ class _Session:
             log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
             sinks = sinks_of_run(self.run.folder, config, self.store, resume_step=first if self.resumed else None)
             self.saved_at = time.monotonic()
+            self._show_remarks()
             with (
                 Interrupts() as interrupts,
                 MetricsWriter(sinks) as self.writer,
                 contextlib.suppress(Interrupted),
                 self._live_view(worlds, device) as self.view,
             ):
+                if self.mode == "json":
+                    for remark in self.remarks:
+                        self.view.note(remark)
                 if found is None:
                     self._save()
                 while self.learner.steps < config.steps and not interrupts.requested:
@@ -159,14 +232,34 @@ class _Session:
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
         found = checkpoints.latest_valid(self.run.path)
+        first = found or self.begin_from
+        if first is not None:
+            setup.check_agent(first.plain["agent"], self.agent, str(first.path))
+            self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
         if found is not None:
-            setup.check_agent(found.plain["agent"], self.agent, str(found.path))
             self.run.check_own(found)
-            self.learner.load_state(found.tensors, found.plain["learner"])
             self.best, self.saved_steps = found.plain["best"], found.steps
+        elif self.begin_from is not None:
+            self._begin_as_child()
         self.store.forget_after(self.id, self.learner.steps)
         checkpoints.tidy(self.run.path, self.learner.steps)
         return found
+
+    def _begin_as_child(self) -> None:
+        """Go on from a parent's checkpoint as the child is told: in as many environments, from a seed of its own."""
+        entry = self.run.folder.lineage[-1]
+        self.learner.resize(self.config.num_envs)
+        if "seed" in entry["changes"]:
+            self.learner.begin_anew()
+        self.remarks.append(f"{self.run.path.name} is a {told_lineage(entry)}.")
+        if "seed" in entry["changes"]:
+            self.remarks.append("New episodes and random numbers begin there; weights and optimiser go on.")
+
+    def _show_remarks(self) -> None:
+        for remark in self.remarks:
+            log.info("%s", remark)
+            if self.mode in ("live", "plain"):
+                self.console.print(remark, soft_wrap=True)
 
     def _live_view(self, worlds: Worlds, device: str) -> LiveView:
         config, run = self.config, self.run

@@ -190,7 +190,11 @@ def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
     What checkpoints did not yet say when it was written is no difference; settings of the network had their defaults.
     """
     if isinstance(saved.get("network"), dict):
-        saved = {**saved, "network": {**NetworkConfig().model_dump(mode="json"), **saved["network"]}}
+        read = ALGORITHMS.get(wanted["algorithm"]).reads
+        settings = {**NetworkConfig().model_dump(mode="json"), **saved["network"]}
+        # Older versions took settings that the algorithm does not read.
+        saved = {**saved, "network": {name: value for name, value in settings.items() if read("network", name)}}
+        wanted = {**wanted, "network": {name: wanted["network"][name] for name in saved["network"]}}
     if "instruments" in wanted and "instruments" not in saved:
         wanted = {name: value for name, value in wanted.items() if name != "instruments"}
     for name, value in wanted.items():
@@ -239,14 +243,18 @@ def load_policy(
     return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
 
 
-def build_market(config: RunConfig, given: Market | Basket | None = None) -> Market | Basket | None:
+def build_market(
+    config: RunConfig, given: Market | Basket | None = None, source: Path | None = None
+) -> Market | Basket | None:
     """Return the market or the basket of a run, as its environment takes it; None for environments without one.
 
     given: one that is built already, in place of the configuration's; one of the wrong kind is refused.
+    source: where the files of the configuration's market lie now.
     """
     wanted = price_data(config.env)
     if given is None:
-        return None if wanted is None else config.market.build_basket() if wanted == "basket" else config.market.build()
+        told = config.market if source is None else config.market.model_copy(update={"source": str(source)})
+        return None if wanted is None else told.build_basket() if wanted == "basket" else told.build()
     if type(given).__name__.lower() != wanted:
         advice = f"it plays on a {wanted}: vd.build_{wanted}(bars)" if wanted else "it plays on no market"
         raise ConfigError(f"market is a {type(given).__name__}, and env = {config.env!r}: {advice}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import RunFolder
+from velodrome.runs.folder import RunFolder, lineage_entry
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, SqlStore, open_store
 from velodrome.runs.versions import versions
@@ -35,17 +37,37 @@ class Run(Summarised):
     folder: RunFolder
 
     @classmethod
-    def create(cls, config: RunConfig, market: Market | Basket | None) -> Run:
-        """Make the folder of a new run."""
+    def create(cls, config: RunConfig, market: Market | Basket | None, root: Path | None = None, **about: Any) -> Run:
+        """Make the folder of a new run, in logging.folder unless `root` is given. about: what else its folder says."""
         name = config.name or config.env.replace("/", "-").replace(":", "-")
-        data_hash = None if market is None else market.content_hash
-        about: dict[str, Any] = {"config": to_yaml(config), "seeds": {"run": config.seed}, "data_hash": data_hash}
-        return cls(RunFolder.create(config.logging.folder, name, **about))
+        about |= {"config": to_yaml(config), "seeds": {"run": config.seed}}
+        about["data_hash"] = None if market is None else market.content_hash
+        run = cls(RunFolder.create(root or config.logging.folder, name, **about))
+        source = Path(config.market.source).expanduser()
+        if run._reads_files and source.exists():
+            run.folder.note_data(source)
+        return run
 
     @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
         """Find a run by path, id, the unique start of its name or id, or "latest"."""
         return run if isinstance(run, Run) else cls(RunFolder.open(run, root))
+
+    def child(self, config: RunConfig, changed: Mapping[str, Any], market: Market | Basket | None, step: int) -> Run:
+        """Make the folder of a run that begins at a step of this one, beside it unless it is told where."""
+        root = None if "logging.folder" in changed else self.path.parent
+        run = type(self).create(config, market, root, lineage=[lineage_entry(step, changed, self.folder)])
+        if self.folder.data_place is not None:
+            run.folder.note_data(self.folder.data_place)
+        return run
+
+    def parents_checkpoint(self) -> checkpoints.Checkpoint | None:
+        """Return the checkpoint that it began at as a child, if it is one; needed until it has one of its own."""
+        begun = [entry for entry in self.folder.lineage if entry["parent"]]
+        if not begun:
+            return None
+        parent = type(self).open(begun[-1]["parent"], self.path.parent)
+        return checkpoints.load_checkpoint(checkpoints.checkpoint_home(parent.path) / f"{begun[-1]['step']:012d}")
 
     @property
     def path(self) -> Path:
@@ -133,18 +155,89 @@ class Run(Summarised):
                 f"folder of the run {self.folder.id!r}. Remove it from there, or use the run that wrote it."
             )
 
-    @functools.cached_property
+    # Its data
+
+    @property
     def market(self) -> Market | Basket | None:
         """The market or basket that it was trained on, built again; None for environments without one."""
-        return setup.build_market(self.config)
+        return self._located[0]
 
-    def check_data(self, market: Market | Basket | None, what_for: str) -> None:
-        """Refuse data that is not what the run began with."""
+    @property
+    def _reads_files(self) -> bool:
+        return price_data(self.config.env) is not None and not self.config.market.is_synthetic
+
+    @functools.cached_property
+    def _located(self) -> tuple[Market | Basket | None, Path | None]:
+        """Its market and the place of its files.
+
+        They are looked for where they lay as seen from the run's folder, then where the configuration says, as seen
+        from here and from where the run was started. The first of the right content is taken, else the first.
+        """
+        if not self._reads_files:
+            return setup.build_market(self.config), None
+        source, noted = Path(self.config.market.source).expanduser(), self.folder.data_place
+        started = Path(self.folder.information.get("folder_of_command", ""))
+        looked = [*([] if noted is None else [noted]), source.resolve(), (started / source).resolve()]
+        there = [place for place in dict.fromkeys(looked) if place.exists()]
+        if not there:
+            places = " and ".join(map(str, dict.fromkeys(looked)))
+            raise RunError(
+                f"{self.path}: its data is not where it was; looked for {places}. Say where it is now: --data PATH, or "
+                "data=PATH in Python."
+            )
+        found = ((setup.build_market(self.config, source=place), place) for place in there)
+        first = next(found)
+        return next(((market, place) for market, place in (first, *found) if self._is_its_data(market)), first)
+
+    def market_for(
+        self, what_for: str, given: Market | Basket | None = None, data: str | Path | None = None
+    ) -> Market | Basket | None:
+        """Return the market or basket that it began with: the given one, or built from its data; others are refused.
+
+        data: file or folder in which its data lies now. Where it was found is noted in the run's folder.
+        """
+        if data is None:
+            market, place = self._located if given is None else (given, None)
+        else:
+            market, place = self._market_at(data, given)
+        self.check_data(market, what_for, place if data is not None else None)
+        if place is not None:
+            self.folder.note_data(place)
+        return market
+
+    def _market_at(self, data: str | Path, given: Market | Basket | None) -> tuple[Market | Basket | None, Path]:
+        """Return the market that the configuration makes of files in another place."""
+        if given is not None or not self._reads_files:
+            config = self.config
+            own = (
+                f"{config.env} has none" if price_data(config.env) is None else f"the process {config.market.source!r}"
+            )
+            raise ConfigError(
+                f"data = {str(data)!r} says where price files lie, and the prices of {self.path.name} come from no "
+                f"files ({own}, or market=…). Leave it out."
+            )
+        place = Path(data).expanduser().resolve()
+        if not place.exists():
+            raise ConfigError(f"data = {str(data)!r}: there is no such file or folder (looked for {place}).")
+        return setup.build_market(self.config, source=place), place
+
+    def _is_its_data(self, market: Market | Basket | None) -> bool:
+        return (None if market is None else market.content_hash) == self.folder.information["data_hash"]
+
+    def check_data(self, market: Market | Basket | None, what_for: str, place: Path | None = None) -> None:
+        """Refuse data that is not what the run began with. place: where it lies, if a person said so."""
+        if self._is_its_data(market):
+            return
         known = self.folder.information["data_hash"]
         now = None if market is None else market.content_hash
-        if known != now:
+        if place is not None:
             raise RunError(
-                f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
-                f"{what_for} needs the data it began with. Restore the data (if it was given a market, give it again "
-                "as market=…), or train a new run."
+                f"{place}: this is not the data that {self.path.name} began with: its content hash is {now}, and "
+                f"{what_for} it must be {known}. The hash covers prices, times, features and the names of instruments, "
+                "which are those of the files. Name the files it began with, or train a new run."
             )
+        raise RunError(
+            f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
+            f"{what_for} needs the data it began with. Restore the data, or say where it lies now (--data PATH, or "
+            "data=PATH in Python); if it was given a market, give it again as market=…. Or train a new run."
+        )

@@ -56,7 +56,7 @@ class Fold:
         return {
             "fold": self.number,
             "run": self.run.folder.id,
-            "folder": str(self.run.path),
+            "folder": f"../{self.run.path.name}",  # from the folder of the results
             "splits": {name: list(dates) for name, dates in self.splits.items()},
             "evaluation": self.evaluation.to_dict(),
         }
@@ -92,6 +92,7 @@ def walk_forward(
     root: str | Path = "runs",
     console: Console | None = None,
     market: Market | Basket | None = None,
+    data: str | Path | None = None,
     embargo: int = 0,
     **lengths: Any,
 ) -> WalkForward:
@@ -101,6 +102,7 @@ def walk_forward(
     root: folder in which a run is looked for. Results lie beside the run, or in `logging.folder`.
     market: the market or basket that the run was given, if it was given one. Each fold cuts it again and fits its
         scalers again, which needs one that was built without `clip`.
+    data: file or folder in which the run's data lies now, if it moved.
     embargo: bars left out between two neighbouring splits.
     lengths: `train`, `test` and `anchored`, as `vd.walk_forward` takes them.
     If the configuration evaluates during training, the end of each window is a validation split by which the best
@@ -120,14 +122,21 @@ def walk_forward(
             "and portfolios."
         )
     console = console or Console()
-    whole = setup.build_market(config, market)
+    moved: dict[str, Any] = {}  # where a run's files lie now
+    if run_before is not None:
+        whole = run_before.market_for("to walk it forward", market, data)
+        place = run_before.folder.data_place
+        if market is None and place not in (None, Path(config.market.source).expanduser().resolve()):
+            moved = {"market.source": str(place)}
+    elif data is not None:
+        raise ConfigError(f"data = {str(data)!r} is for a run that was trained; a configuration says market.source.")
+    else:
+        whole = setup.build_market(config, market)
     assert whole is not None
     if not keeps_account(world_on(CATALOG.get(config.env), whole, config.params, whole=True)):
         raise ConfigError(
             f"env = {config.env!r} keeps no account to play the tests of all folds in, one after the other."
         )
-    if run_before is not None:
-        run_before.check_data(whole, "to walk it forward")
     parts = fold_splits(whole, folds, embargo=embargo, **lengths)
     share = _validation_share(config, whole)
     plan = [_dates(whole, splits, share) for splits in parts]
@@ -139,7 +148,7 @@ def walk_forward(
     for number, dates in enumerate(plan, 1):
         # The fold's number first: the start of a name by which a person calls the run must still mean that run.
         name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
-        chosen = _fold_config(config, folder, name, dates, embargo)
+        chosen = _fold_config(config, folder, name, dates, embargo, **moved)
         if market is None:
             own = setup.build_market(chosen)  # as the fold's run will build it again, from its configuration alone
         else:
@@ -208,8 +217,11 @@ def _text(nanoseconds: int | np.int64) -> str:
     return f"{np.datetime64(int(nanoseconds), 'ns').astype('datetime64[us]')}+00:00"
 
 
-def _fold_config(config: RunConfig, folder: Path, name: str, splits: Mapping[str, Dates], embargo: int) -> RunConfig:
+def _fold_config(
+    config: RunConfig, folder: Path, name: str, splits: Mapping[str, Dates], embargo: int, **moved: Any
+) -> RunConfig:
     own = {
+        **moved,
         "name": name,
         "logging.folder": str(folder),
         "market.splits": dict(splits),

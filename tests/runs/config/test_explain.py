@@ -21,6 +21,7 @@ from velodrome.runs.config.run_config import SECTIONS, RunConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 EVERY_KEY = [*(name for name in RunConfig.model_fields if name not in {*SECTIONS, "params"}), *all_fields("trading")]
+EVERY_KEY.remove("dqn.engine")  # inherited, and not read by DQN
 
 
 def rendered(section: str | None = None, **options) -> str:

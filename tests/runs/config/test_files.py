@@ -34,6 +34,15 @@ def write(tmp_path):
 # Sources
 
 
+def test_a_runs_own_file_may_hold_what_older_versions_took_without_a_word(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("algorithm: dqn\ndqn: {engine: autograd}\nnetwork: {shared: true, hidden: [8]}\n")
+    with pytest.raises(ConfigError, match="does not read shared"):
+        load_run_config(path)
+    (tmp_path / "run.json").write_text("{}")
+    assert load_run_config(path) == load_run_config({"algorithm": "dqn", "network.hidden": [8]})
+
+
 def test_yaml_and_toml_say_the_same(write):
     yaml = write(
         "steps: 5_000\nnum_envs: 16\nppo:\n  learning_rate: 1e-3\nnetwork: {hidden: [32, 16]}\nparams: {fee: 5e-4}\n"
@@ -297,6 +306,12 @@ def test_parameters_of_other_environments_are_passed_on_as_they_are():
     [
         (["algorithm=dqn", "ppo.clip=0.1"], "ppo.clip is set and would have no effect: algorithm is dqn."),
         (["dqn.double=true"], "dqn.double is set and would have no effect: algorithm is ppo."),
+        (["algorithm=dqn", "dqn.engine=auto"], "dqn, which does not read engine (`velodrome config dqn` lists what"),
+        (
+            ["algorithm=dqn", "shared=true"],
+            "network.shared is set and would have no effect: algorithm is dqn, which do",
+        ),
+        (["algorithm=dqn", "head=gaussian"], "does not read head (of network it reads kind, hidden, activation, chann"),
         (["source=ou", "phi=0.1"], "market.phi is set and would have no effect: market.source is the built-in process"),
         (["source=prices/", "market.length=9"], "market.source is a path (prices/), and length is for a built-in"),
         (["timezone=Europe/Berlin"], "market.timezone is set and would have no effect"),

@@ -26,7 +26,8 @@ class ScoutConfig(LearnerConfig):
 def scout(monkeypatch):
     """Register the algorithm `scout` for one test."""
     monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
-    register_algorithm(AlgorithmEntry("scout", config=ScoutConfig, learner=object, network=object))
+    own = {"network_settings": ("kind", "hidden"), "unread": ("compile",)}
+    register_algorithm(AlgorithmEntry("scout", config=ScoutConfig, learner=object, network=object, **own))
 
 
 def refusal(source, overrides=()) -> str:
@@ -49,7 +50,8 @@ def test_its_section_is_read_from_files_and_overrides(tmp_path):
 def test_content_hash_and_yaml_hold_it():
     config = load_run_config("smoke", ["algorithm=scout", "scouts=5"])
     content = config.content()
-    assert content["scout"] == ScoutConfig(scouts=5).model_dump(mode="json")
+    assert content["scout"] == ScoutConfig(scouts=5).model_dump(mode="json", exclude={"compile"})
+    assert content["network"].keys() == {"kind", "hidden"}
     assert not {"ppo", "dqn"} & set(content)
     assert RunConfig(**json.loads(json.dumps(content))) == config
     assert load_run_config(config) == config
@@ -64,7 +66,10 @@ def test_it_is_explained_like_the_others():
     assert "scout: Scouting ahead." in help_text()
     assert "scout.scouts=3" in help_text("scout.scouts")
     assert "`scout.scouts`" in markdown_table("scout")
-    assert explain("scout").renderables[0].row_count == len(ScoutConfig.model_fields)
+    assert explain("scout").renderables[0].row_count == len(ScoutConfig.model_fields) - 1
+    assert "bars that a convolution sees, unit: rows of the window (not read by scout)" in " ".join(
+        help_text("network.kernel").split()
+    )
     assert "Takes: one of ppo, dqn, scout" in help_text("algorithm")
 
 
@@ -79,6 +84,8 @@ def test_it_is_explained_like_the_others():
         (["algorithm=scout", "ppo.clip=0.1"], "ppo.clip is set and would have no effect: algorithm is scout."),
         (["scout.scouts=4"], "scout.scouts is set and would have no effect: algorithm is ppo."),
         (["scouts=4"], "scout.scouts is set and would have no effect: algorithm is ppo."),
+        (["algorithm=scout", "scout.compile=true"], "algorithm is scout, which does not read compile (`velodrome conf"),
+        (["algorithm=scout", "network.kernel=3"], "does not read kernel (of network it reads kind, hidden). Leave net"),
         (["algorithm=scout", "steps=10"], "num_envs × scout.rollout_length is 256 × 16 = 4,096"),
     ],
 )

@@ -98,6 +98,7 @@ class AutogradEngine:
     """
 
     name = "autograd"
+    same_on_any_threads = False  # torch adds up in another order on another number of them
 
     def __init__(self, task: Task, rollout: Rollout) -> None:
         policy, config, loss = task.policy, task.config, task.loss

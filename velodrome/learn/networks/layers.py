@@ -27,9 +27,19 @@ MOST_ENCODED = 2**28  # floats of all bars' encodings, 1 GiB: more are not kept 
 def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
     """Return a linear layer with orthogonal weights, which PPO is known to start well from, and biases of 0."""
     layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
+    make_orthogonal(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def make_orthogonal(weight: Tensor, gain: float = 1.0) -> None:
+    """Draw orthogonal weights, on one thread: the decomposition behind them has other last bits on several."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        nn.init.orthogonal_(weight, gain)
+    finally:
+        torch.set_num_threads(threads)
 
 
 class FirstLayer(Protocol):

@@ -15,7 +15,7 @@ from torch.nn import functional
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import InstrumentTrunk
-from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, linear, windows_part
+from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, linear, make_orthogonal, windows_part
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank, split_windows
 
 
@@ -58,7 +58,7 @@ class ConvolutionFirst(nn.Module):
             floats += inputs * rows
         self.windows = linear(floats, width)
         self.values = nn.Linear(shape.values, width, bias=False)
-        nn.init.orthogonal_(self.values.weight, math.sqrt(2.0))
+        make_orthogonal(self.values.weight, math.sqrt(2.0))
 
     def encode(self, windows: Tensor) -> Tensor:
         """Return the windows' part of the layer, [n, width]."""
@@ -109,7 +109,7 @@ class RecurrentTrunk(nn.Module):
         self.below = Trunk(shape, config)
         self.cell = nn.GRUCell(self.below.out_features, config.memory)
         for name, parameter in self.cell.named_parameters():
-            nn.init.orthogonal_(parameter) if "weight" in name else nn.init.zeros_(parameter)
+            make_orthogonal(parameter) if "weight" in name else nn.init.zeros_(parameter)
         self.out_features = self.memory_size = config.memory
         self.encoded_width = self.below.encoded_width
 

@@ -49,9 +49,20 @@ def section_lines(env: str = "trading") -> dict[str, list[FieldLine]]:
     lines = {RUN: [_line(name, fields[name]) for name in fields if name not in {*SECTIONS, "params"}]}
     for name in dict.fromkeys([*fields, *ALGORITHMS.names()]):
         if name == "params" or section_model(name):
-            lines[name] = [_line(f"{name}.{inner}", field) for inner, field in section_fields(name, env).items()]
+            lines[name] = list(_lines_of(name, section_fields(name, env)))
     lines["params"] = lines["params"] or [_line("params", fields["params"])]  # where they are not declared
     return lines
+
+
+def _lines_of(section: str, fields: Mapping[str, FieldInfo]) -> Iterator[FieldLine]:
+    """Yield the fields of a section; those that an algorithm does not read are left out, or say which one does not."""
+    for name, field in fields.items():
+        line = _line(f"{section}.{name}", field)
+        if section == "network":
+            without = [entry.name for entry in ALGORITHMS if not entry.reads(section, name)]
+            yield line._replace(meaning=f"{line.meaning} (not read by {', '.join(without)})") if without else line
+        elif section not in ALGORITHMS or ALGORITHMS.get(section).reads(section, name):
+            yield line
 
 
 def _line(key: str, field: FieldInfo) -> FieldLine:

@@ -19,6 +19,7 @@ from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 from velodrome.runs.config.sections import SYNTHETIC
+from velodrome.runs.folder import INFORMATION
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
@@ -147,7 +148,14 @@ def _read_source(source: Any) -> list[Layer]:
         raise ConfigError(f"{path} is a folder; give a configuration file ({', '.join(SUFFIXES)}) or a preset.")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a configuration file ends in {', '.join(SUFFIXES)}.")
-    return _with_preset(f"{path}: ", read_file(path))
+    layers = _with_preset(f"{path}: ", read_file(path))
+    return [_without_idle(layer) for layer in layers] if path.with_name(INFORMATION).is_file() else layers
+
+
+def _without_idle(layer: Layer) -> Layer:
+    """Return the settings of a run's own file that have an effect: older versions took others without a word."""
+    choices = Choices.among(layer.settings)
+    return layer._replace(settings={key: value for key, value in layer.settings.items() if choices.idle(key) is None})
 
 
 def _not_found(path: Path) -> str:

@@ -156,13 +156,18 @@ class RunConfig(Section):
 
         The order of `market.splits` and `market.windows` is part of their meaning.
         """
+        return self._content(self.choices)
+
+    def _content(self, choices: Choices) -> dict[str, Any]:
         settings = dotted(self.model_dump(mode="json"))
-        return nested({key: value for key, value in settings.items() if self.choices.idle(key) is None})
+        return nested({key: value for key, value in settings.items() if choices.idle(key) is None})
 
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits, equal for runs that learn the same: name, checkpoint and logging do not count."""
-        content = {key: value for key, value in self.content().items() if key not in NOT_IN_HASH}
+        # Settings that the algorithm does not read have their defaults; older runs counted them, and hashes last.
+        everything = self._content(self.choices._replace(count_unread=True))
+        content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
         vector = self.vector
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
@@ -268,6 +273,7 @@ class Choices(NamedTuple):
     env: str
     algorithm: str
     source: str  # of the market
+    count_unread: bool = False  # whether fields that the algorithm does not read count as if it did
 
     @classmethod
     def among(cls, settings: Mapping[str, Any]) -> Choices:
@@ -299,4 +305,16 @@ class Choices(NamedTuple):
             return Idle("env", f"env is {self.env}, a rule of Velodrome, which needs no worker processes")
         elif model and section != self.algorithm and (section not in SECTIONS or issubclass(model, LearnerConfig)):
             return Idle("algorithm", f"algorithm is {self.algorithm}")
+        elif section in ("network", self.algorithm) and not self.count_unread and model and name in model.model_fields:
+            return self._unread(section, name, model)
         return None
+
+    def _unread(self, section: str, name: str, model: type[BaseModel]) -> Idle | None:
+        """Return why a field of the algorithm's section, or of its network, has no effect; None if it has one."""
+        entry = ALGORITHMS.get(self.algorithm)
+        if entry.reads(section, name):
+            return None
+        fields = [field for field in model.model_fields if entry.reads(section, field)]
+        listed = f"of {section} it reads {', '.join(fields)}"
+        read = listed if section == "network" else f"`velodrome config {section}` lists what it reads"
+        return Idle("algorithm", f"algorithm is {self.algorithm}, which does not read {name} ({read})")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from velodrome.errors import ConfigError
+from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, Candidate, RunFolder, choose_run
 from velodrome.runs.live.progress import compact, sparkline
 from velodrome.runs.store.schema import KILLED
@@ -105,6 +106,8 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
         "evaluations": evaluations,
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
+        "lineage": [row._asdict() for _, row in store.lineage(run.id)],
+        "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
         "episode_return": [_plain(value) for value in store.metrics(run.id, [RETURN])["value"]],
     }
 
@@ -152,6 +155,10 @@ def _facts(content: Mapping[str, Any]) -> Table:
         "checkpoints": last,
         "folder": content["folder"],
     }
+    if content["lineage"]:
+        facts["lineage"] = "\n".join(map(told_lineage, content["lineage"]))
+    if content["children"]:
+        facts["children"] = ", ".join(f"{child['id']} from step {child['step']:,}" for child in content["children"])
     if content["error"]:
         facts["error"] = Text(content["error"], "red")
     return _table(f"run {content['id']}", ("", ""), list(facts.items()))

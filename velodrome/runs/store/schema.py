@@ -29,6 +29,7 @@ class Tables:
     metrics: Table
     evaluations: Table
     checkpoints: Table
+    lineage: Table
 
 
 @cache
@@ -109,7 +110,17 @@ def tables() -> Tables:
         sql.Column("time", sql.Double, nullable=False),
         sqlite_with_rowid=False,
     )
-    return Tables(metadata, schema, runs, metrics, evaluations, checkpoints)
+    lineage = sql.Table(
+        "lineage",
+        metadata,
+        of_a_run(),
+        sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),  # of the entry, from 0
+        sql.Column("step", sql.BigInteger, nullable=False),
+        sql.Column("parent", sql.String(ID_LENGTH), nullable=True),  # NULL: the run itself was told something else
+        sql.Column("changes", sql.JSON, nullable=False),  # by dotted key: the value before and after
+        sqlite_with_rowid=False,
+    )
+    return Tables(metadata, schema, runs, metrics, evaluations, checkpoints, lineage)
 
 
 def prepare(connection: Connection, place: str) -> None:
@@ -131,6 +142,8 @@ def prepare(connection: Connection, place: str) -> None:
         return
     versions = connection.execute(known.schema.select()).scalars().all()
     if list(versions) == [VERSION]:
+        if not present >= set(known.metadata.tables):  # a table that came later; who does not know it is not disturbed
+            known.metadata.create_all(connection)
         return
     found = max(versions, default=0)
     if found > VERSION:

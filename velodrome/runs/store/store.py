@@ -81,15 +81,24 @@ class CheckpointRow(NamedTuple):
     """One checkpoint that is on the disk."""
 
     step: int
-    path: str
+    path: str  # from the run's folder
     pinned: bool
     time: float  # seconds since 1970
+
+
+class LineageRow(NamedTuple):
+    """Where a run became another: it began as a parent's child there, or was itself told something else."""
+
+    number: int  # of the entry, from 0
+    step: int
+    parent: str | None
+    changes: dict[str, Any]  # by dotted key: the value before and after
 
 
 def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
     """Return the rows of the checkpoints in a run's folder."""
     return [
-        CheckpointRow(checkpoint_steps(path), str(path), is_pinned(path), path.stat().st_mtime)
+        CheckpointRow(checkpoint_steps(path), str(path.relative_to(folder)), is_pinned(path), path.stat().st_mtime)
         for path in checkpoints(folder)
     ]
 
@@ -123,6 +132,8 @@ class SqlStore:
         self._busy_seconds = busy_seconds
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
+        file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
+        self._home = None if file is None else Path(file).resolve().parent  # what folders are relative to
         try:
             self._write(lambda connection: prepare(connection, self.place))
         except StoreError:
@@ -136,16 +147,17 @@ class SqlStore:
         def add(connection: Connection) -> None:
             if connection.execute(runs.select().where(runs.c.id == run.id)).first():
                 raise StoreError(f"{self.place}: already has a run {run.id!r}; every run has an id of its own.")
-            connection.execute(runs.insert(), asdict(run))
+            connection.execute(runs.insert(), {**asdict(run), "folder": self._from_home(run.folder)})
 
         self._write(add)
 
     def begin_run(self, run: RunRecord) -> None:
-        """Add a run; the row of one that is resumed says again that it is running."""
+        """Add a run; the row of one that is resumed says again that it is running, where, and what it is told now."""
         if self.find(run.id) is None:
             self.create_run(run)
         else:
-            self.update_run(run.id, status="running", error="")
+            told = {name: getattr(run, name) for name in ("config", "config_hash", "folder")}
+            self.update_run(run.id, status="running", error="", **told)
 
     def update_run(self, run: str, **changes: Any) -> None:
         """Change fields of a run's row; `updated` becomes now."""
@@ -156,6 +168,8 @@ class SqlStore:
         _check_status(changes.get("status", "running"))
         runs = self._tables.runs
         values = {"updated": time.time(), **changes}
+        if "folder" in values:
+            values["folder"] = self._from_home(values["folder"])
         self._write(lambda connection: self._change(connection, run, runs.update().values(values)))
 
     def find(self, run: str) -> RunRecord | None:
@@ -175,7 +189,20 @@ class SqlStore:
         query = runs.select().order_by(runs.c.created.desc(), runs.c.id).limit(limit)
         for name, wanted in fields.items():
             query = query if wanted is None else query.where(runs.c[name] == wanted)
-        return [RunRecord(**row._mapping) for row in self._rows(query)]
+        return [RunRecord(**{**row._mapping, "folder": self._to_here(row.folder)}) for row in self._rows(query)]
+
+    def _from_home(self, folder: str) -> str:
+        """Return a run's folder as it is kept: below the store's own folder from there, so that both may move."""
+        path, home = Path(folder), self._home
+        return str(path.relative_to(home)) if home is not None and path.is_relative_to(home) else folder
+
+    def _to_here(self, folder: str) -> str:
+        """Return where a run's folder is now: a place below the store's folder, or beside the store if it moved."""
+        if self._home is None:
+            return folder
+        # Older stores say where it was, which a copy must not be taken for.
+        places = [self._home / Path(folder).name, self._home / folder]
+        return next((str(path) for path in places if path.is_dir()), folder)
 
     def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None:
         """Add numbers; the run's steps become the largest of theirs, if that is more."""
@@ -236,6 +263,18 @@ class SqlStore:
         query = query.where(table.c.run == run).order_by(table.c.step)
         return [CheckpointRow(*row) for row in self._rows(query)]
 
+    def set_lineage(self, run: str, rows: Iterable[LineageRow]) -> None:
+        """Say whose child a run is, and what was changed on the way."""
+        self._add(run, self._tables.lineage, list(rows))
+
+    def lineage(self, run: str | None = None, parent: str | None = None) -> list[tuple[str, LineageRow]]:
+        """Return runs and where they became others, in order; of one run, or the children of one."""
+        table = self._tables.lineage
+        query = table.select().order_by(table.c.run, table.c.number)
+        for column, wanted in ((table.c.run, run), (table.c.parent, parent)):
+            query = query if wanted is None else query.where(column == wanted)
+        return [(row.run, LineageRow(row.number, row.step, row.parent, row.changes)) for row in self._rows(query)]
+
     def forget_after(self, run: str, steps: int) -> None:
         """Remove the rows of later steps, as a run does that continues from a checkpoint, so that none is doubled."""
         known = self._tables
@@ -267,7 +306,9 @@ class SqlStore:
     def _touch(self, connection: Connection, run: str) -> None:
         self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
 
-    def _add(self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow], steps: int = 0) -> None:
+    def _add(
+        self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow | LineageRow], steps: int = 0
+    ) -> None:
         """Insert rows in place of those with the same key, in statements that every database knows."""
         from sqlalchemy import and_, bindparam
 

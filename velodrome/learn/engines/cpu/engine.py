@@ -27,6 +27,7 @@ class FusedEngine:
     """The engine for perceptrons on the CPU; gives what AutogradEngine gives, to the rounding."""
 
     name = "fused"
+    same_on_any_threads = True
 
     def __init__(self, task: Task, rollout: Rollout) -> None:
         parts = perceptrons_of(task.policy, task.activation)
