@@ -31,7 +31,7 @@ TICK_VOLUME_SPELLINGS = ("tickvol", "tickvolume", "ticks")
 INDEX_NAME = re.compile(r"unnamed(_\d+)*|index_level_\d+|")  # what pandas and others call an index without a name
 A_FRAME = "the frame"  # how the origin of a table that is no file begins
 ROLES = ("time", *PRICE_SPELLINGS, "volume", "symbol", "adj_close")  # what `columns` may name a column for
-LIKE_A_PRICE = re.compile(r"(?:^|_)(?:open|high|low)")  # a name that no spelling knows, yet means one of these
+LIKE_A_PRICE = re.compile(r"(?:^|_)(?:open|high|low)(?!_?int)")  # means one of these, whatever it is; not open interest
 VOLUME_WITH_UNIT = re.compile(r"(?:volume|vol)_[a-z0-9]{2,8}")  # "Volume BTC", "Volume (USDT)"
 
 

@@ -20,6 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from velodrome.bars.columns import TIME_SPELLINGS, count_price_names, spelling_key
+from velodrome.bars.frame import BAR_COLUMNS, Bars
 from velodrome.errors import DataError, did_you_mean
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -46,6 +47,17 @@ class Table:
         """Return where a frame row stands in the file, as an editor or Polars counts."""
         row = self.row[index]
         return f"row {row} (counted from 0)" if self.separator is None else f"line {row}"
+
+
+def write_bars(bars: Bars, folder: Path) -> None:
+    """Write bars into a new folder, a Parquet file for each symbol, which `read_bars` reads to the same bits."""
+    folder.mkdir(parents=True)
+    for number, (symbol, series) in enumerate(bars.series.items()):
+        names = ("close", "volume") if series.close_only else BAR_COLUMNS
+        moments = pl.Series(series.time).cast(pl.Datetime("ns", "UTC"))
+        columns = {"time": moments, "symbol": pl.repeat(symbol, len(series), eager=True)}
+        columns |= {name: pl.Series(series.column(name)) for name in (*names, *series.extra)}
+        pl.DataFrame(columns).write_parquet(folder / f"{number}.parquet")
 
 
 def suffix_of(file: Path) -> str:

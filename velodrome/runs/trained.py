@@ -14,7 +14,7 @@ from velodrome.errors import CheckpointError, ConfigError, RunError, VelodromeEr
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
-from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.files import load_run_config, read_file
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder, lineage_entry
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+
+
+def as_it_was_read(path: Path) -> dict[str, Any]:
+    """Return settings of files that an older run's configuration does not have, as such files were read then."""
+    market = read_file(path).get("market") or {}
+    before = {"adjust": False, "max_gap": None}
+    # `timezone` is written wherever prices come from files.
+    return {f"market.{name}": value for name, value in before.items() if "timezone" in market and name not in market}
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,7 +85,7 @@ class Run(Summarised):
     @functools.cached_property
     def config(self) -> RunConfig:
         """The configuration it was trained with."""
-        return load_run_config(self.folder.config_path)
+        return load_run_config(self.folder.config_path, as_it_was_read(self.folder.config_path))
 
     @property
     def metrics(self) -> pl.DataFrame:

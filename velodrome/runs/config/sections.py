@@ -209,9 +209,18 @@ class MarketConfig(Section):
         """Whether the bars come from a built-in process rather than from files."""
         return self.source in SYNTHETIC
 
+    def read(self, source: Any) -> Bars:
+        """Read bars from a path or from frames as these settings say; bars that are read already stay as they are."""
+        from velodrome.bars import Bars, read_bars
+
+        if isinstance(source, Bars):
+            return source
+        names = None if self.symbols is None else list(self.symbols)  # type: ignore[arg-type]
+        return read_bars(source, names, **{name: getattr(self, name) for name in FOR_FILES})
+
     def bars(self) -> Bars:
         """Read or make the bars."""
-        from velodrome.bars import read_bars, synthetic_bars
+        from velodrome.bars import synthetic_bars
 
         if self.is_synthetic:
             own: dict[str, Any] = {name: getattr(self, name) for name in SYNTHETIC[self.source]}
@@ -223,8 +232,7 @@ class MarketConfig(Section):
                 f"market.source = {self.source!r} is neither a file or folder (looked for {path.absolute()}) nor a "
                 f"built-in process ({', '.join(SYNTHETIC)}).{did_you_mean(self.source, SYNTHETIC)}"
             )
-        names = None if self.symbols is None else list(self.symbols)  # type: ignore[arg-type]
-        return read_bars(path, names, **{name: getattr(self, name) for name in FOR_FILES})
+        return self.read(path)
 
     def _choices(self) -> dict[str, Any]:
         """Return the choices that a market and a basket share."""
