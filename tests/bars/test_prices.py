@@ -45,8 +45,9 @@ def test_all_prices_are_adjusted_by_the_ratio(write, options):
     assert series.low.tolist() == [4.0, 5.0, 5.0]
     assert series.close.tolist() == [5.5, 6.0, 6.5]
     assert series.volume.tolist() == [100, 100, 200]
-    assert "multiplied by adjusted close over close, 0.5 … 0.5" in str(bars)
+    assert bars.notes == ("TEST: prices are multiplied by adjusted close over close",)
     note = finding(write(*YAHOO), "adjusted prices", **options)
+    assert "multiplied by adjusted close over close, 0.5 … 0.5" in note.message
     assert (note.severity, note.count, note.column) == ("note", 2, "Adj Close")
     assert "adjust=False" in note.advice
 

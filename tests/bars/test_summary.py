@@ -25,8 +25,8 @@ def test_notes_go_with_the_bars_and_the_market():
     bars = vd.read_bars(pl.DataFrame({"time": BARS["C"].time, "close": BARS["C"].close}))
     market = vd.build_market(bars, ["return"], 2, check_leaks=False)
     assert repr(bars).splitlines()[1].startswith("  note: frame: there are closes and no other price")
-    assert repr(market).splitlines()[1] == "  note: made of closes, orders fill at them: frame"
-    assert "<p>note: made of closes" in market._repr_html_()
+    assert repr(market).splitlines()[1] == repr(bars).splitlines()[1]
+    assert "<p>note: frame: there are closes" in market._repr_html_()
 
 
 def test_markets_and_baskets():

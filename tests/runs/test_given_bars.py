@@ -44,7 +44,9 @@ def test_a_run_on_frames_is_evaluated_and_continued_without_them(run, frames):
     assert np.array_equal(again.market.ohlc, given.ohlc)
     assert again.market.close_only == given.close_only == ("B/USD",)
     assert np.array_equal(again.market.time, given.time)
-    assert vd.evaluate(run.path, report=False).information["symbols"] == ["B/USD", "Z"]
+    evaluation = vd.evaluate(run.path, report=False)
+    assert evaluation.information["symbols"] == ["B/USD", "Z"]
+    assert "B/USD: there are closes and no other price" in evaluation.notes[0]
     assert vd.resume(run.path, mode="quiet").status == "finished"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from velodrome.bars.rules import (
     clean_series,
     judge_rows,
 )
+from velodrome.bars.summary import listed
 from velodrome.bars.timeframe import Timeframe, check_timezone, infer_timeframe, parse_timeframe, resample
 from velodrome.bars.values import decimal_marks, join_date_and_clock, parse_numbers, parse_times
 from velodrome.errors import ConfigError, DataError, did_you_mean
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
     Frame: TypeAlias = pl.DataFrame | pl.LazyFrame | pd.DataFrame | pd.Series
     Source: TypeAlias = str | Path | Frame | Mapping[str, Frame]
 
-SAID = (CLOSE_ONLY, ADJUSTED, FUTURE)  # notes that stay with the bars
+# Notes that stay with the bars.
+SAID = {
+    CLOSE_ONLY: "there are closes and no other price: open, high and low are the close, and orders fill at closes",
+    ADJUSTED: "prices are multiplied by adjusted close over close",
+    FUTURE: "some bars lie in the future",
+}
+NAMED = 3  # symbols that such a note names
 
 
 @dataclass(frozen=True)
@@ -124,12 +131,18 @@ def inspect_bars(source: Source, reading: Reading) -> Inspection:
         try:
             wanted = None if reading.timeframe is None else parse_timeframe(reading.timeframe)
             common, sized = fit_timeframe(series, wanted, reading.timezone)
-            said = [finding for finding in findings if finding.rule in SAID and finding.severity == NOTE]
-            notes = tuple(f"{finding.symbol}: {finding.message}" for finding in said)
-            bars = Bars(sized, common.text, reading.timezone, where, notes=notes)
+            bars = Bars(sized, common.text, reading.timezone, where, notes=tuple(what_is_said(findings)))
         except DataError as error:
             findings.append(file_refusal(error, "", rule="bar size"))
     return Inspection(tuple(findings), rows, series, bars)
+
+
+def what_is_said(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the notes that stay with the bars, with the symbols that each is about."""
+    for rule, note in SAID.items():
+        symbols = [finding.symbol for finding in findings if finding.rule == rule and finding.severity == NOTE]
+        if symbols:
+            yield f"{', '.join(listed(tuple(symbols), NAMED))}: {note}"
 
 
 def tables_of(source: Source, reading: Reading) -> list[tuple[Callable[[], Table], str]]:

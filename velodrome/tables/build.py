@@ -166,6 +166,7 @@ def _content(
         "window_names": tuple(window.timeframe.text for window in choices.windows),
         "splits": prepared.splits,
         "scalers": prepared.scalers,
+        "notes": choices.bars.notes,
         "close_only": tuple(symbol for symbol, series in choices.bars.series.items() if series.close_only),
         "content_hash": content_hash({"choices": record, "arrays": arrays, **further, "windows": tuple(windows)}),
     }

@@ -45,6 +45,7 @@ class WindowedRows(Summarised):
     # Best achievable expected log return a bar without costs, where it is known: of one instrument by itself for a
     # `Market`, of long weights on all of them and cash for a `Basket`.
     optimum: float | None = None
+    notes: tuple[str, ...] = ()  # in which its prices differ from those that were read, as `Bars.notes`
     close_only: tuple[str, ...] = ()  # instruments whose bars are made of closes: nothing is known of what lies between
 
     @property
@@ -91,8 +92,7 @@ class WindowedRows(Summarised):
         for split, ranges in self.splits.items():
             times = [self.time[low:high] for low, high in ranges]
             rows.append((split, f"{sum(map(len, times)):,}", day_span(*times)))
-        notes = (f"made of closes, orders fill at them: {', '.join(self.close_only)}",) if self.close_only else ()
-        return Summary(line, ("split", "bars", "days (UTC)"), tuple(rows), notes)
+        return Summary(line, ("split", "bars", "days (UTC)"), tuple(rows), self.notes)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
