@@ -79,6 +79,12 @@ def test_columns_of_two_levels_hold_several_symbols(frame, ticker_first):
     assert same(bars["MSFT"], rows=slice(50, None))
 
 
+def test_tickers_that_are_spelled_like_prices(frame):
+    assert vd.read_bars(pd.concat({"C": frame, "O": frame}, axis=1)).symbols == ("C", "O")
+    four = pd.concat(dict.fromkeys("OHLC", frame[["Open", "High", "Low", "Close"]]), axis=1, names=["Ticker", "Price"])
+    assert vd.read_bars(four).symbols == ("C", "H", "L", "O")
+
+
 def test_an_index_of_two_levels_holds_several_symbols(frame):
     stacked = pd.concat({"MSFT": frame.iloc[50:], "AAPL": frame})
     for source in (stacked, stacked.swaplevel(), stacked.rename_axis(["symbol", "timestamp"]).reset_index()):

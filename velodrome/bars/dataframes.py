@@ -85,15 +85,19 @@ def _table(frame: pl.DataFrame, origin: str, roles: Mapping[str, str], symbol: s
 def _by_ticker(frame: Any, origin: str) -> list[Table]:
     """Return a table for each ticker of a frame whose columns have two levels: prices and tickers, in either order."""
     levels = [list(map(str, frame.columns.get_level_values(level).unique())) for level in range(frame.columns.nlevels)]
-    prices = [level for level, names in enumerate(levels) if count_price_names(names)]
-    if len(levels) != 2 or len(prices) != 1:
+    # A ticker may be spelled like a price (C, O): the level with more of them, or that is called so, has the prices.
+    named = [
+        (count_price_names(names), title == "Price") for names, title in zip(levels, frame.columns.names, strict=True)
+    ]
+    prices = named.index(max(named))
+    if len(levels) != 2 or named[0] == named[1]:
         raise DataError(
             f"{origin}: its columns have {len(levels)} levels, {' and '.join(map(str, levels))}; one of two must name "
             "prices (open, high, low, close) and the other symbols. Give {symbol: frame} instead."
         )
     tables = []
-    for ticker in frame.columns.get_level_values(1 - prices[0]).unique():
-        own = frame.xs(ticker, axis=1, level=1 - prices[0])
+    for ticker in frame.columns.get_level_values(1 - prices).unique():
+        own = frame.xs(ticker, axis=1, level=1 - prices)
         tables.append(_of_pandas(own, f"{origin}, {ticker}", str(ticker), with_holes=True))
     return [replace(table, named=True) for table in tables]
 

@@ -230,10 +230,11 @@ def read_rows(table: Table, reading: Reading, findings: list[Finding]) -> list[S
 
 def judge_decimals(table: Table, columns: ColumnMap) -> list[Finding]:
     """Refuse prices with decimal commas in some rows and decimal points in others: 1.234 may then be either."""
-    if table.separator is None:
+    prices = [] if table.separator is None else list(dict.fromkeys(columns.prices.values()))
+    if not any(table.frame[column].str.contains(",", literal=True).any() for column in prices):
         return []
     seen: dict[str, tuple[int, str]] = {}  # mark → first row and column that has it
-    for column in dict.fromkeys(columns.prices.values()):
+    for column in prices:
         for mark, rows in decimal_marks(table.frame[column], table.separator).items():
             if len(rows) and (mark not in seen or rows[0] < seen[mark][0]):
                 seen[mark] = (int(rows[0]), column)
