@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, SqlStore
+from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, PolicyRow, RunRecord, SqlStore
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -183,6 +183,18 @@ class StoreContract:
         assert found.columns == ["step", "split", "name", "value", "low", "high"]
         assert found.row(0) == (9, "test", "return", 0.2, -0.1, 0.4)
         assert all(math.isnan(number) for number in found.row(1)[3:])
+
+    def test_evaluations_of_other_checkpoints_and_splits_stay_beside_each_other_with_their_policies(self, store):
+        store.create_run(RUN)
+        said = [PolicyRow(9, "test", "best", {"text": "nine"}, "test"), PolicyRow(9, "test", "latest", {}, "test")]
+        said += [PolicyRow(9, "validation", "best", {}, "validation (used for selection)")]
+        said += [PolicyRow(30, "test", "latest", {"text": "thirty"}, "test")]
+        for policy in said:
+            store.add_evaluations(RUN.id, [EvaluationRow(policy.step, policy.split, "return", policy.step)], policy)
+        assert store.policies(RUN.id) == said
+        assert store.evaluations(RUN.id)["value"].to_list() == [9.0, 9.0, 30.0]
+        store.forget_after(RUN.id, 20)
+        assert store.policies(RUN.id) == said[:3]
 
     def test_checkpoints_are_those_said_last(self, store):
         store.create_run(RUN)

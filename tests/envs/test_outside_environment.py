@@ -10,9 +10,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from rich.console import Console
 
@@ -21,7 +23,9 @@ from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import ConstantPolicy
 from velodrome.evaluation.evaluate import evaluate_policy
+from velodrome.evaluation.evaluator import Evaluator
 from velodrome.evaluation.validation import validate
+from velodrome.rollout.observation import WindowBank
 from velodrome.runs.config.explain import help_text
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.walk_forward import walk_forward
@@ -123,9 +127,56 @@ def test_it_is_evaluated_by_its_own_rule(fade, market, action, side):
 def test_it_is_validated_by_its_own_rule(fade, market, action, side):
     found = validate(ConstantPolicy(action), "fade", market, "validation", {"fee": 0.0, "stake": 0.4}, pieces=8)
     parts = [market.ohlc[low:high, 3] for low, high in market.splits["validation"]]
-    total = np.prod([np.prod(1.0 + 0.4 * side * (close[1:] / close[:-1] - 1.0)) for close in parts])
-    assert found["return"] == pytest.approx(total - 1.0)
-    assert found["turnover"] == pytest.approx(8 * 0.4)
+    grown = np.mean([np.prod(1.0 + 0.4 * side * (close[1:] / close[:-1] - 1.0)) for close in parts])
+    assert found["return"] == pytest.approx(grown - 1.0)
+    assert found["turnover"] == pytest.approx(4 * 0.4)  # of one account: each has four pieces
+
+
+def test_a_mirrored_rule_is_validated_selected_and_evaluated_by_its_own_rule(fade, monkeypatch, tmp_path):
+    """Whatever the one rule earns by an action, its mirror image earns by the opposite one."""
+
+    plain_step = fade.step
+
+    def mirrored_step(i, action, state, tables, params):
+        return plain_step(i, 2 - action, state, tables, params)
+
+    def mirrored_world(market, split=None, **values):
+        world = fade.fade_world(market, split, **values)
+        return replace(world, name="mirrored", rule=world.rule._replace(step=mirrored_step))
+
+    vd.register_env("mirrored", mirrored_world, parameters=fade.FadeConfig, data="market")
+    settings = {**SMALL, "env": "mirrored", "logging.folder": str(tmp_path)}
+    run = vd.train("smoke", mode="quiet", evaluate=False, **settings)
+    told = run.metrics.filter(pl.col("name") == "evaluation/validation/return")
+    named = vd.evaluate(run, "validation", report=False).policy.agents[0]
+    assert named.step == told.sort("value")["step"].to_list()[-1], "the best by its own rule is chosen"
+    assert named.candidates == told.height == 2
+    policy = run.policy.with_bank(WindowBank(run.market.windows))
+    best = validate(policy, "mirrored", run.market, "validation", {}, run.config.evaluation.episodes)
+    assert best["return"] == told["value"].max()
+    quick = {"samples": 1, "random_seeds": 1, "seeds": 1}
+    for own, opposite in ((WITH, AGAINST), (AGAINST, WITH)):
+        played = [
+            {
+                **validate(policy, env, run.market, "validation", {}),
+                **evaluate_policy(policy, run.market, "test", {}, env=env, **quick).metrics,
+            }
+            for env, policy in (("mirrored", ConstantPolicy(own)), ("fade", ConstantPolicy(opposite)))
+        ]
+        assert played[0] == pytest.approx(played[1], nan_ok=True)
+        assert played[0]["return"] != 0.0
+
+
+def test_an_evaluator_of_its_own_says_what_is_played_for_validation_too(fade, market):
+    class ByRewards(Evaluator):
+        has_equity = False
+
+    given = {"parameters": fade.FadeConfig, "data": "market", "evaluator": ByRewards, "replace": True}
+    vd.register_env("fade", fade.fade_world, **given)
+    params = {"episode_length": 16}
+    assert set(validate(ConstantPolicy(WITH), "fade", market, "validation", params, 8)) == {"return", "length"}
+    found = evaluate_policy(ConstantPolicy(WITH), market, "test", params, env="fade", samples=2, random_seeds=1)
+    assert found.kind == "episodes"
 
 
 def test_walk_forward_plays_its_tests_by_its_own_rule(fade, tmp_path):
@@ -153,13 +204,14 @@ def check_run(folder: Path) -> None:
     (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir())
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert any("evaluation/validation/max_drawdown" in str(row) for row in metrics)
-    found = json.loads((run / "evaluation" / "test.json").read_text(encoding="utf-8"))
+    (kept,) = (run / "evaluation").glob("test-best-*.json")
+    found = json.loads(kept.read_text(encoding="utf-8"))
     assert found["information"]["environment"] == "fade"
     assert "trades" not in {row["name"] for row in found["rows"]}
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "fade:" in page
     assert "The agent made no trade" not in page
-    assert (run / "evaluation" / "equity.png").is_file()
+    assert kept.with_name(f"{kept.stem}-equity.png").is_file()
 
 
 def test_the_program_of_the_page_registers_trains_evaluates_and_reports_it(outside, tmp_path):

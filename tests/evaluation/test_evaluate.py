@@ -17,7 +17,7 @@ from rich.console import Console
 from tests.learn.policies import Momentum, ar1_market, split_market
 from velodrome.errors import ConfigError, LeakError
 from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
-from velodrome.evaluation.episodes import episode_intervals, evaluate_episodes
+from velodrome.evaluation.episodes import episode_resamples, evaluate_episodes
 from velodrome.evaluation.evaluate import as_seeds, evaluate_policy
 from velodrome.evaluation.intervals import Bootstrap
 from velodrome.evaluation.measures import METRICS
@@ -157,6 +157,21 @@ def test_doubts_are_said():
     assert all(warning in " ".join(text_of(found).split()) for warning in found.warnings[:2])
 
 
+def test_autocorrelation_that_makes_intervals_doubtful_is_said_and_kept(momentum):
+    assert momentum.information["autocorrelation"]["doubtful"] is False
+    market = ar1_market(phi=0.9)
+    found = evaluate_policy(ConstantPolicy(2), market, "test", {"fee": 1e-4}, **QUICK)
+    about = found.information["autocorrelation"]
+    assert about["doubtful"]
+    assert 0.75 < about["correlation"] < 0.97
+    assert about["effective_bars"] < 0.3 * found.information["bars"]
+    (said,) = [warning for warning in found.warnings if "autocorrelated" in warning]
+    assert f"as {about['effective_bars']:,.0f} independent ones" in said
+    assert said in " ".join(text_of(found).split())
+    assert json.loads(found.to_json())["information"]["autocorrelation"] == about
+    assert about["widening"] > 1.1
+
+
 def test_an_agent_that_loses_is_called_that():
     found = evaluate_policy(RandomPolicy(gymnasium.spaces.Discrete(3)), MARKET, "test", {"fee": 0.001}, **QUICK)
     said = "\n".join(found.warnings)
@@ -255,7 +270,7 @@ def test_episodes_of_any_environment_are_measured_beside_random_actions(tmp_path
 
 def test_reward_per_step_weighs_episodes_by_their_length():
     played = Episodes(np.array([10.0, 2.0]), np.array([10, 1]), np.zeros(0, np.int64))
-    found = episode_intervals(played, Bootstrap(20))
-    assert found["reward_per_step"].value == pytest.approx(12 / 11)
-    assert found["episode_return"].value == 6.0
-    assert found["worst_episode"].value == 2.0
+    found, _ = episode_resamples(played, Bootstrap(20))
+    assert found["reward_per_step"] == pytest.approx(12 / 11)
+    assert found["episode_return"] == 6.0
+    assert found["worst_episode"] == 2.0

@@ -83,7 +83,8 @@ def test_a_basket_is_one_account(tmp_path):
     assert "exposure" not in general.metrics
     page = write_report(general, tmp_path / "report.html", "plain").read_text(encoding="utf-8")
     assert "the mean of their accounts" not in page
-    assert {path.stem for path in write_images(general, tmp_path)} >= {"equity", "drawdown", "actions"}
+    drawn = {path.stem for path in write_images(general, tmp_path)}
+    assert drawn >= {"test-equity", "test-drawdown", "test-actions"}
 
 
 def test_an_entry_may_name_an_evaluator_of_its_own(tmp_path):
@@ -121,7 +122,8 @@ def test_a_run_without_an_account_chooses_its_checkpoint_by_rewards(tmp_path):
     run = vd.train("smoke", mode="quiet", **small, **own)
     validated = run.metrics.filter(run.metrics["name"] == "evaluation/validation/return")
     assert validated.height == 2
-    kept = json.loads((run.folder.evaluation_path / "test.json").read_text(encoding="utf-8"))
+    (kept_at,) = run.folder.evaluation_path.glob("test-best-*.json")
+    kept = json.loads(kept_at.read_text(encoding="utf-8"))
     assert kept["kind"] == "episodes"
     assert "Episode returns" in run.folder.report_path.read_text(encoding="utf-8")
     assert vd.evaluate(run, "validation", report=False).split == "validation"

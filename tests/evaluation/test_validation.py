@@ -8,10 +8,11 @@ import pytest
 import velodrome as vd
 from velodrome.errors import LeakError
 from velodrome.evaluation.baselines import ConstantPolicy
+from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.evaluator import evaluator_for
-from velodrome.evaluation.validation import cut, validate
+from velodrome.evaluation.validation import FIGURES, cut, validate
 
-LONG, FLAT = 2, 1
+LONG, FLAT, SHORT = 2, 1, 0
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +37,31 @@ def test_one_piece_an_instrument_is_the_whole_way(market):
     assert pieces["reward"] == pytest.approx(whole.curve.per_bar["reward"].mean(), rel=1e-9)
 
 
+def test_every_figure_means_what_it_means_in_an_evaluation(market):
+    """Played in one piece an instrument, they are equal; Sharpe is annualised in both."""
+    pieces = validate(ConstantPolicy(LONG), "trading", market, "test", {"fee": 0.001}, pieces=2)
+    quick = {"samples": 1, "random_seeds": 1}
+    whole = evaluate_policy(ConstantPolicy(LONG), market, "test", {"fee": 0.001}, **quick).metrics
+    assert tuple(pieces) == FIGURES
+    assert pieces == pytest.approx({name: whole[name] for name in FIGURES}, rel=1e-9)
+
+
+@pytest.mark.parametrize("pieces", [2, 16, 64])
+def test_return_and_drawdown_are_of_one_curve_however_often_it_is_cut(market, pieces):
+    """A position that is never changed loses the same in pieces, and no less than its deepest fall."""
+    played = [validate(ConstantPolicy(side), "trading", market, "validation", {}, pieces=2) for side in (SHORT, LONG)]
+    whole, side = min(zip(played, (SHORT, LONG), strict=True), key=lambda one: one[0]["return"])
+    assert whole["return"] < 0.0
+    found = validate(ConstantPolicy(side), "trading", market, "validation", {}, pieces=pieces)
+    assert found["max_drawdown"] >= -found["return"]
+    assert found["return"] == pytest.approx(whole["return"], abs=0.02)
+    assert found["max_drawdown"] == pytest.approx(whole["max_drawdown"], abs=0.02)
+
+
 def test_a_flat_policy_earns_nothing(market):
     found = validate(ConstantPolicy(FLAT), "trading", market, "test", {}, pieces=8)
     assert found["return"] == found["turnover"] == found["max_drawdown"] == 0.0
+    assert "sharpe" not in found  # it is not defined
 
 
 def test_the_training_split_is_refused(market):

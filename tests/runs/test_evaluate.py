@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 
 import polars as pl
 import pytest
+from rich.console import Console
 
 import velodrome as vd
 from tests.runs.small_runs import one_thread, small_run  # noqa: F401
 from velodrome.errors import ConfigError, LeakError, RunError
+from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
+from velodrome.evaluation.result import Evaluation
 from velodrome.runs import checkpoint
+from velodrome.runs.evaluate import report_path
+from velodrome.runs.report.listing import list_content, show_view
 from velodrome.runs.run import Run
 from velodrome.runs.store.store import open_store
+
+
+def text_of(renderable: object, width: int = 120) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(renderable)
+    return console.export_text()
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +47,7 @@ def test_a_run_may_be_named_in_any_way(run):
 
 def test_the_result_is_kept_in_the_folder_and_in_the_store(run):
     found = vd.evaluate(run, report=False)
-    kept = json.loads((run.folder.evaluation_path / "test.json").read_text())
+    kept = json.loads((run.folder.evaluation_path / f"{found.file_name}.json").read_text())
     assert kept == json.loads(found.to_json())
     with open_store(run.path.parent, create=False) as store:
         table = store.evaluations(run.folder.id).filter(pl.col("split") == "test")
@@ -45,17 +57,66 @@ def test_the_result_is_kept_in_the_folder_and_in_the_store(run):
 
 def test_a_report_is_written_unless_it_is_not_wanted(run):
     vd.evaluate(run, "validation", report=False)
-    assert not run.folder.report_path.exists()
-    vd.evaluate(run, "validation")
-    assert "<html" in run.folder.report_path.read_text()[:1000].lower()
-    run.folder.report_path.unlink()
+    assert not list(run.path.glob("report*.html"))
+    found = vd.evaluate(run, "validation")
+    page = report_path(run, found)
+    assert page.name == f"report-{found.file_name}.html"  # report.html is that of the final split
+    assert "<html" in page.read_text()[:1000].lower()
 
 
-def test_the_best_and_the_latest_checkpoint_are_different_policies(run):
-    pinned = [path for path in checkpoint.checkpoints(run.path) if checkpoint.is_pinned(path)]
-    assert checkpoint.checkpoint_steps(pinned[0]) < 640
-    best, latest = (vd.evaluate(run, checkpoint=which, report=False) for which in ("best", "latest"))
-    assert best.to_json() != latest.to_json()
+def best_step(run):
+    return checkpoint.checkpoint_steps(checkpoint.pinned_checkpoints(run.path)[-1])
+
+
+def test_a_result_names_its_checkpoint_its_training_and_what_it_was_chosen_from(run):
+    step = best_step(run)
+    best, latest = (vd.evaluate(run, checkpoint=which) for which in ("best", "latest"))
+    assert best.policy == NamedPolicy("best", (TrainedAgent(run.folder.id, 0, step, 640, 3),), "validation")
+    assert latest.policy == NamedPolicy("latest", (TrainedAgent(run.folder.id, 0, 640, 640),))
+    told = f"best of 3 on validation: step {step} of 640; one training seed (0)"
+    assert told in text_of(best.table())
+    assert json.loads(best.to_json())["policy"]["text"] == told
+    assert told in run.folder.report_path.read_text()
+    assert "latest checkpoint: step 640 of 640; one training seed (0)" in report_path(run, latest).read_text()
+    with open_store(run.path.parent, create=False) as store:
+        kept = {(row.split, row.checkpoint, row.step): row.policy["text"] for row in store.policies(run.folder.id)}
+        shown = text_of(show_view(store, store.run(run.folder.id)), 200)
+    assert kept["test", "best", step] == told
+    assert kept["test", "latest", 640] == latest.policy.text
+    assert told in shown
+    assert latest.policy.text in shown
+
+
+def test_results_of_other_checkpoints_and_splits_lie_side_by_side(run):
+    asked = [(which, split) for which in ("best", "latest") for split in ("test", "validation")]
+    found = [vd.evaluate(run, split, checkpoint=which, report=False) for which, split in asked]
+    assert len({one.to_json() for one in found}) == 4
+    for (which, split), one in zip(asked, found, strict=True):
+        assert Evaluation.load(run.path, split, which).to_json() == one.to_json()
+    with open_store(run.path.parent, create=False) as store:
+        table = store.evaluations(run.folder.id).filter(pl.col("name") == "return")
+        listed = list_content(store)[0]["evaluation"]
+    stored = {(row["split"], row["step"]): row["value"] for row in table.iter_rows(named=True)}
+    for one in found:
+        assert stored[one.split, one.policy.step] == one.metrics["return"]
+    assert listed["value"] == found[0].metrics["return"]  # the list shows the best
+
+
+def test_the_split_that_chose_the_checkpoint_is_labelled(run):
+    chosen = vd.evaluate(run, "validation")
+    assert chosen.used_for_selection
+    assert json.loads(chosen.to_json())["used_for_selection"] is True
+    assert chosen.warnings[0].startswith("used for selection: this checkpoint was chosen by its result on validation")
+    assert "validation (used for selection)" in text_of(chosen.table())
+    assert '<span class="tag in-sample">validation (used for selection)</span>' in report_path(run, chosen).read_text()
+    with open_store(run.path.parent, create=False) as store:
+        assert "validation (used for selection)" in text_of(show_view(store, store.run(run.folder.id)), 200)
+    for free in (vd.evaluate(run, report=False), vd.evaluate(run, "validation", checkpoint="latest", report=False)):
+        assert not free.used_for_selection
+        assert "used for selection" not in text_of(free.table())
+
+
+def test_a_checkpoint_that_is_neither_best_nor_latest_is_refused(run):
     with pytest.raises(ConfigError, match="checkpoint = 'bets'; legal: 'best', 'latest'"):
         vd.evaluate(run, checkpoint="bets")
 

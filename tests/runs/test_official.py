@@ -23,7 +23,8 @@ def run(tmp_path_factory):
 
 def test_the_table_has_every_length_and_red_agent(run):
     told = []
-    scores = official_evaluation(run, episodes=40, progress=lambda *now: told.append(now))
+    found = official_evaluation(run, episodes=40, progress=lambda *now: told.append(now))
+    scores = found.result
     assert len(scores.scores) == (1 + len(SIMPLE)) * len(LENGTHS) * len(RED_AGENTS) == told[-1][1]
     assert {score.episodes for score in scores.scores} == {40}
     assert all(score.low <= score.mean <= score.high for score in scores.scores)
@@ -31,7 +32,9 @@ def test_the_table_has_every_length_and_red_agent(run):
     assert [scores.of("sleep", "sleep", length).mean for length in LENGTHS] == [0.0] * 3
     assert scores.of("sleep", "b_line", 100).mean == pytest.approx(-1134.5, abs=15)
     assert scores.rule["impact_repeats"] is False
-    kept = json.loads((run.folder.evaluation_path / "official.json").read_text())
+    kept = json.loads((run.folder.evaluation_path / "official-best-2048.json").read_text())
+    assert kept == json.loads(found.to_json())
+    assert kept["policy"]["agents"][0]["step"] == 2048
     assert kept["scores"][0]["mean"] == scores.scores[0].mean
     assert kept["published"]
 
@@ -43,6 +46,7 @@ def test_the_table_is_for_people(run):
     out.print(official_evaluation(run, episodes=10, baselines=False).table())
     text = out.export_text()
     assert all(word in text for word in ("b_line", "meander", "CardiffUni", "-3.47", "impact_repeats = False", "±"))
+    assert "policy: latest checkpoint (no best one is kept): step 2,048 of 2,048; one training seed (0)" in text
 
 
 def test_what_cannot_be_scored_is_refused(run, tmp_path):

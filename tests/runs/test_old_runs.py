@@ -86,7 +86,8 @@ def test_they_evaluate_to_what_they_did(runs, identity, expected):
     evaluation = vd.evaluate(identity, root=runs, report=False)
     assert evaluation.metrics["return"] == pytest.approx(expected, rel=1e-3)
     before = json.loads(next(runs.glob(f"*{identity}/evaluation/test.json")).read_text())
-    assert before["split"] == evaluation.split
+    assert before["split"] == evaluation.split  # the result of before stays beside the new one
+    assert evaluation.policy.text.startswith("latest checkpoint (no best one is kept): step ")
 
 
 def test_the_command_evaluates_one_and_writes_its_report(runs, capsys):
@@ -94,7 +95,8 @@ def test_the_command_evaluates_one_and_writes_its_report(runs, capsys):
     assert "Sharpe ratio" in capsys.readouterr().out
     (folder,) = runs.glob(f"*{DQN}")
     assert (folder / "report.html").stat().st_size > 1e6
-    assert {path.name for path in (folder / "evaluation").glob("*.png")} >= {"equity.png", "position.png"}
+    images = {path.name.rsplit("-", 1)[-1] for path in (folder / "evaluation").glob("test-best-*.png")}
+    assert images >= {"equity.png", "position.png"}
 
 
 def test_one_that_was_killed_goes_on_to_its_end(runs, capsys):

@@ -44,14 +44,15 @@ def test_a_run_is_trained_validated_evaluated_and_reported(run):
     assert run.status == "finished"
     names = set(run.metrics["name"])
     assert {"evaluation/validation/return", "evaluation/validation/of_optimum", "episode/return"} <= names
-    kept = json.loads((run.folder.evaluation_path / "test.json").read_text())
+    (kept_at,) = run.folder.evaluation_path.glob("test-best-*.json")
+    kept = json.loads(kept_at.read_text())
     assert kept["information"]["environment"] == "portfolio"
     assert kept["information"]["hindsight"] == [BEST_SINGLE]
     assert len(kept["information"]["contributions"]) == INSTRUMENTS
-    bars = pl.read_parquet(run.folder.evaluation_path / "test-bars.parquet")
+    bars = pl.read_parquet(kept_at.with_name(f"{kept_at.stem}-bars.parquet"))
     assert {"symbol", "time", "weight", "units", "equity", "cash", "action"} <= set(bars.columns)
     assert "Weights" in run.folder.report_path.read_text("utf-8")
-    assert (run.folder.evaluation_path / "weights.png").exists()
+    assert kept_at.with_name(f"{kept_at.stem}-weights.png").exists()
 
 
 def test_another_split_and_the_latest_checkpoint_can_be_evaluated(run):

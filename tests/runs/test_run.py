@@ -34,7 +34,9 @@ def test_it_leaves_everything_in_its_folder(run):
     assert run.folder.information["data_hash"] == run.market.content_hash
     assert run.folder.information["seeds"] == {"run": 0}
     evaluated = {path.name for path in run.folder.evaluation_path.iterdir()}
-    assert {"test.json", "test-trades.csv", "equity.png"} <= evaluated
+    best = checkpoint.checkpoint_steps(checkpoint.pinned_checkpoints(run.path)[-1])
+    parts = {".json", "-trades.csv", "-equity.png"}
+    assert {f"test-best-{best}{part}" for part in parts} <= evaluated
     assert run.status == "finished"
 
 
@@ -68,7 +70,7 @@ def test_the_store_knows_the_run_its_checkpoints_and_its_evaluation(run):
     assert row.config == run.config.content()
     assert [run.path / one.path for one in kept] == checkpoint.checkpoints(run.path)
     assert set(evaluated["split"]) == {"test"}
-    assert set(evaluated["step"]) == {640}
+    assert set(evaluated["step"]) == {one.step for one in kept if one.pinned}
 
 
 def test_keyword_arguments_change_the_configuration(tmp_path):
@@ -188,9 +190,12 @@ def test_environments_of_gymnasium_are_trained_and_evaluated(env, tmp_path, monk
     )  # fmt: skip
     assert run.status == "finished"
     assert run.folder.report_path.is_file()
-    found = json.loads((run.folder.evaluation_path / "episodes.json").read_text())
+    (kept,) = run.folder.evaluation_path.glob("*.json")
+    found = json.loads(kept.read_text())
+    assert found["policy"]["selected_on"] == "validation episodes"
+    assert not found["used_for_selection"]  # its episodes have other seeds
     assert found["information"]["episodes"] == 4
-    images = {path.stem for path in run.folder.evaluation_path.glob("*.png")}
+    images = {path.stem.rsplit("-", 1)[-1] for path in run.folder.evaluation_path.glob("*.png")}
     assert images == ({"episodes"} if env == "Pendulum-v1" else {"episodes", "actions"})
     assert run.market is None
 

@@ -43,8 +43,15 @@ RUNS = Place()
 
 
 @runs.command(name="list")
-def list_runs(*, place: Place = RUNS, status: str | None = None, limit: int | None = None, json: Flag = False) -> None:
-    """List runs, newest first.
+def list_runs(
+    *,
+    place: Place = RUNS,
+    status: str | None = None,
+    limit: int | None = None,
+    members: Flag = False,
+    json: Flag = False,
+) -> None:
+    """List runs, newest first; a group of training seeds is one line.
 
     Parameters
     ----------
@@ -52,6 +59,8 @@ def list_runs(*, place: Place = RUNS, status: str | None = None, limit: int | No
         Only those that are running, finished, interrupted or failed.
     limit
         Largest number of runs to list.
+    members
+        List each training seed of a group below it.
     json
         Print JSON.
     """
@@ -64,7 +73,7 @@ def list_runs(*, place: Place = RUNS, status: str | None = None, limit: int | No
         if json:
             _print_json(listing.list_content(store, status=status, limit=limit))
         else:
-            console().print(listing.list_table(store, status=status, limit=limit))
+            console().print(listing.list_table(store, members, status=status, limit=limit))
 
 
 @runs.command

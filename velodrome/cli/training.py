@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @app.command
 def train(
     *words: str,
+    seeds: int | None = None,
     resume: str | None = None,
     data: str | None = None,
     seed: int | None = None,
@@ -34,9 +35,12 @@ def train(
     words
         A YAML or TOML file or the name of a preset (`velodrome config --presets`), then settings as key=value, such as
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
+    seeds
+        Train this many agents that differ only in their seed (also as seeds=5); their evaluation is about all of them.
     resume
-        Continue a run instead: its folder, id, the start of either, or latest. With steps=N it goes on to N steps;
-        with another seed, learning rate or evaluation a child run begins at its last checkpoint (docs/runs.md).
+        Continue a run, or a group of seeds, instead: its folder, id, the start of either, or latest. With steps=N it
+        goes on to N steps, a group with --seeds N to N seeds; with another seed, learning rate or evaluation a child
+        run begins at its last checkpoint (docs/runs.md).
     data
         With --resume: file or folder in which the run's data lies now, if it moved.
     seed
@@ -55,7 +59,7 @@ def train(
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
-    words += () if seed is None else (f"seed={seed}",)
+    words += tuple(f"{name}={value}" for name, value in (("seed", seed), ("seeds", seeds)) if value is not None)
     if resume is not None:
         if sources := [word for word in words if "=" not in word]:
             raise ConfigError(
@@ -101,7 +105,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run on a split it did not learn from, beside simple policies such as buy and hold.
 
-    Prints the table with confidence intervals and writes report.html and images into the run's folder.
+    Prints the table with confidence intervals and writes a report and images into the run's folder; those of another
+    split or checkpoint lie beside them.
 
     Parameters
     ----------
@@ -170,7 +175,7 @@ def evaluate(
     if not (json or no_report):
         from velodrome.runs.run import Run
 
-        out.print(f"report: {Run.open(run, runs_folder).folder.report_path}", soft_wrap=True)
+        out.print(f"report: {evaluating.report_path(Run.open(run, runs_folder), found)}", soft_wrap=True)
 
 
 def _show(result: Any, out: Any, json: bool) -> None:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
 from velodrome.evaluation.evaluator import Played
-from velodrome.evaluation.intervals import Bootstrap, Interval, block_length, percentile_interval, stationary_orders
-from velodrome.evaluation.measures import METRICS, PathMeter
+from velodrome.evaluation.intervals import (
+    Bootstrap,
+    Interval,
+    block_length,
+    percentile_interval,
+    stationary_orders,
+    widening,
+)
+from velodrome.evaluation.measures import METRICS, SPACES, PathMeter
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.evaluation.trades import profit_factor
+from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, mean_influences, spread_of
 
 FEW_TRADES = 30
 ENOUGH_PROBABILITY = 0.95
@@ -21,55 +31,115 @@ WITHOUT_INTERVAL = ("longest_under_water",)  # means nothing on a path that is c
 COSTS = {"fees", "spread_and_slippage", "funding"}
 
 
+class Comparison(NamedTuple):
+    """An agent beside its baselines."""
+
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    block: float  # mean block length of the bootstrap, in bars
+    seeds: tuple[tuple[Row, ...], ...]  # the agent of each training seed by itself
+    spread: tuple[SeedSpread, ...]  # of several training seeds
+
+
 def compare(
-    agent: Played,
+    agents: Sequence[Played],
     others: Sequence[Played],
     optimum: float | None,
     per_year: float,
     drawn: Bootstrap,
     trials: Trials | None,
-) -> tuple[tuple[Row, ...], tuple[Difference, ...], float]:
-    """Return the table, the differences to the baselines, and the mean block length of the bootstrap."""
-    everyone = (agent, *others)
-    meters = {played.name: PathMeter(played.curve, per_year) for played in everyone}
-    names = meters["agent"].names
+) -> Comparison:
+    """Return the table and the differences to the baselines; agents of several training seeds count as one."""
+    everyone = (*agents, *others)
+    meters = [PathMeter(played.curve, per_year) for played in everyone]
+    names, count = meters[0].names, len(agents)
     # Blocks long enough for every policy's returns and for their clusters of volatility.
-    series = [meter.returns.mean(axis=0) for meter in meters.values()]
+    series = [meter.returns.mean(axis=0) for meter in meters]
     block = max(block_length(values) for own in series for values in (own, own**2))
-    points = {}
-    for played in everyone:
-        measured = dict(zip(names, map(float, meters[played.name].figures()), strict=True))
-        points[played.name] = _complete(measured, played, optimum, trials)
-    resampled = {name: np.empty((drawn.samples, len(names))) for name in meters}
+    points = []
+    for played, meter in zip(everyone, meters, strict=True):
+        measured = dict(zip(names, map(float, meter.figures()), strict=True))
+        points.append(_complete(measured, played, optimum, trials))
+    resampled = np.empty((len(everyone), drawn.samples, len(names)))
     rng = np.random.default_rng([drawn.seed, 1])
-    for sample, order in enumerate(stationary_orders(len(agent.curve.time) - 1, block, drawn.samples, drawn.seed)):
-        for name, meter in meters.items():
+    for sample, order in enumerate(stationary_orders(len(agents[0].curve.time) - 1, block, drawn.samples, drawn.seed)):
+        for place, meter in enumerate(meters):
             seeds = rng.integers(0, meter.seeds, (meter.seeds,)) if meter.seeds > 1 else None
-            resampled[name][sample] = meter.figures(order, seeds)
-    columns = {name: {other: values[:, k] for other, values in resampled.items()} for k, name in enumerate(names)}
+            resampled[place, sample] = meter.figures(order, seeds)
+    columns = {name: resampled[:, :, k] for k, name in enumerate(names)}  # [policies, N]
     if optimum:
-        columns["of_optimum"] = {other: values / optimum for other, values in columns["account_log_return"].items()}
-    intervals = {
-        name: percentile_interval(points["agent"][name], values["agent"], drawn.confidence)
-        for name, values in columns.items()
-        if name not in WITHOUT_INTERVAL
-    }
-    intervals |= _trade_intervals(agent, points["agent"], drawn)
-    rows = []
-    for metric in METRICS:
-        if metric.name not in points["agent"]:
-            continue
-        value, low, high = intervals.get(metric.name, Interval(points["agent"][metric.name], math.nan, math.nan))
-        beside = {other.name: points[other.name].get(metric.name, math.nan) for other in others}
-        rows.append(Row(metric.name, value, low, high, beside))
+        columns["of_optimum"] = columns["account_log_return"] / optimum
+    draws = SeedDraws(count, drawn)
+    resamples = {name: values[:count] for name, values in columns.items() if name not in WITHOUT_INTERVAL}
+    resamples |= _trade_resamples(agents, drawn)
+    agent, beside = mean_figures(points[:count]), points[count:]
+    moves = [meter.influences() for meter in meters]
+    if optimum:
+        moves = [{**own, "of_optimum": own["account_log_return"]} for own in moves]
+    together = mean_influences(moves[:count])
+
+    def each(name: str) -> NDArray[np.float64]:
+        """Return a figure of every training seed."""
+        return np.array([own[name] for own in points[:count]], np.float64)
+
+    def interval(name: str, value: float, seed: int | None = None) -> Interval:
+        """Return the interval of the agent's figure, or of that of one training seed."""
+        if name not in resamples:
+            return Interval(value, math.nan, math.nan)
+        own = together if seed is None else moves[seed]
+        stretch = widening(own[name], block, drawn.confidence) if name in own else 1.0
+        values = resamples[name][seed or 0]
+        if seed is None:
+            values = draws.resampled(name, each(name), resamples[name], stretch)
+        found = percentile_interval(value, values, drawn.confidence, stretch, SPACES.get(name, "plain"))
+        return _widest(name, found, meters[:count] if seed is None else [meters[seed]])
+
+    shown = [metric.name for metric in METRICS if metric.name in agent]
+    baselines = {other.name: figures for other, figures in zip(others, beside, strict=True)}
+    rows = tuple(
+        Row(name, *interval(name, agent[name]), {other: own.get(name, math.nan) for other, own in baselines.items()})
+        for name in shown
+    )
+    by_seed = tuple(
+        tuple(Row(name, *interval(name, own[name], seed), {}) for name in shown)
+        for seed, own in enumerate(points[:count])
+    )
     differences = []
     with np.errstate(invalid="ignore"):
         for name in COMPARED:
-            for other in others:
-                value = points["agent"][name] - points[other.name][name]
-                spread = columns[name]["agent"] - columns[name][other.name]
-                differences.append(Difference(name, other.name, *percentile_interval(value, spread, drawn.confidence)))
-    return tuple(rows), tuple(differences), block
+            for place, other in enumerate(others):
+                theirs = beside[place], moves[count + place]
+                stretch = widening(_moves_apart(name, (agent, together), theirs), block, drawn.confidence)
+                own = draws.resampled(name, each(name), columns[name][:count], stretch)
+                apart = percentile_interval(
+                    agent[name] - beside[place][name], own - columns[name][count + place], drawn.confidence, stretch
+                )
+                differences.append(Difference(name, other.name, *apart))
+    spread = tuple(
+        spread_of(name, each(name), columns[name][:count], draws, drawn.confidence) for name in COMPARED if count > 1
+    )
+    return Comparison(rows, tuple(differences), block, by_seed, spread)
+
+
+Measured = tuple[Mapping[str, float], Mapping[str, NDArray[np.float64]]]  # figures, and how each bar moves them
+
+
+def _moves_apart(name: str, agent: Measured, other: Measured) -> NDArray[np.float64]:
+    """Return how each bar moves the difference between the agent's figure and another's, [T]; NaN if it is not known.
+
+    A bar's log return moves a total return by as much as there is then to be moved.
+    """
+    each = [
+        moves.get(name, np.array([np.nan])) * (1.0 + figures[name] if name == "return" else 1.0)
+        for figures, moves in (agent, other)
+    ]
+    return each[0] - each[1]
+
+
+def _widest(name: str, found: Interval, meters: Sequence[PathMeter]) -> Interval:
+    """Return an interval within what a figure can be by any of the meters."""
+    each = [meter.possible(name, found) for meter in meters]
+    return found._replace(low=float(min(own.low for own in each)), high=float(max(own.high for own in each)))
 
 
 def _complete(
@@ -89,17 +159,17 @@ def _complete(
     return found
 
 
-def _trade_intervals(agent: Played, point: Mapping[str, float], drawn: Bootstrap) -> dict[str, Interval]:
-    """Return the intervals of what trades have on average; trades are drawn one by one."""
-    if len(agent.trades) < 2:
-        return {}
-    profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()
-    found = np.empty((drawn.samples, 3))
-    for sample, order in enumerate(stationary_orders(len(profit), 1.0, drawn.samples, drawn.seed)):
-        chosen = profit[order]
-        found[sample] = (chosen > 0.0).mean(), returns[order].mean(), profit_factor(chosen)
-    names = ("win_rate", "average_trade", "profit_factor")
-    return {name: percentile_interval(point[name], found[:, k], drawn.confidence) for k, name in enumerate(names)}
+def _trade_resamples(agents: Sequence[Played], drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
+    """Return what trades have on average in every resample, by name [seeds, N]; trades are drawn one by one."""
+    found = np.full((3, len(agents), drawn.samples), math.nan)
+    for place, agent in enumerate(agents):
+        if len(agent.trades) < 2:
+            continue
+        profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()
+        for sample, order in enumerate(stationary_orders(len(profit), 1.0, drawn.samples, drawn.seed)):
+            chosen = profit[order]
+            found[:, place, sample] = (chosen > 0.0).mean(), returns[order].mean(), profit_factor(chosen)
+    return dict(zip(("win_rate", "average_trade", "profit_factor"), found, strict=True))
 
 
 def doubts(

@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import RANDOM, RandomPolicy
 from velodrome.evaluation.intervals import Bootstrap, Interval, percentile_interval, stationary_orders
 from velodrome.evaluation.measures import EPISODE_METRICS
 from velodrome.evaluation.play import Episodes, Policy, play_episodes
 from velodrome.evaluation.result import Evaluation, Row
+from velodrome.evaluation.training_seeds import (
+    SeedDraws,
+    SeedResult,
+    by_training_seed,
+    mean_figures,
+    seed_notes,
+    spread_of,
+)
 
 EPISODES = 100
 FEW_EPISODES = 30
+MEANS = ("episode_return", "episode_length", "reward_per_step")  # figures with intervals
 
 
-def episode_intervals(played: Episodes, drawn: Bootstrap) -> dict[str, Interval]:
-    """Return the figures of EPISODE_METRICS; episodes are resampled one by one, which takes them as independent."""
+def episode_resamples(played: Episodes, drawn: Bootstrap) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+    """Return the figures of EPISODE_METRICS, and in every resample [N] those that are means.
+
+    Episodes are resampled one by one, which takes them as independent.
+    """
     returns, lengths = played.returns, played.lengths.astype(np.float64)
-    found = np.empty((drawn.samples, 3))
+    found = np.empty((len(MEANS), drawn.samples))
     for sample, order in enumerate(stationary_orders(len(returns), 1.0, drawn.samples, drawn.seed)):
         total, steps = returns[order].sum(), lengths[order].sum()
-        found[sample] = total / len(order), steps / len(order), total / steps
-    points = (returns.mean(), lengths.mean(), returns.sum() / lengths.sum())
-    names = ("episode_return", "episode_length", "reward_per_step")
-    intervals = {n: percentile_interval(float(points[k]), found[:, k], drawn.confidence) for k, n in enumerate(names)}
-    intervals["worst_episode"] = Interval(float(returns.min()), math.nan, math.nan)
-    intervals["best_episode"] = Interval(float(returns.max()), math.nan, math.nan)
-    return intervals
+        found[:, sample] = total / len(order), steps / len(order), total / steps
+    means = (float(returns.mean()), float(lengths.mean()), float(returns.sum() / lengths.sum()))
+    ends = {"worst_episode": float(returns.min()), "best_episode": float(returns.max())}
+    return {**dict(zip(MEANS, means, strict=True)), **ends}, dict(zip(MEANS, found, strict=True))
 
 
 def evaluate_episodes(
-    policy: Policy,
+    policy: Policy | Sequence[Policy],
     envs: gymnasium.vector.VectorEnv,
     episodes: int = EPISODES,
     *,
@@ -42,25 +53,63 @@ def evaluate_episodes(
     seed: int = 0,
     samples: int = 1000,
     confidence: float = 0.95,
+    training_seeds: Sequence[int] = (),
 ) -> Evaluation:
-    """Play episodes in any vector environment with same-step autoreset, beside random actions, and measure them."""
-    played = play_episodes(policy, envs, episodes, seed)
+    """Play episodes in any vector environment with same-step autoreset, beside random actions, and measure them.
+
+    policy: or several that differ only in their training seed, `training_seeds`. Each plays this many episodes; figures
+        are means over all policies (of worst and best episode too), and intervals cover episodes and training seeds.
+    """
+    drawn = Bootstrap(samples, confidence, seed)
+    policies, trained = by_training_seed(policy, training_seeds)
+    each = [play_episodes(one, envs, episodes, seed) for one in policies]
     by_chance = play_episodes(RandomPolicy(envs.single_action_space, seed), envs, episodes, seed)
-    agent = episode_intervals(played, Bootstrap(samples, confidence, seed))
-    random = episode_intervals(by_chance, Bootstrap(1, confidence, seed))
-    names = [metric.name for metric in EPISODE_METRICS]
-    rows = tuple(Row(name, *agent[name], {RANDOM: random[name].value}) for name in names)
-    total = max(int(played.actions.sum()), 1)
-    about = {"title": title, "episodes": len(played), "seed": seed}
+    random, _ = episode_resamples(by_chance, drawn._replace(samples=1))
+    # Other seeds of the bootstrap: agents play episodes of their own.
+    found = [episode_resamples(one, drawn._replace(seed=seed + place)) for place, one in enumerate(each)]
+    points = [figures for figures, _ in found]
+    draws = SeedDraws(len(each), drawn)
+    resamples = {name: np.stack([own[name] for _, own in found]) for name in MEANS}  # [seeds, N]
+    agent = mean_figures(points)
+
+    def each_of(name: str) -> NDArray[np.float64]:
+        return np.array([own[name] for own in points], np.float64)
+
+    def row(name: str, value: float, values: NDArray[np.float64] | None, beside: dict[str, float]) -> Row:
+        known = (
+            Interval(value, math.nan, math.nan) if values is None else percentile_interval(value, values, confidence)
+        )
+        return Row(name, *known, beside)
+
+    rows, by_seed = [], []
+    for metric in EPISODE_METRICS:
+        name, own = metric.name, resamples.get(metric.name)
+        together = None if own is None else draws.resampled(name, each_of(name), own)
+        rows.append(row(name, agent[name], together, {RANDOM: random[name]}))
+        by_seed.append(
+            [row(name, figures[name], None if own is None else own[k], {}) for k, figures in enumerate(points)]
+        )
+    seeds = tuple(map(SeedResult, trained, zip(*by_seed, strict=True))) if len(each) > 1 else ()
+    spread = tuple(
+        spread_of(name, each_of(name), resamples[name], draws, confidence) for name in MEANS if len(each) > 1
+    )
+    count = sum(map(len, each))
+    actions = np.sum([one.actions for one in each], axis=0)
+    about = {"title": title, "episodes": count, "seed": seed, "training_seeds": list(trained)}
     return Evaluation(
         kind="episodes",
         split=split,
         in_sample=False,
-        rows=rows,
+        rows=tuple(rows),
         differences=(),
-        actions=tuple((str(action), int(count) / total) for action, count in enumerate(played.actions)),
-        warnings=(f"{len(played)} episodes are few",) if len(played) < FEW_EPISODES else (),
-        notes=("episodes are resampled one by one, as if they were independent",),
+        actions=tuple((str(action), int(taken) / max(int(actions.sum()), 1)) for action, taken in enumerate(actions)),
+        warnings=(f"{count} episodes are few",) if count < FEW_EPISODES else (),
+        notes=(*seed_notes(trained), "episodes are resampled one by one, as if they were independent"),
         information={**about, "confidence": confidence, "bootstrap_samples": samples},
-        episodes={"returns": played.returns, "lengths": played.lengths.astype(np.float64)},
+        seeds=seeds,
+        spread=spread,
+        episodes={
+            "returns": np.concatenate([one.returns for one in each]),
+            "lengths": np.concatenate([one.lengths for one in each]).astype(np.float64),
+        },
     )

@@ -15,11 +15,21 @@ from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM
 from velodrome.evaluation.comparison import compare, doubts
 from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
-from velodrome.evaluation.intervals import Bootstrap
+from velodrome.evaluation.intervals import Bootstrap, dependence, widening
 from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
+from velodrome.evaluation.named_policy import NamedPolicy
 from velodrome.evaluation.play import Policy
 from velodrome.evaluation.result import Evaluation
 from velodrome.evaluation.sharpe import Trials
+from velodrome.evaluation.training_seeds import (
+    SEED_COLUMN,
+    SeedResult,
+    by_training_seed,
+    joined,
+    mean_actions,
+    seed_doubts,
+    seed_notes,
+)
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec
@@ -29,13 +39,14 @@ FEW_BARS = 250
 SHORT_YEARS = 0.25
 SIDE_BY_SIDE = 16  # environments that play the episodes of a split
 IN_SAMPLE = "in sample: the agent was trained on this data; the result says nothing about new data"
+SELECTED = "used for selection: this checkpoint was chosen by its result on {0}, which flatters it there"
 
 # What may be evaluated
 
 
 def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None, allow_training_split: bool) -> bool:
     """Return whether the split is the training split; refuse one that shares time with it, unless that is asked for."""
-    part = market.split(split)
+    market.split(split)  # refuses one that is not there
     if trained_on is None:
         return False
     if trained_on not in market.splits:
@@ -44,12 +55,7 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
             f"the agent was trained on the split {trained_on!r}, which this market does not have (there are {there}); "
             "evaluate on the market of the run, or say trained_on=None if it saw none of this data"
         )
-    seen = market.split(trained_on)
-    overlap = any(
-        market.time[low] <= market.time[seen_high - 1] and market.time[seen_low] <= market.time[high - 1]
-        for low, high in zip(part.begin, part.end, strict=True)
-        for seen_low, seen_high in zip(seen.begin, seen.end, strict=True)
-    )
+    overlap = shares_time(market, split, trained_on)
     if overlap and not allow_training_split:
         raise LeakError(
             f"the split {split!r} shares time with {trained_on!r}, which the agent was trained on: a result there says "
@@ -57,6 +63,16 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
             "or pass allow_training_split=True for a result that is labelled as in sample."
         )
     return overlap
+
+
+def shares_time(market: WindowedRows, split: str, other: str) -> bool:
+    """Tell whether two splits have a moment in common."""
+    part, seen = market.split(split), market.split(other)
+    return any(
+        market.time[low] <= market.time[seen_high - 1] and market.time[seen_low] <= market.time[high - 1]
+        for low, high in zip(part.begin, part.end, strict=True)
+        for seen_low, seen_high in zip(seen.begin, seen.end, strict=True)
+    )
 
 
 def as_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -71,7 +87,7 @@ def as_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def evaluate_policy(
-    policy: Policy,
+    policy: Policy | Sequence[Policy],
     market: Market | Basket,
     split: str,
     env_params: Mapping[str, Any],
@@ -85,11 +101,14 @@ def evaluate_policy(
     trials: Trials | None = None,
     trained_on: str | None = "train",
     allow_training_split: bool = False,
+    named: NamedPolicy | None = None,
     notes: Sequence[str] = (),
     progress: Telling = None,
 ) -> Evaluation:
     """Play a policy and the baselines over a whole split of a market, and measure them with intervals.
 
+    policy: or several that differ only in their training seed (`named` has them; else 0, 1, …). Figures are then means
+        over all of them, and intervals cover the data and the training seeds.
     env: the environment, by name; None: "trading" on a market, "portfolio" on a basket.
     env_params: its parameters, as in training; starts and lengths of episodes are replaced by the split.
     seeds: of drawn parameters and slippage; where nothing is drawn, one is enough. random_seeds: of the random
@@ -97,6 +116,7 @@ def evaluate_policy(
     trials: if this policy is the best of many, how many there were and how their Sharpe ratios per bar varied.
     trained_on: the split that the agent saw, None if it saw none of this market. Sharing time with it is a LeakError
         unless `allow_training_split`, which labels the result.
+    named: which policy it is; the result carries it, and is labelled where the split chose the checkpoint.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
     """
     notes = (*notes, *market.notes)
@@ -105,12 +125,20 @@ def evaluate_policy(
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")
     given, drawn = as_seeds(seeds), Bootstrap(samples, confidence, bootstrap_seed)
     evaluator = evaluator_for(env, market, split, env_params)
+    policies, trained = by_training_seed(policy, () if named is None else named.seeds)
+    chosen_on = None if named is None else named.selected_on
+    selected = chosen_on in market.splits and shares_time(market, split, str(chosen_on))
+    standing: dict[str, Any] = {"in_sample": in_sample, "used_for_selection": selected, "policy": named}
+    labels = [*([IN_SAMPLE] if in_sample else []), *([SELECTED.format(chosen_on)] if selected else [])]
     if not evaluator.has_equity:
-        return _evaluate_on_split(policy, evaluator, given[0], drawn, in_sample, notes)
+        found = _evaluate_on_split(policies, trained, evaluator, given[0], drawn, notes)
+        return replace(found, **standing, warnings=(*labels, *found.warnings))
 
-    agent, others, remarks = _play_all(evaluator, policy, given, as_seeds(random_seeds), progress)
+    agents, others, remarks = _play_all(evaluator, policies, given, as_seeds(random_seeds), progress)
+    agent = joined(agents, trained)
     per_year = bars_per_year(np.unique(market.time))
-    rows, differences, block = compare(agent, others, market.optimum, per_year, drawn, trials)
+    compared = compare(agents, others, market.optimum, per_year, drawn, trials)
+    by_seed = tuple(map(SeedResult, trained, compared.seeds)) if len(agents) > 1 else ()
     information = {
         "environment": evaluator.entry.name,
         "title": market.name,
@@ -127,36 +155,49 @@ def evaluate_policy(
         "random_seeds": random_seeds,
         "confidence": confidence,
         "bootstrap_samples": samples,
-        "bootstrap_block": block,
+        "bootstrap_block": compared.block,
+        "training_seeds": list(trained),
+        "autocorrelation": autocorrelation(agent.curve, compared.block, confidence),
         "trials": None if trials is None else asdict(trials),
         "params": {key: str(value) if callable(value) else value for key, value in env_params.items()},
         "drawdown": _drawdown(agent.curve),
         "hindsight": [other.name for other in others if other.name in HINDSIGHT],
         **evaluator.information(agent),
     }
-    found = [*_account_warnings(agent, information, in_sample), *doubts(rows, differences, drawn, trials)]
+    doubtful = [
+        *labels,
+        *_account_warnings(agents, information),
+        *doubts(compared.rows, compared.differences, drawn, trials),
+        *seed_doubts("backtest", by_seed, compared.spread),
+    ]
     if not evaluator.costs:
-        found.append("no trading costs are set: fee, spread and slippage are all 0")
+        doubtful.append("no trading costs are set: fee, spread and slippage are all 0")
     return Evaluation(
         kind="backtest",
         split=split,
-        in_sample=in_sample,
-        rows=rows,
-        differences=differences,
-        actions=evaluator.actions(agent),
-        warnings=tuple(found),
-        notes=(*notes, *remarks),
+        **standing,
+        rows=compared.rows,
+        differences=compared.differences,
+        actions=mean_actions([evaluator.actions(one) for one in agents]),
+        warnings=tuple(doubtful),
+        notes=(*notes, *seed_notes(trained), *remarks),
         information=information,
-        equity=_equity_frame(agent, others),
+        seeds=by_seed,
+        spread=compared.spread,
+        equity=_equity_frame(agent, others, agents, trained),
         bars=evaluator.bars(agent),
         trades=agent.trades,
     )
 
 
 def _play_all(
-    evaluator: Evaluator, policy: Policy, seeds: tuple[int, ...], random_seeds: tuple[int, ...], progress: Telling
-) -> tuple[Played, list[Played], list[str]]:
-    """Play the agent and the baselines; return them with remarks about what was played, and why something was not."""
+    evaluator: Evaluator,
+    policies: Sequence[Policy],
+    seeds: tuple[int, ...],
+    random_seeds: tuple[int, ...],
+    progress: Telling,
+) -> tuple[list[Played], list[Played], list[str]]:
+    """Play the agents and the baselines; return them with remarks about what was played, and why something was not."""
 
     def play(name: str, policy: Policy, seeds: tuple[int, ...], traded: int, params: Params = None) -> Played:
         told = None if progress is None else functools.partial(progress, name)
@@ -164,7 +205,8 @@ def _play_all(
 
     remarks = []
     used = seeds if evaluator.draws else seeds[:1]
-    agent = play("agent", policy, used, len(used))
+    agents = [play("agent", policy, used, len(used)) for policy in policies]
+    agent = agents[0]
     if len(used) < len(seeds):
         remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(seeds)}")
     if agent.traded_seeds < agent.seeds:
@@ -183,11 +225,25 @@ def _play_all(
             remarks.append(f"{LABELS[other.name]}: {other.ended_early} of {other.episodes} episodes terminated early")
     if evaluator.of_first_seed and any(other.traded_seeds < other.seeds for other in others):
         remarks.append(f"baselines: {evaluator.of_first_seed} are those of the first seed, the rest means over seeds")
-    return agent, others, remarks
+    return agents, others, remarks
 
 
 def _moment(nanoseconds: Any) -> str:
     return str(np.datetime64(int(nanoseconds), "ns").astype("datetime64[s]")).replace("T", " ")
+
+
+def autocorrelation(measured: Curve, block: float, confidence: float) -> dict[str, Any] | None:
+    """Return how log returns depend on each other, and by how much that widens the interval of their mean."""
+    returns = measured.log_returns.mean(axis=1)
+    found = dependence(returns)
+    if found is None:
+        return None
+    return {
+        "correlation": found.correlation,
+        "effective_bars": found.effective,
+        "widening": widening(returns, block, confidence),
+        "doubtful": found.is_doubtful(len(returns)),
+    }
 
 
 def _drawdown(measured: Curve) -> dict[str, Any] | None:
@@ -200,14 +256,18 @@ def _drawdown(measured: Curve) -> dict[str, Any] | None:
     return {"depth": found.depth, **moments}
 
 
-def _account_warnings(agent: Played, information: Mapping[str, Any], in_sample: bool) -> Iterator[str]:
+def _account_warnings(agents: Sequence[Played], information: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the data and the episodes have against trusting the result."""
-    if in_sample:
-        yield IN_SAMPLE
-    if agent.ended_early:
+    if early := sum(agent.ended_early for agent in agents):
+        episodes = sum(agent.episodes for agent in agents)
         yield (
-            f"{agent.ended_early} of {agent.episodes} episodes terminated early (bankrupt or drawdown limit); equity "
-            "is flat from there"
+            f"{early} of {episodes} episodes terminated early (bankrupt or drawdown limit); equity is flat from there"
+        )
+    if (found := information["autocorrelation"]) and found["doubtful"]:
+        yield (
+            f"returns are autocorrelated ({found['correlation']:.2f} from bar to bar): {information['bars']:,} bars "
+            f"say as much about their mean as {found['effective_bars']:,.0f} independent ones. The intervals were "
+            "widened for that and may still be too narrow"
         )
     if information["bars"] < FEW_BARS:
         yield f"the split has {information['bars']} bars only"
@@ -216,29 +276,41 @@ def _account_warnings(agent: Played, information: Mapping[str, Any], in_sample: 
         yield f"the split covers {days:.1f} days: annualised figures and ratios extrapolate from that"
 
 
-def _equity_frame(agent: Played, others: Sequence[Played]) -> pl.DataFrame:
-    """Return time and equity over start equity of each policy: means over seeds, and extremes if several."""
+def _equity_frame(
+    agent: Played, others: Sequence[Played], agents: Sequence[Played], trained: Sequence[int]
+) -> pl.DataFrame:
+    """Return time and equity over start equity of each policy: means over seeds, and extremes if several.
+
+    Agents of several training seeds have a column each besides.
+    """
     frame: dict[str, Any] = {"time": times(agent.curve.time)}
     for played in (agent, *others):
         growth = played.curve.growth
         frame[played.name] = growth.mean(axis=1)
         if growth.shape[1] > 1:
             frame[f"{played.name}_low"], frame[f"{played.name}_high"] = growth.min(axis=1), growth.max(axis=1)
+    if len(agents) > 1:
+        for one, seed in zip(agents, trained, strict=True):
+            frame[f"{SEED_COLUMN}{seed}"] = one.curve.growth.mean(axis=1)
     return pl.DataFrame(frame)
 
 
 def _evaluate_on_split(
-    policy: Policy, evaluator: Evaluator, seed: int, drawn: Bootstrap, in_sample: bool, notes: Sequence[str]
+    policies: Sequence[Policy],
+    trained: Sequence[int],
+    evaluator: Evaluator,
+    seed: int,
+    drawn: Bootstrap,
+    notes: Sequence[str],
 ) -> Evaluation:
     """Play episodes on a split of a market, for an environment without an account to be measured by."""
     world = world_on(evaluator.entry, evaluator.part, evaluator.params)
     envs = make_vec(world, SIDE_BY_SIDE, backend="native", observation="cursor", seed=seed, threads=1)
     drawing: dict[str, Any] = {"seed": seed, "samples": drawn.samples, "confidence": drawn.confidence}
+    drawing["training_seeds"] = trained
     try:
-        found = evaluate_episodes(policy, envs, title=evaluator.market.name, split=evaluator.split, **drawing)
+        found = evaluate_episodes(policies, envs, title=evaluator.market.name, split=evaluator.split, **drawing)
     finally:
         envs.close()
-    warnings = (IN_SAMPLE, *found.warnings) if in_sample else found.warnings
     about = {**found.information, "environment": evaluator.entry.name, "data_hash": evaluator.market.content_hash}
-    remarks = (*notes, *found.notes)
-    return replace(found, in_sample=in_sample, warnings=warnings, notes=remarks, information=about)
+    return replace(found, notes=(*notes, *found.notes), information=about)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from velodrome.evaluation.play import Track
+from velodrome.evaluation.intervals import Interval, Space
+
+if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environments
+    from velodrome.evaluation.play import Track
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
 LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits
@@ -86,8 +89,10 @@ PATH_FIGURES = (
     *("return", "annual_return", "annual_volatility", "sharpe", "sortino", "calmar", "max_drawdown"),
     *("longest_under_water", "mean_log_return"),
 )
+# Intervals of these are widened in logarithms, which keeps them within what is possible; see `intervals`.
 # Of what is measured in each bar these are summed, the others averaged. The optimum is about `account_log_return`:
 # several accounts together do better than each by itself.
+SPACES: Mapping[str, Space] = {"return": "growth", "annual_return": "growth", "annual_volatility": "size"}
 SUMMED = ("turnover", "fees", "spread_and_slippage", "funding")
 STATES = ("exposure", "in_market", "cash_share", "positions", "largest_weight")  # last until the account's next bar
 
@@ -130,7 +135,19 @@ def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
     return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
 
 
-def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
+class Account(Protocol):
+    """What a curve is made of."""
+
+    @property
+    def time(self) -> NDArray[np.int64]:
+        """[T + 1] nanoseconds UTC."""
+
+    @property
+    def equity(self) -> NDArray[np.float64]:
+        """[T + 1, S]."""
+
+
+def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
     """Put tracks on one time line; an account without a bar at a time stays as it was.
 
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
@@ -227,6 +244,21 @@ class PathMeter:
         self.seeds, self.bars = self.returns.shape
         self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
 
+    def influences(self) -> dict[str, NDArray[np.float64]]:
+        """Return how each bar moves the figures that have a derivative, [T] by name, means over seeds."""
+        each = [influences(*path) for path in zip(self.returns, self.logs, strict=True)]
+        common = [name for name in each[0] if all(name in own for own in each)]
+        own = {name: np.mean([found[name] for found in each], axis=0) for name in common}
+        return {**own, **dict(zip(self.names[len(PATH_FIGURES) :], self.extras.mean(axis=0).T, strict=True))}
+
+    def possible(self, name: str, found: Interval) -> Interval:
+        """Return an interval within what a figure can be: a mean over bars lies within the range of the bars."""
+        place = self.names.index(name) - len(PATH_FIGURES) if name in self.names else -1
+        if place < 0:
+            return found
+        values, scale = self.extras[:, :, place], self.scale[self.names.index(name)]
+        return found._replace(low=max(found.low, values.min() * scale), high=min(found.high, values.max() * scale))
+
     def figures(self, order: NDArray[np.int64] | None = None, seeds: NDArray[np.int64] | None = None) -> NDArray:
         """Return the figures of `names`, means over the seeds for which they are defined."""
         order = np.arange(self.bars) if order is None else order
@@ -236,6 +268,24 @@ class PathMeter:
             path = self.returns[seed], self.logs[seed], self.extras[seed]
             path_figures(*path, order, self.centre[seed], self.per_year, found[row])
         return mean_of_known(found) * self.scale
+
+
+def influences(returns: NDArray[np.float64], logs: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return how each bar of a path moves its figures, [T] by name, up to a factor: derivatives by the bar's weight.
+
+    A fall from a peak is no smooth function of the bars, so that drawdowns and what is made of them are missing.
+    """
+    if not len(returns):
+        return {}
+    mean, losses = returns.mean(), np.minimum(returns, 0.0) ** 2
+    found = dict.fromkeys(("return", "annual_return", "mean_log_return"), logs)
+    if (deviation := returns.std()) > 0.0:
+        scaled = (returns - mean) / deviation
+        found["annual_volatility"] = scaled**2
+        found["sharpe"] = scaled - 0.5 * mean / deviation * (scaled**2 - 1.0)
+    if (loss := losses.mean()) > 0.0:
+        found["sortino"] = (returns - mean) - 0.5 * mean * (losses / loss - 1.0)
+    return found
 
 
 def mean_of_known(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -300,6 +350,6 @@ def format_figure(value: float | None, unit: Unit) -> str:
         return f"{value:,.1f} ×"
     if unit in ("count", "bars"):
         return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:,.1f}"
-    if value >= LARGEST_SHOWN:
-        return "> 10⁶"
+    if abs(value) >= LARGEST_SHOWN:
+        return "> 10⁶" if value > 0.0 else "< −10⁶"
     return f"{value:,.{1 if abs(value) >= 100 else 2}f}".replace("-", "−")

@@ -55,6 +55,13 @@ def one_thread() -> Iterator[None]:
 # A whole split
 
 
+class Pieces(NamedTuple):
+    """First and last bar of each way to play, as rows of the market."""
+
+    first: NDArray[np.int64]  # [K]
+    last: NDArray[np.int64]  # [K]
+
+
 class Recording(NamedTuple):
     """Which columns of the state to record."""
 
@@ -139,17 +146,25 @@ class Backtest:
 
 @one_thread()
 def play_split(
-    policy: Policy, world: World, part: Market | Basket, seeds: Sequence[int], wanted: Recording, progress: Progress
+    policy: Policy,
+    world: World,
+    part: Market | Basket,
+    seeds: Sequence[int],
+    wanted: Recording,
+    progress: Progress = None,
+    pieces: Pieces | None = None,
 ) -> tuple[Track, ...]:
     """Play every stretch of a market from its first bar to its last under every seed, all in one batch.
 
     world: on that market; it takes the reset options "cursor" and "last".
+    pieces: of the stretches, in place of the whole ones; there is a track for each.
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds = {tuple(seeds)!r}: needs one or more different whole numbers")
-    stretches = len(part.begin)
-    # Environment s·K + k plays stretch k under seed s.
-    first, last = np.tile(part.begin, len(seeds)), np.tile(part.end - 1, len(seeds))
+    ways = pieces or Pieces(part.begin, part.end - 1)
+    stretches = len(ways.first)
+    # Environment s·K + k plays way k under seed s.
+    first, last = np.tile(ways.first, len(seeds)), np.tile(ways.last, len(seeds))
     count, longest = len(first), int((last - first).max())
     envs = make_vec(world, count, backend="native", observation="cursor", autoreset=False, threads=1)
     # A seed for each instrument, so that they do not share their draws.
@@ -170,7 +185,7 @@ def play_split(
     if progress is not None:
         progress(longest, longest)
     envs.close()
-    return tuple(records.track(part, k) for k in range(stretches))
+    return tuple(records.track(part, ways, k) for k in range(stretches))
 
 
 class _Records:
@@ -215,16 +230,16 @@ class _Records:
             record[bar] = self.now(name)
             self.blocks[name][:] = 0
 
-    def track(self, part: Market | Basket, k: int) -> Track:
-        """Cut one stretch out of the batch."""
-        begin, end = int(part.begin[k]), int(part.end[k])
+    def track(self, part: Market | Basket, ways: Pieces, k: int) -> Track:
+        """Cut one way out of the batch."""
+        begin, end = int(ways.first[k]), int(ways.last[k]) + 1
         own, detailed = slice(k, None, self.stretches), slice(k, self.kept, self.stretches)
         rows, bars = np.arange(end - begin)[:, None], self.bars[own]
         on = rows[:-1] < bars  # [T, S]
         actions = self.actions[: len(on), detailed]
         in_detail = on[:, : actions.shape[1]]
         return Track(
-            symbol=part.stretches[k],
+            symbol=part.stretches[int(np.searchsorted(part.begin, begin, side="right")) - 1],
             first_row=begin,
             time=part.time[begin:end],
             price=(part.ohlc[:, 3] if isinstance(part, Market) else part.close)[begin:end],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 from collections.abc import Mapping
@@ -20,10 +21,16 @@ from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
+from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
+SEED_FIGURES = {  # of the table of training seeds, which has to fit 80 columns
+    "backtest": ("return", "sharpe", "max_drawdown"),
+    "episodes": ("episode_return", "episode_length", "worst_episode"),
+}
 FRAMES = ("trades", "equity", "bars")
 
 
@@ -68,11 +75,23 @@ class Evaluation(Summarised):
     bars: pl.DataFrame = field(default_factory=pl.DataFrame)
     trades: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(SCHEMA)))
     episodes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # kind "episodes": returns and lengths
+    # Of several training seeds: each by itself, and how far they are apart. Rows and curves are then means over seeds.
+    seeds: tuple[SeedResult, ...] = ()
+    spread: tuple[SeedSpread, ...] = ()
+    policy: NamedPolicy | None = None  # None: one that no run of ours trained
+    used_for_selection: bool = False  # the checkpoint was chosen by its result on this data
 
     @property
     def label(self) -> str:
-        """The split as it is shown: training data is named as such."""
-        return f"{self.split} (IN SAMPLE: the agent was trained on it)" if self.in_sample else self.split
+        """The split as it is shown: data that the agent was trained on or chosen by is named as such."""
+        if self.in_sample:
+            return f"{self.split} (IN SAMPLE: the agent was trained on it)"
+        return f"{self.split} ({USED_FOR_SELECTION})" if self.used_for_selection else self.split
+
+    @property
+    def file_name(self) -> str:
+        """What its files' names begin with: those of different checkpoints lie side by side."""
+        return self.split if self.policy is None else f"{self.split}-{self.policy.file_name}"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -104,31 +123,41 @@ class Evaluation(Summarised):
         """Write the evaluation into `evaluation/` of a run's folder; return what was written by name."""
         target = Path(folder) / "evaluation"
         target.mkdir(parents=True, exist_ok=True)
-        paths = {"json": target / f"{self.split}.json"}
+        paths = {"json": target / f"{self.file_name}.json"}
         paths["json"].write_text(self.to_json() + "\n", encoding="utf-8")
         if self.kind == "backtest":
             for name in FRAMES:
-                paths[name] = target / f"{self.split}-{name}.parquet"
+                paths[name] = target / f"{self.file_name}-{name}.parquet"
                 getattr(self, name).write_parquet(paths[name])
-            paths["trades_csv"] = target / f"{self.split}-trades.csv"
+            paths["trades_csv"] = target / f"{self.file_name}-trades.csv"
             self.trades.write_csv(paths["trades_csv"])
         return paths
 
     @classmethod
-    def load(cls, folder: str | Path, split: str) -> Evaluation:
-        """Read what `save` wrote."""
+    def load(cls, folder: str | Path, split: str, checkpoint: CheckpointChoice = "best") -> Evaluation:
+        """Read what `save` wrote: of several with this split and choice of checkpoint, the one written last.
+
+        A result that names no policy, as older ones do not, is found by its split alone.
+        """
         source = Path(folder) / "evaluation"
-        path = source / f"{split}.json"
+        named = list(source.glob(f"{glob.escape(split)}-{checkpoint}-*.json"))
+        path = max(named, key=lambda found: found.stat().st_mtime_ns, default=source / f"{split}.json")
         if not path.is_file():
             there = ", ".join(sorted(found.stem for found in source.glob("*.json"))) or "none"
-            raise ConfigError(f"no evaluation of the split {split!r} in {source}; there are {there}")
+            raise ConfigError(f"no evaluation of the split {split!r} ({checkpoint}) in {source}; there are {there}")
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["kind"] == "backtest":
-            plain |= {name: pl.read_parquet(source / f"{split}-{name}.parquet") for name in FRAMES}
+            plain |= {name: pl.read_parquet(source / f"{path.stem}-{name}.parquet") for name in FRAMES}
         plain["rows"] = tuple(Row(**_numbers(row)) for row in plain["rows"])
         plain["differences"] = tuple(Difference(**_numbers(one)) for one in plain["differences"])
         plain["actions"] = tuple((name, share) for name, share in plain["actions"])
         plain["episodes"] = {name: np.array(values, np.float64) for name, values in plain["episodes"].items()}
+        plain["seeds"] = tuple(
+            SeedResult(one["seed"], tuple(Row(**_numbers(row)) for row in one["rows"]))
+            for one in plain.get("seeds", ())
+        )
+        plain["spread"] = tuple(SeedSpread(**_numbers(one)) for one in plain.get("spread", ()))
+        plain["policy"] = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
         return cls(**{**plain, "warnings": tuple(plain["warnings"]), "notes": tuple(plain["notes"])})
 
     def summary(self) -> Summary:
@@ -160,6 +189,10 @@ class Evaluation(Summarised):
             others = [format_figure(row.baselines[name], metric.unit) for name in shown]
             table.add_row(metric.label, format_figure(row.value, metric.unit), format_interval(row), *others)
         parts: list[Any] = [table]
+        if self.seeds:
+            parts += [seeds_table(self), Text(told_spread(self.kind, self.seeds, self.spread))]
+        if self.policy is not None:
+            parts.append(Text(f"policy: {self.policy.text}"))
         for difference in self.differences:
             if difference.metric == COMPARED[0]:
                 unit = BY_NAME[difference.metric].unit
@@ -169,6 +202,17 @@ class Evaluation(Summarised):
         parts += [Text(f"warning: {warning}", style="yellow") for warning in self.warnings]
         parts += [Text(f"note: {note}", style="dim") for note in self.notes]
         return Group(*parts)
+
+
+def seeds_table(evaluation: Evaluation) -> Table:
+    """Return a line for each training seed, then what they are together."""
+    headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
+    table = Table(title="training seeds: intervals of the data alone; of the means: data and seeds")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=place in (0, 2))
+    for place, line in enumerate(lines):
+        table.add_row(*line, end_section=place == len(evaluation.seeds) - 1)
+    return table
 
 
 def format_interval(row: Row | Difference) -> str:
@@ -181,8 +225,10 @@ def format_interval(row: Row | Difference) -> str:
 
 def _jsonable(value: Any) -> Any:
     """Return a value that JSON can hold: NaN becomes null, infinities become texts."""
-    if isinstance(value, Row | Difference):
+    if isinstance(value, Row | Difference | SeedResult | SeedSpread):
         return _jsonable(asdict(value))
+    if isinstance(value, NamedPolicy):
+        return value.to_dict()
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -197,7 +243,6 @@ def _jsonable(value: Any) -> Any:
 def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a row with the numbers that `_jsonable` replaced."""
     words = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-    found = {name: words[plain[name]] if plain[name] in words else plain[name] for name in ("value", "low", "high")}
-    if "baselines" in plain:
-        found["baselines"] = {name: words.get(value, value) for name, value in plain["baselines"].items()}
-    return {**plain, **found}
+    return {
+        name: _numbers(value) if isinstance(value, dict) else words.get(value, value) for name, value in plain.items()
+    }

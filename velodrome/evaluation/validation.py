@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.envs.catalog import CATALOG
-from velodrome.envs.contract import World
+from velodrome.envs.contract import state_columns
 from velodrome.evaluation.evaluate import check_out_of_sample
-from velodrome.evaluation.evaluator import keeps_account, world_on
-from velodrome.evaluation.play import Policy, one_thread, play_episodes
+from velodrome.evaluation.evaluator import Evaluator, evaluator_for, world_on
+from velodrome.evaluation.measures import PathMeter, bars_per_year, curve, log_changes
+from velodrome.evaluation.play import Pieces, Policy, Recording, Track, play_episodes, play_split
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec
 
 SEED = 0
+# Of the figures that an evaluation has, those that are told during training, in this order.
+FIGURES = ("return", "sharpe", "max_drawdown", "turnover", "of_optimum", "mean_log_return", "reward")
 
 
 def validate(
@@ -25,16 +28,18 @@ def validate(
 ) -> dict[str, float]:
     """Return figures of a policy over a split; `return` is the one to choose the best policy by.
 
-    An environment that keeps an account plays the split once, in this many pieces with a fresh account each. That takes
-    a fraction of the time of playing it in one piece, and differs by what would be held across the cuts. Any other
+    The environment's evaluator says what is played, as in the evaluation at the end. One that keeps an account plays
+    the split once, in this many pieces with a fresh account each. That takes a fraction of the time of playing it in
+    one piece, and differs by what would be held across the cuts. The pieces of an instrument are chained to one curve,
+    and all figures are of that curve, defined as in an evaluation; those that are not defined are left out. Any other
     environment plays this many episodes on the split, and `return` is the mean sum of their rewards.
     """
     check_out_of_sample(market, split, "train" if "train" in market.splits else None, False)
-    entry, part = CATALOG.get(env), market.split(split)
-    world = world_on(entry, part, params, whole=True)
-    if keeps_account(world):
-        return _play_pieces(policy, world, part, pieces)
-    envs = make_vec(world_on(entry, part, params), pieces, observation="cursor", seed=SEED, threads=1)
+    evaluator = evaluator_for(env, market, split, params)
+    if evaluator.has_equity:
+        return _play_pieces(policy, evaluator, pieces)
+    world = world_on(evaluator.entry, evaluator.part, params)
+    envs = make_vec(world, pieces, observation="cursor", seed=SEED, threads=1)
     try:
         played = play_episodes(policy, envs, pieces, SEED)
     finally:
@@ -42,43 +47,42 @@ def validate(
     return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
 
 
-@one_thread()
-def _play_pieces(policy: Policy, world: World, part: Market | Basket, pieces: int) -> dict[str, float]:
-    first, last = cut(part, pieces)
-    count = len(first)
-    envs = make_vec(world, count, observation="cursor", autoreset=False, threads=1)
-    observation, _ = envs.reset(seed=SEED, options={"cursor": first, "last": last})
-    policy.begin(count)
-    running = np.ones(count, bool)
-    found = {name: np.zeros(count) for name in ("return", "reward", "turnover", "max_drawdown")}
-    known = [name for name in found if name in world.statistics]
-    while running.any():
-        observation, reward, terminated, truncated, infos = envs.step(policy.act(observation))
-        found["reward"] += np.where(running, reward, 0.0)
-        ended = (terminated | truncated) & running
-        if ended.any():
-            for name in known:
-                found[name][ended] = infos["statistics"][name][ended]
-            running &= ~ended
-    envs.close()
-    bars = int((last - first).sum())
-    # Ruin leaves nothing to take a logarithm of; the smallest positive number stands for it.
-    growth = float(np.log(np.maximum(1.0 + found["return"], np.finfo(np.float64).tiny)).sum())
-    result = {
-        "return": float(np.expm1(growth)),
-        "mean_log_return": growth / bars,
-        "reward": float(found["reward"].sum() / bars),
-    }
-    if "turnover" in known:
-        result["turnover"] = float(found["turnover"].sum())
-    if "max_drawdown" in known:
-        result["max_drawdown"] = float(found["max_drawdown"].max())
+class _Chained(NamedTuple):
+    """The pieces of one instrument as one account."""
+
+    time: NDArray[np.int64]  # [T + 1]
+    equity: NDArray[np.float64]  # [T + 1, 1] over start equity
+    per_bar: dict[str, NDArray[np.float64]]  # by name of a metric: [T, 1]
+
+
+def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> dict[str, float]:
+    world, part = evaluator.world(), evaluator.part
+    recorded = [name for name in ("equity", "turnover") if name in state_columns(world.state_type)]
+    tracks = play_split(policy, world, part, (SEED,), Recording(tuple(recorded)), pieces=cut(part, pieces))
+    accounts = [_chain(list(own)) for _, own in groupby(tracks, lambda track: track.symbol)]
+    measured = curve(accounts, [account.per_bar for account in accounts])
+    meter = PathMeter(measured, bars_per_year(np.unique(evaluator.market.time)))
+    found = dict(zip(meter.names, map(float, meter.figures()), strict=True))
     if part.optimum:
-        result["of_optimum"] = growth / bars / part.optimum
-    return result
+        found["of_optimum"] = found["account_log_return"] / part.optimum
+    return {name: found[name] for name in FIGURES if name in found and not np.isnan(found[name])}
 
 
-def cut(part: WindowedRows, pieces: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _chain(pieces: Sequence[Track]) -> _Chained:
+    """Put pieces that follow one another together: each goes on from what the one before left."""
+    paths = [track.equity[1:, 0] / track.equity[0, 0] for track in pieces]
+    levels = np.cumprod([1.0, *(path[-1] for path in paths)])
+    joined = np.concatenate([[1.0], *(level * path for level, path in zip(levels, paths, strict=False))])
+    # Ruin leaves nothing to take a logarithm of; the smallest positive number stands for it.
+    equity = np.maximum(joined, np.finfo(np.float64).tiny)[:, None]
+    time = np.concatenate([pieces[0].time, *(track.time[1:] for track in pieces[1:])])
+    per_bar = {"reward": np.concatenate([track.rewards for track in pieces]), "account_log_return": log_changes(equity)}
+    if "turnover" in pieces[0].columns:
+        per_bar["turnover"] = np.concatenate([track.change("turnover") for track in pieces])
+    return _Chained(time, equity, per_bar)
+
+
+def cut(part: WindowedRows, pieces: int) -> Pieces:
     """Return first and last bar of the pieces: neighbours of about equal length, none across two stretches of bars."""
     firsts, lasts = [], []
     for begin, end in zip(part.begin, part.end, strict=True):
@@ -89,4 +93,4 @@ def cut(part: WindowedRows, pieces: int) -> tuple[NDArray[np.int64], NDArray[np.
         edges = begin + np.arange(number + 1) * bars // number
         firsts.append(edges[:-1])
         lasts.append(edges[1:])
-    return np.concatenate(firsts), np.concatenate(lasts)
+    return Pieces(np.concatenate(firsts), np.concatenate(lasts))

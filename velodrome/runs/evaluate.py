@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.store.store import EvaluationRow, SqlStore
-from velodrome.runs.trained import Run
+from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
+from velodrome.runs.trained import Run, SeedGroup
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from velodrome.evaluation.result import Evaluation
+    from velodrome.evaluation.named_policy import NamedPolicy
+    from velodrome.evaluation.result import Evaluation, Row
     from velodrome.evaluation.sharpe import Trials
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
@@ -45,54 +47,96 @@ def evaluate(
     split: `evaluation.final_split` of its configuration if none is given.
     checkpoint: "best" on the validation split, or the "latest".
     trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
-    report: write the HTML report and images into the run's folder.
+    report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
+        than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
     store: its store, if it is open already.
     """
     run = Run.open(run, root)
-    policy = run.load_policy(checkpoint)
+    agents = _agents(run)
+    found = [agent.find_checkpoint(checkpoint) for agent in agents]
+    policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     market = run.market_for("to evaluate it", market, data)
-    if market is None:
-        evaluation = _by_episodes(run.config, policy)
-    else:
-        chosen = split or run.config.evaluation.final_split
-        if chosen is None:
-            raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
-        with shown_progress(progress) as tell:
-            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
-            evaluation = _on_split(run.config, policy, market, chosen, options)
-    evaluation.save(run.path)
     with run.store(create=True) if store is None else nullcontext(store) as kept:
-        steps = kept.run(run.folder.id).steps
-        rows = [
-            EvaluationRow(steps, evaluation.split, row.name, row.value, row.low, row.high) for row in evaluation.rows
-        ]
-        kept.add_evaluations(run.folder.id, rows)
+        each = [agent.name_policy(own, checkpoint, kept) for agent, own in zip(agents, found, strict=True)]
+        named = replace(each[0], agents=tuple(agent for own in each for agent in own.agents))
+        if market is None:
+            evaluation = replace(_by_episodes(run.config, policies, named.seeds), policy=named)
+        else:
+            chosen = split or run.config.evaluation.final_split
+            if chosen is None:
+                raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
+            with shown_progress(progress) as tell:
+                options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
+                evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
+        if len(agents) < run.config.seeds:
+            evaluation = replace(evaluation, warnings=(_missing_seeds(run, agents), *evaluation.warnings))
+        evaluation.save(run.path)
+        _store_result(run.folder.id, evaluation, evaluation.rows, named, kept)
+        for agent, own, result in zip(agents, each, evaluation.seeds, strict=False):
+            _store_result(agent.folder.id, evaluation, result.rows, own, kept)
         if report:
-            _write_report(run, evaluation, steps, kept.metrics(run.folder.id))
+            _write_report(run, evaluation, kept.metrics(run.folder.id))
     return evaluation
 
 
-def _by_episodes(config: RunConfig, policy: TrainedPolicy) -> Evaluation:
+def _agents(run: Run) -> tuple[Run, ...]:
+    """Return the runs whose agents are evaluated: those of a group that have finished."""
+    if not isinstance(run, SeedGroup):
+        return (run,)
+    finished = tuple(member for member in run.members if member.status == "finished")
+    if not finished:
+        raise RunError(f"{run.path}: no training seed of this group has finished. Go on with it: {run.resume_command}")
+    return finished
+
+
+def _missing_seeds(run: Run, agents: Sequence[Run]) -> str:
+    return (
+        f"{len(agents)} of {run.config.seeds} training seeds have finished, and the result is about those alone; if "
+        f"the others failed, it is too good. Go on: {run.resume_command}"
+    )
+
+
+def _store_result(run: str, evaluation: Evaluation, rows: Sequence[Row], named: NamedPolicy, store: SqlStore) -> None:
+    """Keep the figures of an evaluation, or of one of its training seeds, and which policy they are about."""
+    split = evaluation.split
+    store.add_evaluations(
+        run,
+        [EvaluationRow(named.step, split, row.name, row.value, row.low, row.high) for row in rows],
+        PolicyRow(named.step, split, named.checkpoint, named.to_dict(), evaluation.label),
+    )
+
+
+def report_path(run: Run, evaluation: Evaluation) -> Path:
+    """Return where the report of an evaluation lies: the run's own, or one of another split or checkpoint beside it."""
+    policy, final = evaluation.policy, run.config.evaluation.final_split
+    usual = evaluation.kind == "episodes" or evaluation.split == final
+    if usual and (policy is None or policy.checkpoint == "best"):
+        return run.folder.report_path
+    return run.folder.report_path.with_name(f"report-{evaluation.file_name}.html")
+
+
+def _by_episodes(config: RunConfig, policies: Sequence[TrainedPolicy], seeds: Sequence[int]) -> Evaluation:
     from velodrome.evaluation.episodes import evaluate_episodes
 
-    options = {"title": config.env, "seed": config.seed + 2_000_003, **_resampling(config)}
+    options = {"title": config.env, "seed": config.seed + 2_000_003, "training_seeds": seeds, **_resampling(config)}
     with closing(setup.make_few_environments(config, min(EPISODES, 16))) as envs:
-        return evaluate_episodes(policy, envs, EPISODES, **options)
+        return evaluate_episodes(policies, envs, EPISODES, **options)
 
 
 def _on_split(
-    config: RunConfig, policy: TrainedPolicy, market: Market | Basket, split: str, options: dict[str, Any]
+    config: RunConfig, policies: Sequence[TrainedPolicy], market: Market | Basket, split: str, options: dict[str, Any]
 ) -> Evaluation:
     from velodrome.evaluation.evaluate import evaluate_policy
     from velodrome.rollout.observation import WindowBank
 
-    if policy.shape.windows:
-        policy = policy.with_bank(WindowBank(market.windows))
+    if policies[0].shape.windows:
+        bank = WindowBank(market.windows)
+        policies = [policy.with_bank(bank) for policy in policies]
     options |= {"env": config.env, "seeds": config.evaluation.seeds, **_resampling(config)}
     options["trained_on"] = "train" if "train" in market.splits else None
-    return evaluate_policy(policy, market, split, config.params, **options)
+    return evaluate_policy(policies, market, split, config.params, **options)
 
 
 def _resampling(config: RunConfig) -> dict[str, Any]:
@@ -118,22 +162,23 @@ def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | N
         yield tell
 
 
-def _write_report(run: Run, evaluation: Evaluation, steps: int, metrics: pl.DataFrame) -> None:
+def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> None:
     from velodrome.runs.report.images import write_images
     from velodrome.runs.report.report import write_report
 
-    config = run.config
+    config, policy = run.config, evaluation.policy
+    assert policy is not None
+    each = ", by each training seed" if evaluation.seeds else ""
     information = {
         "run": run.path.name,
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
-        "environment steps": f"{steps:,} in {config.num_envs:,} environments",
+        "training": f"{policy.agents[0].training_steps:,} environment steps in {config.num_envs:,} environments{each}",
         "parameters": ", ".join(f"{name} = {value}" for name, value in config.params.items()) or "defaults",
-        "seed": str(config.seed),
         "configuration": config.hash,
     }
     if lineage := run.folder.lineage:
         information["lineage"] = "; ".join(map(told_lineage, lineage))
-    write_report(evaluation, run.folder.report_path, f"{config.env}: {run.path.name}", information, metrics)
+    write_report(evaluation, report_path(run, evaluation), f"{config.env}: {run.path.name}", information, metrics)
     write_images(evaluation, run.folder.evaluation_path)
 
 

@@ -2,6 +2,8 @@
 
 runs/<name>-<yyyymmdd-hhmmss>-<id>/
     config.yaml   run.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
+
+A group of training seeds is such a folder without checkpoints and metrics; the folders of its members lie in it.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ class RunFolder:
         seeds: Mapping[str, int] | None = None,
         data_hash: str | None = None,
         command: Sequence[str] | None = None,
+        group: str | None = None,
         lineage: Sequence[Mapping[str, Any]] = (),
     ) -> RunFolder:
         """Make the folder of a new run in a folder of runs, which is made if it is not there.
@@ -77,6 +80,7 @@ class RunFolder:
         config: the whole configuration as YAML. seeds: by what they are for.
         data_hash: of the content of the data that the run sees.
         command: words of the command; those of this process if not given.
+        group: id of the group of training seeds that the run is a member of; `root` is then the group's folder.
         lineage: whose child it is, as `lineage_entry` says it.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
@@ -89,8 +93,9 @@ class RunFolder:
         identity = secrets.token_hex(ID_LENGTH // 2)
         path = root / f"{name}-{now:%Y%m%d-%H%M%S}-{identity}"
         try:
-            (path / "checkpoints").mkdir(parents=True)
-            (path / "evaluation").mkdir()
+            (path / "evaluation").mkdir(parents=True)
+            if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
+                (path / "checkpoints").mkdir()
             (path / "config.yaml").write_text(config, encoding="utf-8")
             own_command = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []
             information = {
@@ -101,6 +106,7 @@ class RunFolder:
                 "folder_of_command": str(Path.cwd()),
                 "seeds": dict(seeds or {}),
                 "data_hash": data_hash,
+                "group": group,
                 "data": None,  # where it lies, from here: `note_data`
                 "lineage": list(lineage),
                 "versions": versions(),
@@ -124,9 +130,11 @@ class RunFolder:
             return cls._read(given)
         if given.is_dir():
             raise RunError(f"{given}: this folder holds no run: it has no {INFORMATION}.")
-        found = {folder.path.name: folder for folder in run_folders(root)}
-        candidates = [folder.candidate for folder in found.values()]
-        return found[choose_run(str(run), candidates, f"in {root}").title]
+        found = run_folders(root)
+        if str(run) != LATEST:  # the latest is a run of its own, not a member of a group
+            found += [member for folder in found for member in run_folders(folder.path)]
+        chosen = choose_run(str(run), [folder.candidate for folder in found], f"in {root}")
+        return next(folder for folder in found if folder.id == chosen.id)
 
     @classmethod
     def _read(cls, path: Path) -> RunFolder:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError
 from velodrome.registry import load
 from velodrome.runs.run import Run
+
+if TYPE_CHECKING:
+    from velodrome.evaluation.named_policy import NamedPolicy
 
 
 class OfficialResult(Protocol):
@@ -22,6 +27,25 @@ class OfficialResult(Protocol):
         """Return the table for people; print it with rich."""
 
 
+@dataclass(frozen=True)
+class NamedResult:
+    """An environment's own result, and which policy it is about."""
+
+    result: OfficialResult
+    policy: NamedPolicy
+
+    def to_json(self) -> str:
+        """Return everything as JSON."""
+        return json.dumps({"policy": self.policy.to_dict(), **json.loads(self.result.to_json())}, indent=1)
+
+    def table(self) -> Any:
+        """Return the table for people; print it with rich."""
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(self.result.table(), Text(f"policy: {self.policy.text}"))
+
+
 def official_evaluation(
     run: str | Path | Run,
     *,
@@ -30,8 +54,8 @@ def official_evaluation(
     episodes: int | None = None,
     baselines: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
-) -> OfficialResult:
-    """Play an environment's own evaluation with a run's policy, and keep the result as official.json in its folder.
+) -> NamedResult:
+    """Play an environment's own evaluation with a run's policy, and keep the result as official-….json in its folder.
 
     episodes: of each entry of the result; None: as many as that evaluation asks for. baselines: play simple policies,
     too.
@@ -46,8 +70,12 @@ def official_evaluation(
             f"{own}. Leave --official out."
         )
     options = {"episodes": episodes, "seed": config.seed, "baselines": baselines, "progress": progress}
-    result = play(found.load_policy(checkpoint), f"agent ({found.path.name})", config.params, **options)
+    chosen = found.find_checkpoint(checkpoint)
+    with found.store(create=True) as store:
+        named = found.name_policy(chosen, checkpoint, store)
+    scores = play(found.policy_of(chosen), f"agent ({found.path.name})", config.params, **options)
+    result = NamedResult(scores, named)
     folder = found.folder.evaluation_path
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "official.json").write_text(result.to_json() + "\n", encoding="utf-8")
+    (folder / f"official-{named.file_name}.json").write_text(result.to_json() + "\n", encoding="utf-8")
     return result

@@ -25,7 +25,7 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.evaluate import play_validation
+from velodrome.runs.evaluate import play_validation, report_path
 from velodrome.runs.folder import lineage_entry, replace_text
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
@@ -33,7 +33,7 @@ from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import LineageRow, checkpoint_rows
-from velodrome.runs.trained import Run
+from velodrome.runs.trained import EPISODES, Run, SeedGroup
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -58,7 +58,7 @@ def train(
     bars: Bars | Source | None = None,
     **overrides: Any,
 ) -> Run:
-    """Train an agent and return the run.
+    """Train an agent, or several that differ only in their seed (seeds=5), and return the run, or the group of runs.
 
     config: path of a YAML or TOML file, the name of a preset, a mapping, or a RunConfig; the default preset if None.
     overrides: fields by name, such as steps=1_000_000 or **{"ppo.learning_rate": 1e-3}.
@@ -76,7 +76,7 @@ def train(
     chosen = load_run_config(config, overrides) if bars is None else setup.with_bars(config, overrides, bars)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
     built = setup.build_market(chosen, market)
-    return _Session(Run.create(chosen, built), built).go(console, mode, evaluate)
+    return _session(Run.create(chosen, built), built).go(console, mode, evaluate)
 
 
 def resume(
@@ -103,9 +103,10 @@ def resume(
     found = Run.open(run, root)
     wanted = load_run_config(load_run_config(found.config, changes), overrides)
     changed, is_child = changes_between(found.config, wanted, shlex.quote(str(found.folder.config_path)))
-    last = checkpoints.latest_checkpoint(found.path)
+    last = [checkpoints.latest_checkpoint(member.path) for member in found.members]
+    done = [checkpoints.checkpoint_steps(path) for path in last if path is not None]
     if changed:
-        _check_steps(found, wanted, 0 if last is None else checkpoints.checkpoint_steps(last), is_child)
+        _check_steps(found, wanted, max(done, default=0), is_child)
     market = found.market_for("to continue it", market, data)
     if is_child:
         begin_from = checkpoints.latest_valid(found.path)
@@ -115,10 +116,8 @@ def resume(
         if "steps" in changed and wanted.learner.scheduled(0.0) != wanted.learner.scheduled(1.0):
             child.remarks.append(told_schedules(found.config, wanted, begin_from.steps))
         return child.go(console, mode, evaluate)
-    begin_from = found.parents_checkpoint() if last is None else None
-    return _Session(found, market, resumed=True, begin_from=begin_from, told=wanted if changed else None).go(
-        console, mode, evaluate
-    )
+    begin_from = None if done else found.parents_checkpoint()
+    return _session(found, market, True, begin_from, wanted if changed else None).go(console, mode, evaluate)
 
 
 def _check_steps(run: Run, wanted: RunConfig, done: int, is_child: bool) -> None:
@@ -134,7 +133,8 @@ def _check_steps(run: Run, wanted: RunConfig, done: int, is_child: bool) -> None
 class _Session:
     """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption.
 
-    begin_from: a parent's checkpoint, of a run that has none of its own. told: what the run is told from now on.
+    begin_from: a parent's checkpoint, of a run that has none of its own. told: what the run is told from now on. place:
+    among the training seeds of a group, in words.
     """
 
     def __init__(
@@ -144,9 +144,10 @@ class _Session:
         resumed: bool = False,
         begin_from: checkpoints.Checkpoint | None = None,
         told: RunConfig | None = None,
+        place: str = "",
     ) -> None:
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
-        self.config, self.id = told or run.config, run.folder.id
+        self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
         self.best = -math.inf  # result of the best validation so far
         self.saved_steps = 0
@@ -160,8 +161,7 @@ class _Session:
         with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
             row = self.store.find(self.id)
             last = checkpoints.latest_checkpoint(folder.path)
-            done = last is None or checkpoints.checkpoint_steps(last) >= self.config.steps
-            if row is not None and row.status == "finished" and done:
+            if row is not None and row.status == "finished" and self._is_done(last):
                 if self.mode in ("live", "plain"):
                     told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
                     command = f"velodrome eval {shlex.quote(str(self.run.path))}"
@@ -180,6 +180,10 @@ class _Session:
                 raise
         return self.run
 
+    def _is_done(self, last: Path | None) -> bool:
+        """Return whether a run that has finished has done all that it is told. last: its last checkpoint."""
+        return last is None or checkpoints.checkpoint_steps(last) >= self.config.steps
+
     def _take_over(self, steps: int) -> None:
         """Let the run's folder say what it is told from now on, and note that it changed at this step."""
         before = self.run.config
@@ -189,7 +193,7 @@ class _Session:
         entry = lineage_entry(steps, changed)
         self.run.folder.add_to_lineage(entry)
         replace_text(self.run.folder.config_path, to_yaml(self.config))
-        self.run = Run(self.run.folder)
+        self.run = Run.of(self.run.folder)
         self.remarks.append(f"{self.run.path.name} goes on {told_lineage(entry)}.")
         if "steps" in changed:
             self.remarks.append(told_schedules(before, self.config, steps))
@@ -272,7 +276,8 @@ class _Session:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
         about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
-        title, facts = f"{config.algorithm} on {config.env}", RunFacts.of(config, device)
+        title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
+        about["always"] = {"seed": config.seed} if self.place else {}
         return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
 
     # The loop
@@ -313,7 +318,7 @@ class _Session:
         from velodrome.learn.acting import TrainedPolicy
 
         # Without a market there are no splits: episodes of other seeds are played.
-        split = "episodes" if self.market is None else self.config.evaluation.split
+        split = EPISODES if self.market is None else self.config.evaluation.split
         if split is None:
             return False
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
@@ -352,7 +357,7 @@ class _Session:
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
             self.console.print(evaluation.table())
-            self.console.print(f"report: {self.run.folder.report_path}", soft_wrap=True)
+            self.console.print(f"report: {report_path(self.run, evaluation)}", soft_wrap=True)
 
     # How it ended
 
@@ -362,6 +367,50 @@ class _Session:
             self.store.update_run(self.id, status=status, error=str(error))
         except VelodromeError as problem:  # a disk too full for a checkpoint is too full for the store as well
             log.error("the store does not know that the run %s: %s", status, problem)
+
+
+class _GroupSession(_Session):
+    """One sitting of a group: its members, each an ordinary run, are trained one after the other.
+
+    They share this process, so that the data is read and checked, and kernels are compiled, once.
+    """
+
+    def _is_done(self, last: Path | None) -> bool:
+        return self.config == self.run.config
+
+    def _take_over(self, steps: int) -> None:
+        super()._take_over(sum(run.steps for run in self.store.members(self.id)))
+        del self.remarks[1:]  # what becomes of schedules is told for each member
+
+    def _train(self) -> bool:
+        """Train the members that have not finished. Return whether all have."""
+        group, store = self.run, self.store
+        assert isinstance(group, SeedGroup)
+        store.begin_run(group.new_record(self.market))
+        self._show_remarks()
+        for number, seed in enumerate(group.seeds, 1):
+            member, told, new = group.member(seed, self.market)
+            if member.status == "finished" and told == member.config:
+                continue
+            store.begin_run(member.new_record(self.market))
+            store.add_member(self.id, member.folder.id)
+            place = f", seed {seed} ({number} of {len(group.seeds)})"
+            sitting = _Session(member, self.market, not new, told=None if told == member.config else told, place=place)
+            sitting.go(self.console, self.mode, evaluate=False)
+            store.update_run(self.id, steps=sum(run.steps for run in store.members(self.id)))
+            if member.status != "finished":
+                return False
+        return True
+
+
+def _session(
+    run: Run,
+    market: Market | Basket | None,
+    resumed: bool = False,
+    begin_from: checkpoints.Checkpoint | None = None,
+    told: RunConfig | None = None,
+) -> _Session:
+    return (_GroupSession if isinstance(run, SeedGroup) else _Session)(run, market, resumed, begin_from, told)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

@@ -1,4 +1,8 @@
-"""A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data."""
+"""A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data.
+
+`SeedGroup` is a run of several agents that differ only in their training seed: each is an ordinary run, in a folder
+within the group's.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config, read_file
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import RunFolder, lineage_entry
+from velodrome.runs.folder import RunFolder, lineage_entry, run_folders
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, SqlStore, open_store
 from velodrome.runs.versions import versions
@@ -25,9 +29,12 @@ from velodrome.runs.versions import versions
 if TYPE_CHECKING:
     import polars as pl
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+
+EPISODES = "episodes"  # what is played for validation where there is no market to split
 
 
 def as_it_was_read(path: Path) -> dict[str, Any]:
@@ -46,25 +53,34 @@ class Run(Summarised):
 
     @classmethod
     def create(cls, config: RunConfig, market: Market | Basket | None, root: Path | None = None, **about: Any) -> Run:
-        """Make the folder of a new run, in logging.folder unless `root` is given. about: what else its folder says."""
+        """Make the folder of a new run, in logging.folder unless `root` is given. about: what else its folder says.
+
+        If the configuration asks for several training seeds, it is a group's.
+        """
         name = config.name or config.env.replace("/", "-").replace(":", "-")
-        about |= {"config": to_yaml(config), "seeds": {"run": config.seed}}
+        seeds = {"run": config.seed} | ({"count": config.seeds} if config.seeds > 1 else {})
+        about |= {"config": to_yaml(config), "seeds": seeds}
         about["data_hash"] = None if market is None else market.content_hash
-        run = cls(RunFolder.create(root or config.logging.folder, name, **about))
+        run = cls.of(RunFolder.create(root or config.logging.folder, name, **about))
         source = Path(config.market.source).expanduser()
         if run._reads_files and source.exists():
             run.folder.note_data(source)
         return run
 
     @classmethod
+    def of(cls, folder: RunFolder) -> Run:
+        """Return the run, or the group, that lies in a folder."""
+        return (SeedGroup if folder.information["seeds"].get("count", 1) > 1 else cls)(folder)
+
+    @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
         """Find a run by path, id, the unique start of its name or id, or "latest"."""
-        return run if isinstance(run, Run) else cls(RunFolder.open(run, root))
+        return run if isinstance(run, Run) else cls.of(RunFolder.open(run, root))
 
     def child(self, config: RunConfig, changed: Mapping[str, Any], market: Market | Basket | None, step: int) -> Run:
         """Make the folder of a run that begins at a step of this one, beside it unless it is told where."""
-        root = None if "logging.folder" in changed else self.path.parent
-        run = type(self).create(config, market, root, lineage=[lineage_entry(step, changed, self.folder)])
+        root = None if "logging.folder" in changed else self.root
+        run = Run.create(config, market, root, lineage=[lineage_entry(step, changed, self.folder)])
         if self.folder.data_place is not None:
             run.folder.note_data(self.folder.data_place)
         return run
@@ -74,13 +90,28 @@ class Run(Summarised):
         begun = [entry for entry in self.folder.lineage if entry["parent"]]
         if not begun:
             return None
-        parent = type(self).open(begun[-1]["parent"], self.path.parent)
+        parent = Run.open(begun[-1]["parent"], self.root)
         return checkpoints.load_checkpoint(checkpoints.checkpoint_home(parent.path) / f"{begun[-1]['step']:012d}")
 
     @property
     def path(self) -> Path:
         """Its folder."""
         return self.folder.path
+
+    @property
+    def root(self) -> Path:
+        """The folder of all runs; a member's lies in that of its group."""
+        return self.path.parents[1 if self.group_id else 0]
+
+    @property
+    def group_id(self) -> str | None:
+        """Id of the group of training seeds that it is a member of."""
+        return self.folder.information.get("group")
+
+    @property
+    def members(self) -> tuple[Run, ...]:
+        """The agents of a group by their training seed; a run is its own."""
+        return (self,)
 
     @functools.cached_property
     def config(self) -> RunConfig:
@@ -89,7 +120,7 @@ class Run(Summarised):
 
     @property
     def metrics(self) -> pl.DataFrame:
-        """Everything measured during training: step, name, value, time."""
+        """Everything measured during training: step, name, value, time; of a group also seed."""
         with self.store() as store:
             return store.metrics(self.folder.id)
 
@@ -115,7 +146,7 @@ class Run(Summarised):
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows."""
-        return open_store(self.path.parent, self.config.logging.store, create=create)
+        return open_store(self.root, self.config.logging.store, create=create)
 
     def new_record(self, market: Market | Basket | None) -> RunRecord:
         """Return its row at the moment it begins."""
@@ -135,9 +166,10 @@ class Run(Summarised):
 
     @property
     def resume_command(self) -> str:
-        """The command that continues it from the present working directory."""
-        known = self.path.parent == Path("runs").resolve()
-        return f"velodrome train --resume {self.folder.id if known else shlex.quote(str(self.path))}"
+        """The command that continues it, with its group, from the present working directory."""
+        path = self.path.parent if self.group_id else self.path
+        known = path.parent == Path("runs").resolve()
+        return f"velodrome train --resume {self.group_id or self.folder.id if known else shlex.quote(str(path))}"
 
     @functools.cached_property
     def policy(self) -> TrainedPolicy:
@@ -146,6 +178,14 @@ class Run(Summarised):
 
     def load_policy(self, which: str = "best") -> TrainedPolicy:
         """Return the policy of the "best" or of the "latest" checkpoint."""
+        return self.policy_of(self.find_checkpoint(which))
+
+    def policy_of(self, found: checkpoints.Checkpoint) -> TrainedPolicy:
+        """Return the policy of a checkpoint of this run."""
+        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Load the "best" checkpoint (the latest if no validation chose one), or the "latest"."""
         if which not in ("best", "latest"):
             raise ConfigError(f"checkpoint = {which!r}; legal: 'best', 'latest'.")
         best = checkpoints.pinned_checkpoints(self.path)[-1:] if which == "best" else []
@@ -153,7 +193,19 @@ class Run(Summarised):
         if found is None:
             raise RunError(f"{self.path}: this run has no checkpoint yet, so there is no policy to load.")
         self.check_own(found)
-        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+        return found
+
+    def name_policy(self, found: checkpoints.Checkpoint, which: str, store: SqlStore) -> NamedPolicy:
+        """Return what a result says of the policy of a checkpoint that was found as the "best" or the "latest"."""
+        from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
+
+        row, selected_on, candidates = store.run(self.folder.id), None, 1
+        if which == "best" and checkpoints.is_pinned(found.path):
+            split = self.config.evaluation.split if price_data(self.config.env) else EPISODES
+            candidates = len(store.metrics(row.id, [f"evaluation/{split}/return"]))
+            selected_on = "validation episodes" if split == EPISODES else split
+        agent = TrainedAgent(row.id, row.seed, found.steps, max(row.steps, found.steps), candidates)
+        return NamedPolicy("best" if which == "best" else "latest", (agent,), selected_on)
 
     def check_own(self, found: checkpoints.Checkpoint) -> None:
         """Refuse a checkpoint that another run wrote."""
@@ -248,4 +300,36 @@ class Run(Summarised):
             f"{self.path}: the data has changed since this run began (content hash {known} then, {now} now); "
             f"{what_for} needs the data it began with. Restore the data, or say where it lies now (--data PATH, or "
             "data=PATH in Python); if it was given a market, give it again as market=…. Or train a new run."
+        )
+
+
+class SeedGroup(Run):
+    """Several runs that differ only in their training seed. None of them is chosen: results are about all."""
+
+    @property
+    def seeds(self) -> range:
+        """The training seeds that its configuration asks for."""
+        return range(self.config.seed, self.config.seed + self.config.seeds)
+
+    @property
+    def members(self) -> tuple[Run, ...]:
+        """Those that were begun so far, by their training seed."""
+        found = [Run(folder) for folder in run_folders(self.path) if folder.information.get("group") == self.folder.id]
+        return tuple(sorted(found, key=lambda run: run.config.seed))
+
+    def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, RunConfig, bool]:
+        """Return the run of a training seed, what the group tells it, and whether it is a new one."""
+        own = {"seed": seed, "seeds": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
+        told = load_run_config(self.config, own)
+        for found in self.members:
+            if found.config.seed == seed:
+                return found, told, False
+        return Run.create(told, market, self.path, group=self.folder.id), told, True
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Refuse: a group has no policy of its own."""
+        there = ", ".join(f"{run.folder.id} (seed {run.config.seed})" for run in self.members) or "none yet"
+        raise RunError(
+            f"{self.path.name} is a group of {self.config.seeds} training seeds, and none of them is chosen for you. "
+            f"Name one of its members: {there}; or evaluate all of them: velodrome eval {self.folder.id}"
         )

@@ -32,6 +32,7 @@ from velodrome.runs.run import Run, resume, train
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
@@ -144,7 +145,7 @@ def walk_forward(
     settings |= {"embargo": embargo, "splits": plan}
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     done: list[Fold] = []
-    policies: list[TrainedPolicy] = []
+    policies: list[list[TrainedPolicy]] = []  # of each fold, by training seed
     for number, dates in enumerate(plan, 1):
         # The fold's number first: the start of a name by which a person calls the run must still mean that run.
         name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
@@ -159,8 +160,10 @@ def walk_forward(
         )
         run = _finished_run(chosen, own, folder, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
-        policies.append(run.policy.with_bank(WindowBank(own.windows)))
-    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo)
+        bank = WindowBank(own.windows)
+        policies.append([agent.policy.with_bank(bank) for agent in run.members])
+    named = _joined_name([fold.evaluation.policy for fold in done if fold.evaluation.policy is not None])
+    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo, named)
     result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
     write_folds(result, config)
     console.print(f"report: {result.path / FILE}.html", soft_wrap=True)
@@ -181,7 +184,7 @@ def _configuration(
             if str(given) not in preset_names():
                 raise
     if isinstance(given, Run):
-        return given.config, given.path.parent, given
+        return given.config, given.root, given
     config = load_run_config(given)
     return config, Path(config.logging.folder).resolve(), None
 
@@ -235,7 +238,7 @@ def _fold_config(
 def _finished_run(config: RunConfig, market: Market | Basket, folder: Path, console: Console) -> Run:
     """Return the run of a fold: a finished one, one that was begun and is now finished, or a new one."""
     how: dict[str, Any] = {"console": console, "mode": choose_mode(console), "evaluate": False, "market": market}
-    begun = [Run(found) for found in run_folders(folder) if found.information["name"] == config.name]
+    begun = [Run.of(found) for found in run_folders(folder) if found.information["name"] == config.name]
     if not begun:
         run = train(config, **how)
     else:
@@ -307,20 +310,30 @@ class FoldsPolicy:
             policy.forget(ended)
 
 
+def _joined_name(policies: Sequence[NamedPolicy]) -> NamedPolicy:
+    """Return the name of the agents of all folds together."""
+    agents = tuple(agent for policy in policies for agent in policy.agents)
+    return dataclasses.replace(policies[0], agents=agents)
+
+
 def _evaluate_joined(
     config: RunConfig,
     market: Market | Basket,
     tests: Sequence[RowRanges],
-    policies: Sequence[TrainedPolicy],
+    policies: Sequence[Sequence[TrainedPolicy]],
     embargo: int,
+    named: NamedPolicy,
 ) -> Evaluation:
-    """Play all tests one after the other on one account, each bar by the agent of its fold."""
+    """Play all tests one after the other on one account, each bar by the agent of its fold.
+
+    policies: of each fold, by training seed; each seed has an account of its own.
+    """
     from velodrome.evaluation.evaluate import evaluate_policy
     from velodrome.evaluation.evaluator import world_on
 
     observed = world_on(CATALOG.get(config.env), market, config.params, whole=True).observed
     left_at = observed.index("episode_left") if "episode_left" in observed else None
-    policy = FoldsPolicy(policies, tests, len(market), left_at)
+    by_seed = [FoldsPolicy(agents, tests, len(market), left_at) for agents in zip(*policies, strict=True)]
     whole = tuple((first[0], last[1]) for first, last in zip(tests[0], tests[-1], strict=True))
     notes = [
         f"{len(tests)} folds: each part is played by the agent that was trained on what lies before it; positions are "
@@ -331,4 +344,5 @@ def _evaluate_joined(
     joined = dataclasses.replace(market, splits={SPLIT: whole})
     told = config.evaluation
     how: dict[str, Any] = {"seeds": told.seeds, "samples": told.bootstrap_samples, "confidence": told.confidence}
-    return evaluate_policy(policy, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)
+    how["named"] = named
+    return evaluate_policy(by_seed, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)

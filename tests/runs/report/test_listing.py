@@ -83,7 +83,8 @@ def test_the_list_has_the_newest_first_with_what_matters(store, tmp_path, learne
     assert [row["status"] for row in rows] == ["failed", "finished"]
     assert rows[1]["steps"] == rows[1]["total_steps"] == 40_000
     assert rows[1]["steps_per_second"] == 81_234.0
-    assert rows[1]["evaluation"] == {"split": "test", "value": 0.125, "low": -0.0625, "high": 0.25}
+    about = {"split": "test", "label": "test", "policy": None}  # from before policies were named
+    assert rows[1]["evaluation"] == {**about, "value": 0.125, "low": -0.0625, "high": 0.25}
     assert rows[0]["evaluation"] is rows[0]["steps_per_second"] is None
     json.dumps(rows, allow_nan=False)
     text = text_of(list_table(store))
@@ -94,7 +95,7 @@ def test_the_list_has_the_newest_first_with_what_matters(store, tmp_path, learne
         "ppo",
         "40.0 k of 40.0 k",
         "81.2 k",
-        "0.125 [-0.0625, 0.25]",
+        "+12.50% [−6.25% … +25.00%]",
         "2 h",
     ):
         assert shown in text
@@ -123,7 +124,9 @@ def test_a_running_run_without_a_process_is_shown_as_killed(store, tmp_path):
 def test_without_a_final_evaluation_the_last_of_training_is_shown(store, tmp_path):
     run = add(store, tmp_path, "training")
     store.add_metrics(run.id, [MetricRow(step, "evaluation/test/return", step / 10, 1.0) for step in (1, 2)])
-    assert list_content(store)[0]["evaluation"] == {"split": "test", "value": 0.2, "low": None, "high": None}
+    about = {"split": "test", "label": "test (used for selection)", "policy": None}
+    assert list_content(store)[0]["evaluation"] == {**about, "value": 0.2, "low": None, "high": None}
+    assert "+20.00% (used for selection)" in text_of(list_table(store), 160)
 
 
 def test_a_run_is_shown_with_what_differs_from_the_defaults(store, learned):
@@ -179,7 +182,7 @@ def test_runs_are_compared_where_they_differ(store, tmp_path, learned):
     assert content["same_data"]
     json.dumps(content, allow_nan=False)
     text = text_of(compare_view(store, [learned, other]))
-    for shown in ("learned", "other", "seed", "0.0003", "test/return", "0.125 [-0.0625, 0.25]", "loss/value"):
+    for shown in ("learned", "other", "seed", "0.0003", "test/return", "+12.50% [−6.25% … +25.00%]", "loss/value"):
         assert shown in text
     assert "different data" not in text
 

@@ -110,7 +110,7 @@ def test_marks_of_entries_lie_on_the_price(evaluation):
 
 
 def test_images_are_written(evaluation, tmp_path):
-    names = {path.stem for path in write_images(evaluation, tmp_path)}
+    names = {path.stem.removeprefix("test-") for path in write_images(evaluation, tmp_path)}
     assert names == {"equity", "drawdown", "position", "weights", "contributions", "turnover", "actions"}
     assert all(path.stat().st_size > 5_000 for path in tmp_path.glob("*.png"))
     write_images(many(evaluation), tmp_path)

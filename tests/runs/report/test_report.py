@@ -227,15 +227,17 @@ def test_an_exposure_that_flips_all_the_time_is_shown_by_mean_and_range():
 def test_images_are_written_and_not_blank(evaluation, tmp_path):
     image = pytest.importorskip("PIL.Image")
     paths = write_images(evaluation, tmp_path / "images")
-    assert [path.name for path in paths] == ["equity.png", "drawdown.png", "actions.png", "position.png"]
+    assert [path.name for path in paths] == [
+        f"test-{chart}.png" for chart in ("equity", "drawdown", "actions", "position")
+    ]
     for path in paths:
         with image.open(path) as opened:
             pixels = np.asarray(opened.convert("L"))
         assert pixels.shape[1] >= 1000
         assert (pixels < 200).mean() > 0.003
     assert [path.name for path in write_images(cartpole_evaluation(), tmp_path / "other")] == [
-        "episodes.png",
-        "actions.png",
+        "episodes-episodes.png",
+        "episodes-actions.png",
     ]
 
 

@@ -41,6 +41,12 @@ class RunConfig(Section):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
     )
     seed: int = setting(0, "of environments, networks and sampling", legal="whole number 0 … 2^63 − 1", ge=0, lt=2**63)
+    seeds: int = setting(
+        1,
+        "agents to train that differ only in their seed (seed, seed + 1, …); their evaluation is about all of them",
+        ge=1,
+        le=1_000,
+    )
     env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
         "trading",
         "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
@@ -168,6 +174,8 @@ class RunConfig(Section):
         # Settings that the algorithm does not read have their defaults; older runs counted them, and hashes last.
         everything = self._content(self.choices._replace(count_unread=True))
         content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
+        if self.seeds == 1:
+            del content["seeds"]  # the hash of a single agent is that of a member of a group, and of older runs
         vector = self.vector
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]

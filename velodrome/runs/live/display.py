@@ -39,9 +39,9 @@ def choose_mode(console: Console, json: bool = False, quiet: bool = False) -> Mo
 class LiveView:
     """Shows a training while it runs; open it around the loop and tell it what happens.
 
-    `first_steps` is where a resumed run begins, `resume` the command that would continue it. Opening starts a thread
-    that samples the machine, and in a terminal one that draws; closing ends both and gives the terminal back, even
-    after an error.
+    `first_steps` is where a resumed run begins, `resume` the command that would continue it, `always` what every line
+    of JSON says besides. Opening starts a thread that samples the machine, and in a terminal one that draws; closing
+    ends both and gives the terminal back, even after an error.
     """
 
     def __init__(
@@ -56,10 +56,12 @@ class LiveView:
         resume: str | None = None,
         facts: RunFacts | None = None,
         action_names: Sequence[str] | None = None,
+        always: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.title, self.console, self.mode = title, console, mode
         self.folder, self.resume, self.action_names = folder, resume, action_names
+        self.always = always or {}
         self.progress = Progress(total_steps, first_steps, facts, clock)
         self.sampler = MachineSampler(_existing(folder), self.progress.facts.device)
         self.failure: str | None = None  # why the drawing ended early
@@ -161,7 +163,7 @@ class LiveView:
         self.console.print(writable, markup=False, highlight=False, soft_wrap=True)
 
     def _write_json(self, content: Mapping[str, object]) -> None:
-        self.console.file.write(json_line(content) + "\n")
+        self.console.file.write(json_line({**content, **self.always}) + "\n")
         self.console.file.flush()
 
     # The drawing

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from velodrome.evaluation.baselines import HINDSIGHT, LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import drawdowns
+from velodrome.evaluation.training_seeds import SEED_COLUMN
 
 BUCKETS = 1500  # about the pixels of a wide screen; a longer series keeps the lowest and highest of each
 SHOWN_INSTRUMENTS = 8
@@ -24,6 +25,7 @@ CROWDED_CHANGES = 300  # changes of side, or jumps, beyond which single bars of 
 JUMP = 0.25  # of exposure, from bar to bar
 STRETCHES = 150
 DIGITS = 7  # significant, of what is drawn
+THIN: dict[str, Any] = {"line": {"width": 0.8}, "opacity": 0.55, "showlegend": False}  # one of several training seeds
 UNIFIED = "x unified"  # one hover box for all curves at a moment
 
 Figure = dict[str, Any]
@@ -79,12 +81,15 @@ def policies(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 
 def equity_figure(evaluation: Evaluation) -> Figure:
-    """Equity over start equity, of the agent and each baseline, with the range over seeds."""
+    """Equity over start equity, of the agent, its training seeds if several, and each baseline, with ranges."""
     frame = evaluation.equity
     time = milliseconds(frame["time"])
     data: list[Figure] = []
+    for seed in (column for column in frame.columns if column.startswith(SEED_COLUMN)):
+        label = f"training seed {seed.removeprefix(SEED_COLUMN)}"
+        data.append(line(time, frame[seed].to_numpy(), label, "agent", hovertemplate="%{y:.4f}", **THIN))
     for name, label in policies(evaluation):
-        if f"{name}_low" in frame.columns:
+        if f"{name}_low" in frame.columns and not (name == "agent" and evaluation.seeds):
             data += _band(time, frame[f"{name}_low"].to_numpy(), frame[f"{name}_high"].to_numpy(), label, name)
         values = frame[name].to_numpy()
         dash = {"line": {"dash": "dot"}} if name in HINDSIGHT else {}
@@ -184,9 +189,17 @@ def by_stretch(values: NDArray[np.float64], stretch: int) -> tuple[NDArray, NDAr
 
 
 def first_seed_trades(evaluation: Evaluation, symbol: str) -> pl.DataFrame:
-    """Return an instrument's trades under the seed whose bars are drawn."""
-    seed = evaluation.information["seeds"][0]
-    return evaluation.trades.filter((pl.col("symbol") == symbol) & (pl.col("seed") == seed))
+    """Return an instrument's trades under the seed whose bars are drawn; of several agents, those of the first."""
+    about, trades = evaluation.information, evaluation.trades
+    if evaluation.seeds:
+        trades = trades.filter(pl.col("training_seed") == evaluation.seeds[0].seed)
+    return trades.filter((pl.col("symbol") == symbol) & (pl.col("seed") == about["seeds"][0]))
+
+
+def shown_seed(evaluation: Evaluation) -> str:
+    """Return whose account is drawn bar by bar: the first seed, and of several agents the first, not the best."""
+    seed = f"seed {evaluation.information['seeds'][0]}"
+    return f"{seed} by the agent of training seed {evaluation.seeds[0].seed}" if evaluation.seeds else seed
 
 
 def _at_closes(trades: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
@@ -259,15 +272,27 @@ def training_figures(metrics: pl.DataFrame) -> list[tuple[str, Figure]]:
         data = []
         for place, name in enumerate(wanted):
             own = metrics.filter((pl.col("name") == name) & pl.col("value").is_finite()).sort("step")
-            if own.height:
-                label = name.removeprefix("evaluation/")
-                drawn = line(own["step"].to_numpy(), own["value"].to_numpy(), label, colours[place % len(colours)])
-                # A single result would be a line without length.
-                data.append({**drawn, "mode": "lines+markers"} if own.height < 30 else drawn)
+            data += _training_lines(own, name.removeprefix("evaluation/"), colours[place % len(colours)])
         if data:
             x, y = {"title": {"text": "environment steps"}}, {"tickformat": "~s" if "second" in unit else ""}
-            figures.append((title, {"data": data, "layout": layout_of(unit, x=x, y=y, showlegend=len(data) > 1)}))
+            several = sum(part.get("showlegend", True) for part in data) > 1
+            figures.append((title, {"data": data, "layout": layout_of(unit, x=x, y=y, showlegend=several)}))
     return figures
+
+
+def _training_lines(own: pl.DataFrame, label: str, colour: str) -> list[Figure]:
+    """Return the curve of a metric; of several training seeds each thinly, and their mean."""
+    curves = []
+    if "seed" in own.columns:
+        curves = [(part, f"{label}, seed {seed}", THIN) for (seed,), part in own.group_by("seed", maintain_order=True)]
+        own, label = own.select("step", "value").group_by("step").mean().sort("step"), f"{label}, mean"
+    data = []
+    for part, name, further in (*curves, (own, label, {"line": {"width": 2.5}} if curves else {})):
+        if part.height:
+            drawn = line(part["step"].to_numpy(), part["value"].to_numpy(), name, colour, **further)
+            # A single result would be a line without length.
+            data.append({**drawn, "mode": "lines+markers"} if part.height < 30 else drawn)
+    return data
 
 
 def layout_of(unit: str, *, x: Figure | None = None, y: Figure | None = None, **further: Any) -> Figure:

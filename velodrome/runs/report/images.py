@@ -29,15 +29,15 @@ UNKNOWN_COLOUR = (0.42, 0.45, 0.5)
 
 
 def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
-    """Write each chart of the report as a PNG file named for it, and return the paths.
+    """Write each chart of the report as a PNG file named for the evaluation and the chart, and return the paths.
 
-    Of the positions, only the first instrument's is written, as position.png.
+    Of the positions, only the first instrument's is written, as …-position.png.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []
     for chart in (*evaluation_charts(evaluation), *position_charts(evaluation)[:1]):
-        paths.append(target / f"{chart.identity.removesuffix('-0')}.png")
+        paths.append(target / f"{evaluation.file_name}-{chart.identity.removesuffix('-0')}.png")
         size = (SIZE[0], TALL) if chart.tall else SIZE
         draw(chart.figure, f"{chart.title}, {evaluation.label}", size).savefig(paths[-1], dpi=DOTS_PER_INCH)
     return paths

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from velodrome.errors import ConfigError
+from velodrome.evaluation.measures import BY_NAME, format_figure
+from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.config.changes import told_lineage
-from velodrome.runs.folder import INFORMATION, Candidate, RunFolder, choose_run
+from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.live.progress import compact, sparkline
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import RunRecord, SqlStore
@@ -34,29 +34,37 @@ def find_run(store: SqlStore, text: str) -> RunRecord:
     """Return the run that a person means by a path, an id, a folder's name, the unique start of those, or 'latest'."""
     if (Path(text) / INFORMATION).is_file():
         return store.run(RunFolder.open(text).id)
-    candidates = [Candidate(run.id, Path(run.folder).name, run.created) for run in store.runs()]
+    members = store.groups() if text == LATEST else {}  # the latest is a run of its own, not a member of a group
+    candidates = [
+        Candidate(run.id, Path(run.folder).name, run.created) for run in store.runs() if run.id not in members
+    ]
     return store.run(choose_run(text, candidates, "in the store").id)
 
 
 # The list
 
 
-def list_content(store: SqlStore, **filters: Any) -> list[dict[str, Any]]:
-    """Return what the list shows, newest run first; takes the filters of `SqlStore.runs`."""
-    return [_summary(store, run) for run in store.runs(**filters)]
+def list_content(store: SqlStore, limit: int | None = None, **filters: Any) -> list[dict[str, Any]]:
+    """Return what the list shows, newest run first, groups with their members; takes the filters of `SqlStore.runs`."""
+    members = store.groups()
+    runs = [run for run in store.runs(**filters) if run.id not in members]
+    return [_with_members(store, run) for run in runs[:limit]]
 
 
-def list_table(store: SqlStore, **filters: Any) -> Table:
-    """Return the runs as a table, newest first."""
+def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Table:
+    """Return the runs as a table, newest first; a group of training seeds has one line, and its members if asked."""
     rows = []
-    for entry in list_content(store, **filters):
+    runs = list_content(store, **filters)
+    for entry in (line for run in runs for line in (run, *(run["members"] if members else ()))):
         speed, test = entry["steps_per_second"], entry["evaluation"]
+        name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
+        name += f" ({len(entry['members'])} seeds)" if entry["members"] else ""
         rows.append(
             (
-                *(entry["id"], entry["name"], _status(entry), entry["env"], entry["algorithm"]),
+                *(entry["id"], name, _status(entry), entry["env"], entry["algorithm"]),
                 _steps(entry),
                 NOTHING if speed is None else compact(speed),
-                NOTHING if test is None else _with_interval(test["value"], test["low"], test["high"]),
+                NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"]),
                 age(entry["age_seconds"]),
             )
         )
@@ -66,11 +74,20 @@ def list_table(store: SqlStore, **filters: Any) -> Table:
     return table
 
 
-def _summary(store: SqlStore, run: RunRecord) -> dict[str, Any]:
+def _with_members(store: SqlStore, run: RunRecord) -> dict[str, Any]:
+    """Return the summary of a run with those of its members, which only a group has."""
+    members = store.members(run.id) if run.config.get("seeds", 1) > 1 else []
+    return {**_summary(store, run), "members": [_summary(store, member, run.id) for member in members]}
+
+
+def _summary(store: SqlStore, run: RunRecord, group: str | None = None) -> dict[str, Any]:
+    total = run.config.get("steps")
     return {
-        **{name: getattr(run, name) for name in ("id", "name", "env", "algorithm", "steps", "folder")},
+        **{name: getattr(run, name) for name in ("id", "name", "env", "algorithm", "seed", "steps", "folder")},
+        "group": group,
+        "members": [],
         "status": run.shown_status(),
-        "total_steps": run.config.get("steps"),
+        "total_steps": total and total * run.config.get("seeds", 1),
         "steps_per_second": _plain(store.last_metrics(run.id, [SPEED]).get(SPEED, math.nan)),
         "evaluation": _test_return(store, run),
         "created": _moment(run.created),
@@ -80,15 +97,41 @@ def _summary(store: SqlStore, run: RunRecord) -> dict[str, Any]:
 
 
 def _test_return(store: SqlStore, run: RunRecord) -> dict[str, Any] | None:
-    """Return the last return on the final split: of the final evaluation, or of one during training."""
-    split = (run.config.get("evaluation") or {}).get("final_split") or "test"
-    found = store.evaluations(run.id).filter((pl.col("split") == split) & (pl.col("name") == "return"))
-    if not found.is_empty():
-        row = found.row(-1, named=True)
-        return {"split": split, **{name: _plain(row[name]) for name in ("value", "low", "high")}}
+    """Return the last return on the final split: of the final evaluation, or of one during training.
+
+    The best checkpoint goes before the latest: it is what the run is evaluated by at its end.
+    """
+    told = run.config.get("evaluation") or {}
+    split = told.get("final_split") or "test"
+    found = [row for row in evaluated(store, run) if row["split"] == split and row["name"] == "return"]
+    if found:
+        row = max(enumerate(found), key=lambda place: (place[1]["checkpoint"] != "latest", place[0]))[1]
+        return {name: row[name] for name in ("split", "label", "policy", "value", "low", "high")}
     name = f"evaluation/{split}/return"
     value = store.last_metrics(run.id, [name]).get(name)
-    return None if value is None else {"split": split, "value": _plain(value), "low": None, "high": None}
+    if value is None:
+        return None
+    about = {"split": split, "label": f"{split} ({USED_FOR_SELECTION})", "policy": None}
+    return {**about, "value": _plain(value), "low": None, "high": None}
+
+
+def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
+    """Return the rows of a run's evaluations, oldest step first, each with the policy that it is about.
+
+    Rows from before policies were named have none.
+    """
+    # The same step chosen in both ways is the same policy; the best says more of it.
+    best_last = sorted(store.policies(run.id), key=lambda row: row.checkpoint == "best")
+    named = {(row.split, row.step): row for row in best_last}
+    found = []
+    for row in store.evaluations(run.id).iter_rows(named=True):
+        policy = named.get((row["split"], row["step"]))
+        about = (row["split"], None, None) if policy is None else (policy.label, policy.checkpoint, policy.policy)
+        found.append(
+            {name: _plain(value) for name, value in row.items()}
+            | dict(zip(("label", "checkpoint", "policy"), about, strict=True))
+        )
+    return found
 
 
 # One run
@@ -96,20 +139,26 @@ def _test_return(store: SqlStore, run: RunRecord) -> dict[str, Any] | None:
 
 def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run in plain values."""
-    evaluations = [
-        {name: _plain(value) for name, value in row.items()} for row in store.evaluations(run.id).iter_rows(named=True)
-    ]
     return {
-        **_summary(store, run),
-        **{name: getattr(run, name) for name in ("seed", "config_hash", "data_hash", "error", "config", "versions")},
+        **_with_members(store, run),
+        "group": store.groups().get(run.id),
+        **{name: getattr(run, name) for name in ("config_hash", "data_hash", "error", "config", "versions")},
         "config_differences": config_differences(run.config),
         "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
-        "evaluations": evaluations,
+        "evaluations": evaluated(store, run),
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
         "lineage": [row._asdict() for _, row in store.lineage(run.id)],
         "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
-        "episode_return": [_plain(value) for value in store.metrics(run.id, [RETURN])["value"]],
+        "episode_return": _curve(store, run),
     }
+
+
+def _curve(store: SqlStore, run: RunRecord) -> list[float | None]:
+    """Return the learning curve; that of a group is the mean over its members at each step."""
+    found = store.metrics(run.id, [RETURN])
+    if "seed" in found.columns:
+        found = found.select("step", "value").group_by("step").mean().sort("step")
+    return [_plain(value) for value in found["value"]]
 
 
 def show_view(store: SqlStore, run: RunRecord) -> Group:
@@ -121,18 +170,19 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     changed = [(key, _text(own), _text(default)) for key, (own, default) in content["config_differences"].items()]
     made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
     metrics = [(name, _number(value)) for name, value in store.last_metrics(run.id).items()]
-    evaluations = [
-        (row["split"], f"{row['step']:,}", row["name"], _with_interval(row["value"], row["low"], row["high"]))
-        for row in content["evaluations"]
-    ]
+    place = (
+        "of the members, means of the last" if content["members"] else f"at step {run.steps:,}, or the last before it"
+    )
     tables = [
         _table("configuration, where it differs from the defaults", ("key", "value", "default"), changed),
         _table("made with", ("", ""), made_with),
-        _table(f"metrics at step {run.steps:,}, or the last before it", ("metric", "value"), metrics),
-        _table("evaluation", ("split", "step", "figure", "value [interval]"), evaluations),
+        _table(f"metrics {place}", ("metric", "value"), metrics),
     ]
     parts: list[Any] = [_facts(content), *([] if changed else [Text("configuration: the defaults")])]
     parts += [table for table in tables if table.row_count]
+    if content["members"]:
+        parts.append(_members_table(content["members"]))
+    parts += _evaluations_view(content["evaluations"])
     if curve := [value for value in content["episode_return"] if value is not None]:
         drawn = sparkline(curve, CURVE_WIDTH, LEVELS)
         ends = f"{_number(curve[0])} to {_number(curve[-1])}, best {_number(max(curve))}"
@@ -140,19 +190,49 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     return Group(*parts)
 
 
+def _evaluations_view(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return a heading and a table for each evaluated split and policy."""
+    from rich.text import Text
+
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for row in rows:
+        policy = f"step {row['step']:,}" if row["policy"] is None else row["policy"]["text"]
+        groups.setdefault((row["label"], policy), []).append((row["name"], _with_interval(row["name"], row)))
+    view: list[Any] = []
+    for (label, policy), figures in groups.items():
+        view.append(Text(f"evaluation on {label}; policy: {policy}"))
+        view.append(_table("", ("figure", "value [interval]"), figures))
+    return view
+
+
+def _members_table(members: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a line for each training seed of a group."""
+    rows = [
+        (
+            *(str(one["seed"]), one["id"], _status(one), _steps(one)),
+            NOTHING if one["evaluation"] is None else _with_interval("return", one["evaluation"]),
+        )
+        for one in members
+    ]
+    headings = ("seed", "id", "status", "steps", "test return [data alone]")
+    return _table("training seeds", headings, rows, numbers=headings[3:])
+
+
 def _facts(content: Mapping[str, Any]) -> Table:
     from rich.text import Text
 
-    checkpoints = content["checkpoints"]
+    checkpoints, members = content["checkpoints"], content["members"]
     last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
+    seeds = f"seed {content['seed']}" if not members else f"{len(members)} training seeds from {content['seed']} on"
     facts = {
         "status": _status(content),
         "name": content["name"],
-        "environment": f"{content['env']}, {content['algorithm']}, seed {content['seed']}",
+        **({"group": content["group"]} if content["group"] else {}),
+        "environment": f"{content['env']}, {content['algorithm']}, {seeds}",
         "steps": _steps(content),
         "began": f"{content['created'][:19].replace('T', ' ')} UTC, {age(content['age_seconds'])} ago",
         "data": content["data_hash"][:16] or NOTHING,
-        "checkpoints": last,
+        "checkpoints": "those of its members" if members else last,
         "folder": content["folder"],
     }
     if content["lineage"]:
@@ -161,7 +241,7 @@ def _facts(content: Mapping[str, Any]) -> Table:
         facts["children"] = ", ".join(f"{child['id']} from step {child['step']:,}" for child in content["children"])
     if content["error"]:
         facts["error"] = Text(content["error"], "red")
-    return _table(f"run {content['id']}", ("", ""), list(facts.items()))
+    return _table(f"{'group' if members else 'run'} {content['id']}", ("", ""), list(facts.items()))
 
 
 def config_differences(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -182,14 +262,14 @@ def compare_content(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any
     configs = [flattened(run.config) for run in runs]
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = {key: [config.get(key) for config in configs] for key in keys}
-    evaluated = [_last_evaluations(store, run) for run in runs]
+    results = [_last_evaluations(store, run) for run in runs]
     return {
-        "runs": [_summary(store, run) for run in runs],
+        "runs": [_with_members(store, run) for run in runs],
         "config": {key: values for key, values in differing.items() if any(value != values[0] for value in values)},
         "metrics": {name: list(map(_plain, values)) for name, values in _last_metrics(store, runs).items()},
         "evaluations": {
-            key: [found.get(key) for found in evaluated]
-            for key in dict.fromkeys(key for found in evaluated for key in found)
+            key: [found.get(key) for found in results]
+            for key in dict.fromkeys(key for found in results for key in found)
         },
         "same_data": len({run.data_hash for run in runs}) == 1,
     }
@@ -205,12 +285,13 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
     summary = content["runs"]
     state = [
         ("status", *(run["status"] for run in summary)),
+        ("training seeds", *(str(max(1, len(run["members"]))) for run in summary)),
         ("steps", *(_steps(run) for run in summary)),
         ("steps/s", *(_number(run["steps_per_second"]) for run in summary)),
     ]
     told = [(key, *map(_text, values)) for key, values in content["config"].items()]
     evaluations = [
-        (key, *(NOTHING if found is None else _with_interval(**found) for found in values))
+        (key, *(NOTHING if found is None else _with_interval(key.split("/")[-1], found) for found in values))
         for key, values in content["evaluations"].items()
     ]
     metrics = [(name, *map(_number, values)) for name, values in _last_metrics(store, runs).items()]
@@ -234,11 +315,12 @@ def _last_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, list[
 
 
 def _last_evaluations(store: SqlStore, run: RunRecord) -> dict[str, dict[str, float | None]]:
-    """Return the last of a run's evaluations by 'split/figure'; rows come in the order of their steps."""
-    return {
-        f"{row['split']}/{row['name']}": {name: _plain(row[name]) for name in ("value", "low", "high")}
-        for row in store.evaluations(run.id).iter_rows(named=True)
-    }
+    """Return the last of a run's evaluations by 'split/figure', those of the latest checkpoint by themselves."""
+    found = {}
+    for row in evaluated(store, run):
+        which = f"{row['label']} (latest)" if row["checkpoint"] == "latest" else row["label"]
+        found[f"{which}/{row['name']}"] = {name: row[name] for name in ("value", "low", "high")}
+    return found
 
 
 # Writing values
@@ -300,8 +382,15 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-def _with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    return _number(value) if low is None or high is None else f"{_number(value)} [{_number(low)}, {_number(high)}]"
+def _figure(name: str, value: float | None) -> str:
+    """Return a figure of an evaluation as its table has it: shares in per cent."""
+    metric = BY_NAME.get(name)
+    return _number(value) if metric is None else format_figure(value, metric.unit)
+
+
+def _with_interval(name: str, row: Mapping[str, Any]) -> str:
+    value, low, high = (_figure(name, row[part]) for part in ("value", "low", "high"))
+    return value if row["low"] is None or row["high"] is None else f"{value} [{low} … {high}]"
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,7 @@ from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import format_interval
+from velodrome.evaluation.training_seeds import seeds_rows, told_spread
 from velodrome.runs.report import charts, portfolio_charts
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -35,10 +36,15 @@ TILES = (
     ("episode_return", "episode_length", "worst_episode", "best_episode"),
 )
 MOST_TILES = 5
+SEED_FIGURES = {  # of the table of training seeds
+    "backtest": ("return", "sharpe", "max_drawdown", "turnover", "costs", "trades"),
+    "episodes": ("episode_return", "episode_length", "worst_episode", "best_episode"),
+}
 TIME = "%Y-%m-%d %H:%M"
 # Column of a trade, its heading, whether it is sorted as text or as a number, and how it is written.
 TRADE_COLUMNS = (
     ("symbol", "Symbol", "text", ""),
+    ("training_seed", "Training seed", "number", ""),
     ("seed", "Seed", "number", ""),
     ("side", "Side", "text", ""),
     ("entry_time", "Entry (UTC)", "text", TIME),
@@ -118,8 +124,9 @@ def render_report(
         charts=drawn,
         positions=positions,
         training=training,
+        seeds=_seeds(evaluation) if evaluation.seeds else None,
         trades=_trade_cells(evaluation.trades.head(LISTED_TRADES)),
-        trade_columns=TRADE_COLUMNS,
+        trade_columns=_trade_columns(evaluation.trades),
         # A closing tag inside a text would end the script element that carries the figures.
         figures=json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("</", "<\\/"),
         plotly=get_plotlyjs(),
@@ -129,7 +136,8 @@ def render_report(
 def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the header says of the run and of the data."""
     about = evaluation.information
-    rows = [(str(name), str(value)) for name, value in run_information.items() if value is not None]
+    rows = [] if evaluation.policy is None else [("Policy", evaluation.policy.text)]
+    rows += [(str(name), str(value)) for name, value in run_information.items() if value is not None]
     if evaluation.kind == "episodes":
         return [*rows, ("Environment", about["title"]), ("Episodes", f"{about['episodes']:,}"), ("Seed", about["seed"])]
     symbols = about["symbols"]
@@ -138,9 +146,21 @@ def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> 
         ("Data", f"{about['title']} ({about['timeframe']} bars of {named})"),
         ("Split", f"{evaluation.label}: {about['first_bar']} to {about['last_bar']} UTC, {about['bars']:,} bars"),
         ("Environment", ", ".join(f"{name} {value}" for name, value in about["params"].items()) or "defaults"),
-        ("Seeds", ", ".join(map(str, about["seeds"]))),
+        ("Evaluation seeds", ", ".join(map(str, about["seeds"]))),
     ]
     return [*rows, ("Data hash", about["data_hash"][:16])] if about["data_hash"] else rows
+
+
+def _seeds(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the table of training seeds, and how far they are apart."""
+    headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
+    spread = told_spread(evaluation.kind, evaluation.seeds, evaluation.spread)
+    return {"headings": headings, "lines": lines, "each": len(evaluation.seeds), "spread": spread}
+
+
+def _trade_columns(trades: pl.DataFrame) -> list[tuple[str, str, str, str]]:
+    """Return the columns of the list of trades; results of a single training seed do not repeat it in each row."""
+    return [column for column in TRADE_COLUMNS if column[0] != "training_seed" or "training_seed" in trades.columns]
 
 
 def _trade_cells(trades: pl.DataFrame) -> list[list[tuple[str, Any]]]:
@@ -149,7 +169,7 @@ def _trade_cells(trades: pl.DataFrame) -> list[list[tuple[str, Any]]]:
     for trade in trades.iter_rows(named=True):
         trade["costs"] = trade["fees"] + trade["spread_and_slippage"] + trade["funding"]
         cells = []
-        for name, _, kind, form in TRADE_COLUMNS:
+        for name, _, kind, form in _trade_columns(trades):
             value = trade[name]
             shown = format_figure(value, "change") if form == "change" else format(value, form)
             cells.append((shown.replace("-", "−"), value) if kind == "number" else (shown, shown))
@@ -182,6 +202,8 @@ def _about_equity(evaluation: Evaluation) -> str:
     caption = "Equity over start equity, at the close of each bar."
     if _has_bands(evaluation):
         caption += " Lines are means over seeds, bands run from the worst to the best seed."
+    if evaluation.seeds:
+        caption += f" The {len(evaluation.seeds)} thin lines are the agents of single training seeds."
     accounts = evaluation.information.get("accounts", len(evaluation.information["symbols"]))
     if accounts > 1 and not charts.shares_account(evaluation):
         caption += " Several instruments: the mean of their accounts."
@@ -208,19 +230,20 @@ def _about_drawdown(evaluation: Evaluation) -> str:
 
 def _account_charts(evaluation: Evaluation) -> list[Chart]:
     about = evaluation.information
-    seed = about["seeds"][0]
+    seed = charts.shown_seed(evaluation)
     stretch = portfolio_charts.shares(evaluation).stretch
     means = f", means of every {stretch} bars" if stretch > 1 else ""
-    held = f"What the account held under seed {seed}, as parts of equity{means}; short positions lie below zero."
+    held = f"What the account held under {seed}, as parts of equity{means}; short positions lie below zero."
     if len(about["symbols"]) > portfolio_charts.SHOWN + 1:
         held += f" The {portfolio_charts.SHOWN} with most on average have a colour each."
     owed = about.get("owed", 0.0)
     less = f", less the {100 * owed:.1f} % that the ruined account owes beyond all it had" if owed > 0.0 else ""
+    of_agent = f" of training seed {evaluation.seeds[0].seed}" if evaluation.seeds else ""
     added = (
-        "What each instrument added to the return: units times the change of price, less its costs, over start equity. "
-        f"All together are the total return{less}."
+        f"What each instrument added to the return{of_agent}: units times the change of price, less its costs, over "
+        f"start equity. All together are the total return{less}."
     )
-    traded = f"Traded value over equity in a bar under seed {seed}{means}."
+    traded = f"Traded value over equity in a bar under {seed}{means}."
     return [
         Chart("weights", "Weights", held, portfolio_charts.weights_figure(evaluation), tall=True),
         Chart("contributions", "Contribution by instrument", added, portfolio_charts.contributions_figure(evaluation)),
@@ -234,9 +257,9 @@ def position_charts(evaluation: Evaluation) -> list[Chart]:
         return []
     found = []
     total = evaluation.bars["symbol"].n_unique()
-    seed = evaluation.information["seeds"][0]
+    seed = charts.shown_seed(evaluation)
     for place, symbol in enumerate(charts.shown_symbols(evaluation)):
-        caption = f"{symbol} under seed {seed}; exposure is the signed value of the position over equity."
+        caption = f"{symbol} under {seed}; exposure is the signed value of the position over equity."
         exposure = charts.instrument_bars(evaluation, symbol)["exposure"].to_numpy()
         if stretch := charts.exposure_stretch(exposure):
             caption += f" It changes often: shown are mean, lowest and highest of every {stretch} bars."

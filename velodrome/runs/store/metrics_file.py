@@ -47,10 +47,14 @@ def export_metrics(
 
 
 def widened(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return metrics with a row for each step: its number, the time of its last metric, a column for each name."""
-    times = frame.group_by("step").agg(pl.col("time").max())
-    wide = frame.pivot("name", index="step", values="value", sort_columns=True)
-    return times.join(wide, on="step").sort("step")
+    """Return metrics with a row for each step: its number, the time of its last metric, a column for each name.
+
+    Those of a group have a row for each training seed and step.
+    """
+    index = [name for name in ("seed", "step") if name in frame.columns]
+    times = frame.group_by(index).agg(pl.col("time").max())
+    wide = frame.pivot("name", index=index, values="value", sort_columns=True)
+    return times.join(wide, on=index).sort(index)
 
 
 def _write(frame: pl.DataFrame, path: Path) -> None:

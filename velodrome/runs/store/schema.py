@@ -27,7 +27,9 @@ class Tables:
     schema: Table
     runs: Table
     metrics: Table
+    members: Table
     evaluations: Table
+    policies: Table
     checkpoints: Table
     lineage: Table
 
@@ -77,6 +79,13 @@ def tables() -> Tables:
         sql.Column("error", sql.Text, nullable=False),
         sql.Index("runs_by_time", "created"),
     )
+    # Which runs differ only in their training seed, and the row that stands for all of them.
+    members = sql.Table(
+        "members",
+        metadata,
+        of_a_run(),
+        sql.Column("of", sql.String(ID_LENGTH), sql.ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    )
     # Read by run and name, so the key is in that order and, in SQLite, is the table itself.
     metrics = sql.Table(
         "metrics",
@@ -100,6 +109,18 @@ def tables() -> Tables:
         sql.Column("high", Number, nullable=True),
         sqlite_with_rowid=False,
     )
+    # Which policy the evaluations of a split and step are about.
+    policies = sql.Table(
+        "evaluated_policies",
+        metadata,
+        of_a_run(),
+        sql.Column("split", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("checkpoint", sql.String(20), primary_key=True),
+        sql.Column("step", sql.BigInteger, primary_key=True, autoincrement=False),
+        sql.Column("policy", sql.JSON, nullable=False),
+        sql.Column("label", sql.Text, nullable=False),
+        sqlite_with_rowid=False,
+    )
     checkpoints = sql.Table(
         "checkpoints",
         metadata,
@@ -120,7 +141,7 @@ def tables() -> Tables:
         sql.Column("changes", sql.JSON, nullable=False),  # by dotted key: the value before and after
         sqlite_with_rowid=False,
     )
-    return Tables(metadata, schema, runs, metrics, evaluations, checkpoints, lineage)
+    return Tables(metadata, schema, runs, metrics, members, evaluations, policies, checkpoints, lineage)
 
 
 def prepare(connection: Connection, place: str) -> None:

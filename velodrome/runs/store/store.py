@@ -77,6 +77,16 @@ class EvaluationRow(NamedTuple):
     high: float = math.nan
 
 
+class PolicyRow(NamedTuple):
+    """Which policy the numbers of an evaluation are about: those of the same split and step."""
+
+    step: int  # of the checkpoint
+    split: str
+    checkpoint: str  # how it was chosen: best or latest
+    policy: dict[str, Any]  # see `NamedPolicy.to_dict`
+    label: str  # the split as it is shown: in sample, used for selection
+
+
 class CheckpointRow(NamedTuple):
     """One checkpoint that is on the disk."""
 
@@ -159,6 +169,26 @@ class SqlStore:
             told = {name: getattr(run, name) for name in ("config", "config_hash", "folder")}
             self.update_run(run.id, status="running", error="", **told)
 
+    def add_member(self, group: str, run: str) -> None:
+        """Say that a run is one of the training seeds of a group."""
+        members = self._tables.members
+
+        def add(connection: Connection) -> None:
+            connection.execute(members.delete().where(members.c.run == run))
+            connection.execute(members.insert(), {"run": run, "of": group})
+
+        self._write(add)
+
+    def groups(self) -> dict[str, str]:
+        """Return the group of every run that is a member of one."""
+        return {row.run: row.of for row in self._rows(self._tables.members.select())}
+
+    def members(self, group: str) -> list[RunRecord]:
+        """Return the runs of a group by their seed; none for a run that is no group."""
+        members, runs = self._tables.members, self._tables.runs
+        query = runs.select().join(members, members.c.run == runs.c.id).where(members.c.of == group)
+        return self._records(query.order_by(runs.c.seed))
+
     def update_run(self, run: str, **changes: Any) -> None:
         """Change fields of a run's row; `updated` becomes now."""
         legal = [entry.name for entry in fields(RunRecord) if entry.name != "id"]
@@ -189,6 +219,9 @@ class SqlStore:
         query = runs.select().order_by(runs.c.created.desc(), runs.c.id).limit(limit)
         for name, wanted in fields.items():
             query = query if wanted is None else query.where(runs.c[name] == wanted)
+        return self._records(query)
+
+    def _records(self, query: Executable) -> list[RunRecord]:
         return [RunRecord(**{**row._mapping, "folder": self._to_here(row.folder)}) for row in self._rows(query)]
 
     def _from_home(self, folder: str) -> str:
@@ -211,7 +244,13 @@ class SqlStore:
             self._add(run, self._tables.metrics, typed, max(row.step for row in typed))
 
     def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame:
-        """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name."""
+        """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name.
+
+        Those of a group are those of its members, one after the other, with a column seed.
+        """
+        if members := self.members(run):
+            each = ((member.seed, self.metrics(member.id, names, since)) for member in members)
+            return pl.concat(found.with_columns(seed=pl.lit(seed, pl.Int64)) for seed, found in each)
         table = self._tables.metrics
         wanted = [table.c.step, table.c.name, table.c.value, table.c.time]
         query = table.select().with_only_columns(*wanted).where(table.c.run == run, table.c.step >= since)
@@ -220,9 +259,13 @@ class SqlStore:
         return self._frame(query.order_by(table.c.step, table.c.name), schema)
 
     def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the number of the largest step for each name."""
+        """Return the number of the largest step for each name; of a group, the mean over its members."""
         from sqlalchemy import func, select
 
+        if members := self.members(run):
+            each = [self.last_metrics(member.id, names) for member in members]
+            known = {name: [own[name] for own in each if name in own] for name in sorted(set().union(*each))}
+            return {name: sum(values) / len(values) for name, values in known.items()}
         table = self._tables.metrics
         newest = select(table.c.name, func.max(table.c.step).label("step")).where(table.c.run == run)
         newest = newest if names is None else newest.where(table.c.name.in_(list(names)))
@@ -231,9 +274,18 @@ class SqlStore:
         query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
         return {row.name: row.value for row in self._rows(query)}
 
-    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow]) -> None:
-        """Add the numbers of evaluations."""
+    def add_evaluations(self, run: str, rows: Iterable[EvaluationRow], policy: PolicyRow | None = None) -> None:
+        """Add the numbers of evaluations, and which policy they are about."""
         self._add(run, self._tables.evaluations, list(rows))
+        if policy is not None:
+            self._add(run, self._tables.policies, [policy])
+
+    def policies(self, run: str) -> list[PolicyRow]:
+        """Return which policies of a run were evaluated, ordered by step and split."""
+        table = self._tables.policies
+        wanted = [table.c[name] for name in PolicyRow._fields]
+        query = table.select().with_only_columns(*wanted).where(table.c.run == run).order_by(*wanted[:3])
+        return [PolicyRow(*row) for row in self._rows(query)]
 
     def evaluations(self, run: str) -> pl.DataFrame:
         """Return the numbers of a run's evaluations as columns step, split, name, value, low, high."""
@@ -281,7 +333,7 @@ class SqlStore:
 
         def forget(connection: Connection) -> None:
             self._change(connection, run, known.runs.update().values(steps=steps, updated=time.time()))
-            for table in (known.metrics, known.evaluations, known.checkpoints):
+            for table in (known.metrics, known.evaluations, known.policies, known.checkpoints):
                 connection.execute(table.delete().where(table.c.run == run, table.c.step > steps))
 
         self._write(forget)
@@ -306,9 +358,7 @@ class SqlStore:
     def _touch(self, connection: Connection, run: str) -> None:
         self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
 
-    def _add(
-        self, run: str, table: Any, rows: Sequence[MetricRow | EvaluationRow | LineageRow], steps: int = 0
-    ) -> None:
+    def _add(self, run: str, table: Any, rows: Sequence[NamedTuple], steps: int = 0) -> None:
         """Insert rows in place of those with the same key, in statements that every database knows."""
         from sqlalchemy import and_, bindparam
 

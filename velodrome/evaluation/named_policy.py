@@ -1,0 +1,86 @@
+"""`NamedPolicy`: which policy a result is about, so that no figure stands without the checkpoint that earned it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+CheckpointChoice = Literal["best", "latest"]
+USED_FOR_SELECTION = "used for selection"  # label of a split whose results chose the checkpoint
+
+
+@dataclass(frozen=True)
+class TrainedAgent:
+    """One checkpoint of one run."""
+
+    run: str  # its id
+    seed: int  # of the training
+    step: int  # environment steps that this checkpoint had learnt from
+    training_steps: int  # environment steps of the whole training
+    candidates: int = 1  # checkpoints that the choice was made from
+
+
+@dataclass(frozen=True)
+class NamedPolicy:
+    """A policy as a result names it: how it was chosen, and the agents that it is made of.
+
+    Several agents are one for each training seed, or one for each fold of a walk-forward.
+    """
+
+    checkpoint: CheckpointChoice
+    agents: tuple[TrainedAgent, ...]
+    selected_on: str | None = None  # the split whose results chose the checkpoint; None: none did
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The training seeds, each once."""
+        return tuple(dict.fromkeys(agent.seed for agent in self.agents))
+
+    @property
+    def seeds_label(self) -> str:
+        """The training seeds for people: one is called one."""
+        shown = ", ".join(map(str, self.seeds))
+        return f"one training seed ({shown})" if len(self.seeds) == 1 else f"{len(self.seeds)} training seeds ({shown})"
+
+    @property
+    def step(self) -> int:
+        """Environment steps that the checkpoint had learnt from; of several agents, the most."""
+        return max(agent.step for agent in self.agents)
+
+    @property
+    def text(self) -> str:
+        """The policy in one line for people."""
+        steps = _numbers([agent.step for agent in self.agents])
+        of = _numbers([agent.training_steps for agent in self.agents])
+        how = "latest checkpoint"
+        if self.selected_on is not None:
+            how = f"best of {_numbers([agent.candidates for agent in self.agents])} on {self.selected_on}"
+        elif self.checkpoint == "best":
+            how = "latest checkpoint (no best one is kept)"
+        several = f"{len(self.agents)} agents, " if len(self.agents) > 1 else ""
+        return f"{several}{how}: step {steps} of {of}; {self.seeds_label}"
+
+    @property
+    def file_name(self) -> str:
+        """The part of a file's name that keeps results of different checkpoints apart."""
+        several = len(self.agents) > 1
+        return f"{self.checkpoint}-{len(self.agents)}-agents" if several else f"{self.checkpoint}-{self.step}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values, the line for people among them."""
+        agents = [asdict(agent) for agent in self.agents]
+        about = {"checkpoint": self.checkpoint, "selected_on": self.selected_on, "training_seeds": list(self.seeds)}
+        return {"text": self.text, **about, "agents": agents}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> NamedPolicy:
+        """Read what `to_dict` wrote."""
+        agents = tuple(TrainedAgent(**agent) for agent in plain["agents"])
+        return cls(plain["checkpoint"], agents, plain["selected_on"])
+
+
+def _numbers(values: list[int]) -> str:
+    """Return a number for people, or the range of several."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
