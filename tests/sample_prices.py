@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 HOURS = 24 * 7 * 51  # of a year less a week, from a Sunday evening
 FIRST = np.datetime64("2023-01-01T22:00", "s")
 OUTAGE = slice(5_000, 5_009)  # hours in which the exchange of BTCUSD was down
-LISTED = 24 * 7 * 15  # hour from which BTCUSD has bars
+LISTED = 24 * 7 * 2  # hour from which BTCUSD has bars
 MOMENTUM = 0.12
 SHARED = 0.35  # of the noise's deviation
 

@@ -124,6 +124,12 @@ def test_bars_of_closes(write):
     assert [coarse.high.tolist(), coarse.open.tolist()] == [[11, 9], [11, 9]]  # no price between closes is made up
 
 
+def test_other_columns_beside_closes_are_kept(write):
+    bars = vd.read_bars(write("date,settle,Open Interest,52w high", "2020-01-01,10,7,12", "2020-01-02,11,8,12"))
+    assert bars["TEST"].close_only
+    assert list(bars["TEST"].extra) == ["open_interest", "52w_high"]
+
+
 @pytest.mark.parametrize("header", ["date,close,highest", "date,close,opening", "date,close,low,high"])
 def test_a_bar_with_some_of_its_prices_is_not_taken_for_closes(write, header):
     row = ",10" * header.count(",")

@@ -31,7 +31,10 @@ TICK_VOLUME_SPELLINGS = ("tickvol", "tickvolume", "ticks")
 INDEX_NAME = re.compile(r"unnamed(_\d+)*|index_level_\d+|")  # what pandas and others call an index without a name
 A_FRAME = "the frame"  # how the origin of a table that is no file begins
 ROLES = ("time", *PRICE_SPELLINGS, "volume", "symbol", "adj_close")  # what `columns` may name a column for
-LIKE_A_PRICE = re.compile(r"(?:^|_)(?:open|high|low)(?!_?int)")  # means one of these, whatever it is; not open interest
+# A name that no spelling knows and that can only mean one of these prices; a 52-week high or open interest is none.
+LIKE_A_PRICE = re.compile(
+    r"(?:(?:day|daily|session|price|bid|ask|mid|adj)_)?(?:open|opening|high|highest|low|lowest)(?:_(?:price|bid|ask|mid|usd))?"
+)
 VOLUME_WITH_UNIT = re.compile(r"(?:volume|vol)_[a-z0-9]{2,8}")  # "Volume BTC", "Volume (USDT)"
 
 
@@ -159,7 +162,7 @@ def _missing(names: Sequence[str], time: str | None, prices: Mapping[str, str | 
     """Return what a table lacks. A close alone is enough if no other column looks like a price of the bar."""
     absent = [name for name, column in {"time": time, **prices}.items() if column is None]
     others = [name for name in ("open", "high", "low") if name in absent]
-    unknown = [name for name in names if LIKE_A_PRICE.search(plain_name(name)) and name != time]
+    unknown = [name for name in names if LIKE_A_PRICE.fullmatch(plain_name(name)) and name != time]
     close_only = len(others) == 3 and not unknown and prices["close"] is not None
     return [name for name in absent if not (close_only and name in others)]
 

@@ -137,7 +137,8 @@ class Run(Summarised):
         """Return what is shown of it in a line, and in a notebook."""
         try:
             config, status = self.config, self.status
-            line = f"Run {self.path.name}: {config.algorithm} on {config.env}, {config.steps:,} steps, {status}"
+            seeds = f" with {config.seeds} training seeds" if config.seeds > 1 else ""
+            line = f"Run {self.path.name}: {config.algorithm} on {config.env}{seeds}, {config.steps:,} steps, {status}"
             about = {"folder": self.path, "seed": config.seed, "configuration": config.hash}
         except (VelodromeError, OSError) as error:  # to look at a run must never fail
             return Summary(f"Run {self.path.name}, which cannot be read: {error}")
