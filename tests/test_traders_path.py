@@ -17,13 +17,8 @@ from velodrome import cli
 SEEDS = ("--seeds", "3")
 LONGEST = 300.0  # seconds on two cores
 QUICK = ("steps=2_048", "num_envs=16", "ppo.rollout_length=32", "network.hidden=[8]", "windows=4", "features=[return]")
-QUICK += (
-    "evaluation.bootstrap_samples=20",
-    "evaluation.every_steps=1_024",
-    "market.check_leaks=false",
-    "device=cpu",
-    "evaluation.seeds=1",
-)
+QUICK += ("timeframe=12h", "market.check_leaks=false", "device=cpu", "evaluation.every_steps=1_024")
+QUICK += ("evaluation.bootstrap_samples=20", "evaluation.seeds=1", "episode_length=64")
 
 
 @pytest.fixture(scope="module")
