@@ -29,6 +29,18 @@ def test_notes_go_with_the_bars_and_the_market():
     assert "<p>note: frame: there are closes" in market._repr_html_()
 
 
+def test_the_report_of_a_check():
+    series = BARS["C"]
+    columns = {"time": series.time, "open": series.open, "high": series.low, "low": series.low, "close": series.close}
+    report = vd.check_bars(pl.DataFrame(columns))
+    first, *notes = repr(report).splitlines()
+    assert first.startswith("a polars DataFrame: These bars would be refused. ")
+    assert notes[0].startswith(
+        "  finding: the frame, row 0 (counted from 0), column 'open': open 100.0 lies outside low"
+    )
+    assert "<td>refused</td><td>frame</td><td>open outside the bar</td>" in report._repr_html_()
+
+
 def test_markets_and_baskets():
     market = vd.build_market(BARS, ["return"], {"1h": 4, "4h": 2}, check_leaks=False)
     assert repr(market) == (

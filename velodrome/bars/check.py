@@ -12,6 +12,7 @@ import numpy as np
 from velodrome.bars.frame import BAR_COLUMNS, Series
 from velodrome.bars.gaps import AUTO, describe_length, find_gaps
 from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, SymbolRows
+from velodrome.bars.summary import Summarised, Summary
 from velodrome.bars.timeframe import Timeframe, describe_time, infer_timeframe
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class SymbolSummary:
     zero_volume_share: float
 
 
-@dataclass(frozen=True)
-class BarsReport:
+@dataclass(frozen=True, repr=False)
+class BarsReport(Summarised):
     """What a check found."""
 
     path: str
@@ -65,6 +66,19 @@ class BarsReport:
     def of(self, severity: str) -> tuple[Finding, ...]:
         """Return the findings of one severity: 'refused', 'note' or 'ok'."""
         return tuple(finding for finding in self.findings if finding.severity == severity)
+
+    @property
+    def verdict(self) -> str:
+        """Whether bars can be read, and what was found, in a line."""
+        counts = f"{len(self.of(OK))} checks passed, {len(self.of(NOTE))} notes, {len(self.of(REFUSED))} refusals"
+        return f"These bars {'can be read' if self.ok else 'would be refused'}. {counts}"
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        found = (*self.of(REFUSED), *self.of(NOTE))
+        rows = tuple((one.severity, one.symbol, one.rule, f"{one.count:,}", str(one)) for one in found)
+        headings = ("", "symbol", "rule", "count", "what, and what to do")
+        return Summary(f"{self.path}: {self.verdict}", headings, rows, tuple(map(str, found)), "finding")
 
 
 def check_bars(
@@ -243,7 +257,7 @@ def rich_table(report: BarsReport) -> Any:
         location = " ".join(part for part in where if part)
         cells = (finding.symbol, finding.rule, f"{finding.count:,}", location, finding.message, finding.advice)
         details.add_row(Text(finding.severity, style=style[finding.severity]), *map(escape, cells))
-    passed = f"{len(report.of(OK))} checks passed, {len(report.of(NOTE))} notes, {len(report.of(REFUSED))} refusals"
-    verdict = Text("These bars can be read. " if report.ok else "These bars would be refused. ", style="bold")
+    sentence, _, counts = report.verdict.partition(". ")
+    verdict = Text(f"{sentence}. ", style="bold")
     tables = [table for table, filled in ((overview, report.symbols), (details, shown)) if filled]
-    return Group(*tables, verdict + Text(passed))
+    return Group(*tables, verdict + Text(counts))

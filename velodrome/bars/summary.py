@@ -18,6 +18,7 @@ class Summary(NamedTuple):
     headings: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()  # of the notebook's table
     notes: tuple[str, ...] = ()
+    called: str = "note"  # what a note is
 
 
 class Summarised:
@@ -29,7 +30,7 @@ class Summarised:
 
     def __repr__(self) -> str:
         shown = self.summary()
-        return "\n".join([shown.line, *(f"  note: {note}" for note in listed(shown.notes, 3))])
+        return "\n".join([shown.line, *(f"  {shown.called}: {note}" for note in listed(shown.notes, 3))])
 
     def _repr_html_(self) -> str:
         shown = self.summary()
@@ -43,7 +44,7 @@ class Summarised:
             parts.append(f"<table><thead>{row(shown.headings, 'th')}</thead><tbody>{body}</tbody></table>")
         if len(shown.rows) > LISTED:
             parts.append(f"<p>and {len(shown.rows) - LISTED:,} more</p>")
-        parts += [f"<p>note: {html.escape(note)}</p>" for note in listed(shown.notes, LISTED)]
+        parts += [f"<p>{shown.called}: {html.escape(note)}</p>" for note in listed(shown.notes, LISTED)]
         return "".join(parts)
 
 
