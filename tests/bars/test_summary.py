@@ -62,5 +62,5 @@ def test_what_is_long_is_cut():
             return Summary("long", ("n",), tuple((str(n),) for n in range(50)), tuple(f"note {n}" for n in range(50)))
 
     assert repr(Long()).splitlines() == ["long", *(f"  note: note {n}" for n in range(3)), "  note: and 47 more"]
-    assert Long()._repr_html_().count("<td>") == 20
+    assert Long()._repr_html_().count("<td>") == 30
     assert day_span(BARS["C"].time[:0]) == "no bars"

@@ -78,7 +78,7 @@ class BarsReport(Summarised):
         found = (*self.of(REFUSED), *self.of(NOTE))
         rows = tuple((one.severity, one.symbol, one.rule, f"{one.count:,}", str(one)) for one in found)
         headings = ("", "symbol", "rule", "count", "what, and what to do")
-        return Summary(f"{self.path}: {self.verdict}", headings, rows, tuple(map(str, found)), "finding")
+        return Summary(f"{self.path}: {self.verdict}", headings, rows, tuple(map(str, found)), "finding", True)
 
 
 def check_bars(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-LISTED = 20  # rows of a table; of more, the first and the number of the others
+LISTED = 30  # rows of a table; of more, the first and the number of the others
 
 
 class Summary(NamedTuple):
@@ -19,6 +19,7 @@ class Summary(NamedTuple):
     rows: tuple[tuple[str, ...], ...] = ()  # of the notebook's table
     notes: tuple[str, ...] = ()
     called: str = "note"  # what a note is
+    in_rows: bool = False  # the rows say what the notes say
 
 
 class Summarised:
@@ -44,7 +45,8 @@ class Summarised:
             parts.append(f"<table><thead>{row(shown.headings, 'th')}</thead><tbody>{body}</tbody></table>")
         if len(shown.rows) > LISTED:
             parts.append(f"<p>and {len(shown.rows) - LISTED:,} more</p>")
-        parts += [f"<p>{shown.called}: {html.escape(note)}</p>" for note in listed(shown.notes, LISTED)]
+        notes = () if shown.in_rows else shown.notes
+        parts += [f"<p>{shown.called}: {html.escape(note)}</p>" for note in listed(notes, LISTED)]
         return "".join(parts)
 
 

@@ -26,6 +26,7 @@ from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
+IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
 LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
 SEED_FIGURES = {  # of the table of training seeds, which has to fit 80 columns
     "backtest": ("return", "sharpe", "max_drawdown"),
@@ -163,16 +164,18 @@ class Evaluation(Summarised):
     def summary(self) -> Summary:
         """Return what is shown of it in a line, and in a notebook."""
         shown = self.baseline_names
-        cells = []
+        cells, first = [], []
         for row in self.rows:
             metric = BY_NAME[row.name]
+            own, interval = format_figure(row.value, metric.unit), format_interval(row)
             others = [format_figure(row.baselines[name], metric.unit) for name in shown]
-            cells.append((metric.label, format_figure(row.value, metric.unit), format_interval(row), *others))
-        first = [f"{label} {value}" + (f" ({span})" if span != "–" else "") for label, value, span, *_ in cells[:3]]
-        line = f"Evaluation of {self.information['title']}, {self.label}: {', '.join(first)}"
+            cells.append((metric.label, own, interval, *others))
+            if self.kind == "episodes" or row.name in IN_A_LINE:
+                first.append(f"{metric.label} {own}" + (f" ({interval})" if interval != "–" else ""))
+        line = f"Evaluation of {self.information['title']}, {self.label}: {', '.join(first[:3])}"
         interval = f"{self.information['confidence']:.0%} interval"
         headings = ("", "agent", interval, *(LABELS[name] for name in shown))
-        return Summary(line, headings, tuple(cells), self.warnings)
+        return Summary(line, headings, tuple(cells), self.warnings, "warning")
 
     def table(self) -> Group:
         """Return the table, differences, notes and warnings for a terminal."""
