@@ -121,6 +121,7 @@ def evaluate_policy(
     named: which policy it is; the result carries it, and is labelled where the split chose the checkpoint.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
     """
+    notes = (*notes, *market.notes)
     in_sample = check_out_of_sample(market, split, trained_on, allow_training_split)
     if samples < 1 or random_seeds < 1:
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")

@@ -19,6 +19,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
@@ -27,6 +28,7 @@ from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
+IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
 SEED_FIGURES = {  # of the table of training seeds
     "backtest": ("return", "sharpe", "max_drawdown"),
     "episodes": ("episode_return", "episode_length", "worst_episode"),
@@ -56,8 +58,8 @@ class Difference:
     high: float
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Summarised):
     """What a policy did on a split: the table, the curves behind it, and what speaks against trusting it."""
 
     kind: Literal["backtest", "episodes"]
@@ -160,6 +162,22 @@ class Evaluation:
         plain["spread"] = tuple(SeedSpread(**_numbers(one)) for one in plain.get("spread", ()))
         plain["policy"] = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
         return cls(**{**plain, "warnings": tuple(plain["warnings"]), "notes": tuple(plain["notes"])})
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        shown = self.baseline_names
+        cells, first = [], []
+        for row in self.rows:
+            metric = BY_NAME[row.name]
+            own, interval = format_figure(row.value, metric.unit), format_interval(row)
+            others = [format_figure(row.baselines[name], metric.unit) for name in shown]
+            cells.append((metric.label, own, interval, *others))
+            if self.kind == "episodes" or row.name in IN_A_LINE:
+                first.append(f"{metric.label} {own}" + (f" ({interval})" if interval != "–" else ""))
+        line = f"Evaluation of {self.information['title']}, {self.label}: {', '.join(first[:3])}"
+        interval = f"{self.information['confidence']:.0%} interval"
+        headings = ("", "agent", interval, *(LABELS[name] for name in shown))
+        return Summary(line, headings, tuple(cells), self.warnings, "warning")
 
     def table(self) -> Group:
         """Return the table, differences, notes and warnings for a terminal."""
