@@ -140,6 +140,7 @@ class LearnerContract:
     def test_a_state_of_another_kind_of_device_is_taken_with_other_random_numbers_and_a_note(self):
         case = next(iter(self.cases))
         first, resumed = self.make(case), self.make(case)
+        iterated(first, 1)
         tensors, plain = first.state()
         assert resumed.load_state(tensors, plain) == []
         tensors["learner.generator"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's

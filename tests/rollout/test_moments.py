@@ -112,3 +112,21 @@ def test_a_nan_among_the_values_is_not_hidden():
     moments.update(torch.tensor([[1.0, 2.0], [torch.nan, 3.0]]))
     assert moments.mean.isnan().tolist() == [True, False]
     assert moments.normalise(torch.ones(1, 2)).isnan().tolist() == [[True, False]]
+
+
+def test_the_scale_of_rewards_has_the_same_bits_on_any_number_of_threads():
+    rewards = torch.randn((32, 4096), generator=torch.Generator().manual_seed(0))
+    never = torch.zeros(rewards.shape, dtype=torch.bool)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            scale = RewardScale(4096, 0.0)
+            scale.scale(rewards.clone(), never, never)
+            found.append(scale.state())
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+    assert float(found[0]["mean"]) == pytest.approx(float(rewards.double().mean()), rel=1e-9)
+    assert float(found[0]["variance"]) == pytest.approx(float(rewards.double().var(correction=0)), rel=1e-9)
+    assert found[0]["count"] == rewards.numel()

@@ -317,6 +317,20 @@ def test_data_that_lies_elsewhere_is_pointed_to_once(moved, tmp_path, capsys):
     assert vd.evaluate(run.path, data=place, report=False).split == "test"
 
 
+def test_a_run_that_is_moved_by_itself_is_entered_into_the_store_of_its_new_place(child, tmp_path):
+    copy = Run.open(shutil.copytree(child.path, tmp_path / "archive" / child.path.name))
+    assert copy.status == "finished"
+    assert repr(rows(copy)) == repr(rows(child))
+    with open_store(tmp_path / "archive") as store, child.store() as before:
+        found, known = store.run(child.folder.id), before.run(child.folder.id)
+        assert store.lineage(found.id) == before.lineage(found.id)
+        assert store.checkpoints(found.id) == before.checkpoints(found.id)
+    for name in ("config", "config_hash", "data_hash", "seed", "steps", "status"):
+        assert getattr(found, name) == getattr(known, name)
+    vd.resume(copy, steps=448, **QUIET)
+    assert vd.evaluate(copy.path, report=False).split == "test"
+
+
 def test_other_data_is_refused_with_both_hashes(moved, parent, tmp_path):
     run, _ = moved
     known, other = run.folder.information["data_hash"], prices(tmp_path / "prices", 1.5)

@@ -24,15 +24,15 @@ class RunningMoments:
         self.count = torch.zeros((), dtype=torch.float64, device=device)
 
     def update(self, batch: Tensor) -> None:
-        """Take in a batch, [n, size]."""
+        """Take in a batch, [n, size]; one with more columns than there are moments is of values of one kind."""
         batch = batch.double()
-        rows = batch.shape[0]
+        rows = batch.numel() // len(self.mean)
         mean, variance = batch.mean(0), batch.var(0, correction=0)
         for places in self.alike:
             run = slice(places.start, places.stop)
-            centre = mean[run].mean()
-            variance[run] = (variance[run] + (mean[run] - centre).square()).mean()
-            mean[run] = centre
+            mean[run], variance[run] = _pooled(mean[run], variance[run])
+        if len(mean) > len(self.mean):
+            mean, variance = _pooled(mean, variance)
         total = self.count + rows
         difference = mean - self.mean
         # Before the first batch the initial variance must not count.
@@ -56,6 +56,12 @@ class RunningMoments:
             tensor.copy_(tensors[name])
 
 
+def _pooled(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance, [1], of all columns together, given those of each."""
+    centre = mean.mean(0, keepdim=True)
+    return centre, (variance + (mean - centre).square()).mean(0, keepdim=True)
+
+
 class RewardScale:
     """Divides rewards by the deviation of the discounted return, so that values are about one."""
 
@@ -68,7 +74,8 @@ class RewardScale:
         """Take in the rewards of a rollout, [steps, environments], and scale them in place."""
         returns = torch.empty_like(reward)
         write_discounted(reward, terminated, truncated, self.gamma, self.returns, returns)
-        self.moments.update(returns.view(-1, 1))
+        # By columns: torch adds up one long column in an order that depends on the number of threads.
+        self.moments.update(returns)
         reward.mul_((self.moments.variance + 1e-8).rsqrt().float()).clamp_(-10.0, 10.0)
 
     def resize(self, num_envs: int) -> None:

@@ -32,7 +32,7 @@ from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
-from velodrome.runs.store.store import LineageRow, checkpoint_rows
+from velodrome.runs.store.store import checkpoint_rows, lineage_rows
 from velodrome.runs.trained import Run, SeedGroup
 
 if TYPE_CHECKING:
@@ -201,12 +201,7 @@ class _Session:
 
         config = self.config
         self.store.begin_run(self.run.new_record(self.market))
-        lineage = [
-            LineageRow(number, entry["step"], entry["parent"], entry["changes"])
-            for number, entry in enumerate(self.run.folder.lineage)
-        ]
-        if lineage:
-            self.store.set_lineage(self.id, lineage)
+        self.store.set_lineage(self.id, lineage_rows(self.run.folder.lineage))
         device = config.usable_device()
         with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
             self.learner = setup.make_learner(config, worlds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder, lineage_entry, run_folders
 from velodrome.runs.store.schema import KILLED
-from velodrome.runs.store.store import RunRecord, SqlStore, open_store
+from velodrome.runs.store.sinks import read_lines
+from velodrome.runs.store.store import MetricRow, RunRecord, SqlStore, checkpoint_rows, lineage_rows, open_store
 from velodrome.runs.versions import versions
 
 if TYPE_CHECKING:
@@ -130,8 +131,31 @@ class Run:
         return "running" if self.folder.is_locked() else KILLED  # too early for a row
 
     def store(self, create: bool = False) -> SqlStore:
-        """Open the store that holds its rows."""
-        return open_store(self.root, self.config.logging.store, create=create)
+        """Open the store that holds its rows; a run that was moved by itself is entered into that of its new place."""
+        store = open_store(self.root, self.config.logging.store, create=create or self._begun)
+        if self._begun and store.find(self.folder.id) is None:
+            self._enter(store)
+        return store
+
+    @property
+    def _begun(self) -> bool:
+        """Whether it was trained so far that it had a row."""
+        return self.folder.metrics_path.is_file()
+
+    def _enter(self, store: SqlStore) -> None:
+        """Enter its rows into a store that has none, from what lies in its folder."""
+        identity, information = self.folder.id, self.folder.information
+        kept = checkpoint_rows(self.path)
+        steps = kept[-1].step if kept else 0
+        status = "finished" if steps >= self.config.steps else "interrupted"
+        record = replace(self.new_record(None), data_hash=information["data_hash"] or "", steps=steps, status=status)
+        store.create_run(replace(record, created=self.folder.candidate.created))
+        entries = list(read_lines(self.folder.metrics_path))
+        store.add_metrics(
+            identity, [MetricRow(step, name, value, at) for step, at, found in entries for name, value in found.items()]
+        )
+        store.set_checkpoints(identity, kept)
+        store.set_lineage(identity, lineage_rows(self.folder.lineage))
 
     def new_record(self, market: Market | Basket | None) -> RunRecord:
         """Return its row at the moment it begins."""
@@ -310,6 +334,25 @@ class SeedGroup(Run):
             if found.config.seed == seed:
                 return found, told, False
         return Run.create(told, market, self.path, group=self.folder.id), told, True
+
+    @property
+    def _begun(self) -> bool:
+        return any(member._begun for member in self.members)
+
+    def _enter(self, store: SqlStore) -> None:
+        """Enter its rows and those of its members into a store that has none."""
+        begun = [member for member in self.members if member._begun]
+        for member in begun:
+            if store.find(member.folder.id) is None:
+                member._enter(store)
+        rows = [store.run(member.folder.id) for member in begun]
+        done = len(rows) == self.config.seeds and all(row.status == "finished" for row in rows)
+        about: dict[str, Any] = {"steps": sum(row.steps for row in rows), "status": "finished" if done else "interrupted"}
+        record = replace(self.new_record(None), data_hash=rows[0].data_hash, **about)
+        store.create_run(replace(record, created=self.folder.candidate.created))
+        for row in rows:
+            store.add_member(self.folder.id, row.id)
+        store.set_lineage(self.folder.id, lineage_rows(self.folder.lineage))
 
     def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
         """Refuse: a group has no policy of its own."""

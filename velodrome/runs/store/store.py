@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -103,6 +103,13 @@ class LineageRow(NamedTuple):
     step: int
     parent: str | None
     changes: dict[str, Any]  # by dotted key: the value before and after
+
+
+def lineage_rows(entries: Iterable[Mapping[str, Any]]) -> list[LineageRow]:
+    """Return the rows of what a run's folder says of its lineage."""
+    return [
+        LineageRow(number, entry["step"], entry["parent"], entry["changes"]) for number, entry in enumerate(entries)
+    ]
 
 
 def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
@@ -317,7 +324,8 @@ class SqlStore:
 
     def set_lineage(self, run: str, rows: Iterable[LineageRow]) -> None:
         """Say whose child a run is, and what was changed on the way."""
-        self._add(run, self._tables.lineage, list(rows))
+        if typed := list(rows):
+            self._add(run, self._tables.lineage, typed)
 
     def lineage(self, run: str | None = None, parent: str | None = None) -> list[tuple[str, LineageRow]]:
         """Return runs and where they became others, in order; of one run, or the children of one."""
