@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.evaluation.coverage import KINDS, covered, many_series
+from tests.evaluation.coverage import HIDDEN, KINDS, covered, many_series
 
 LENGTHS = (250, 1000)
 
@@ -16,7 +16,7 @@ def main(series: int = 5000) -> None:
     """Print the table."""
     columns = [f"{name}, {length:,} bars" for length in LENGTHS for name in ("percentiles", "mean", "Sharpe ratio")]
     print(f"| returns | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-    for kind in KINDS:
+    for kind in (*KINDS, HIDDEN):
         shares = []
         for length in LENGTHS:
             values = many_series(kind, series, length)

@@ -18,6 +18,7 @@ WARM_UP = 300
 SAMPLES = 400
 CONFIDENCE = 0.95
 KINDS = ("independent", "t(3)", "GARCH", "0.3", "0.5", "0.8", "0.95", "-0.3", "MA 0.7", "AR(2)")
+HIDDEN = "hidden drift"  # noise, and 5 % of the variance an autoregression of 0.98: too slow to be seen
 
 
 def filtered(noise: np.ndarray, *coefficients: float) -> np.ndarray:
@@ -44,6 +45,9 @@ def many_series(kind: str, series: int, length: int, seed: int = 0) -> np.ndarra
         return values[:, WARM_UP:]
     if kind == "MA 0.7":
         return (noise[:, 1:] + 0.7 * noise[:, :-1])[:, WARM_UP - 1 :]
+    if kind == HIDDEN:
+        drift = filtered(rng.normal(size=noise.shape), 0.98)
+        return math.sqrt(0.95) * noise[:, WARM_UP:] + math.sqrt(0.05 * (1.0 - 0.98**2)) * drift
     return filtered(noise, *((0.3, 0.3) if kind == "AR(2)" else (float(kind),)))
 
 

@@ -240,6 +240,26 @@ def test_a_multiple_that_the_environment_refuses_is_left_out():
     assert not evaluate_policy(ConstantPolicy(1), MARKET, "test", {}, **QUICK).breakdown["cost_levels"]
 
 
+def test_agents_of_several_training_seeds_are_averaged_and_their_distances_widen_the_intervals(traded):
+    params = {"fee": FEE, "half_spread": 1e-4}
+    policies = [Momentum(MARKET), ConstantPolicy(2), ConstantPolicy(0)]
+    alone = [evaluate_policy(policy, MARKET, "test", params, **QUICK) for policy in policies[1:]]
+    each = [traded, *alone]
+    found = evaluate_policy(policies, MARKET, "test", params, **QUICK)
+    for place, level in enumerate(found.breakdown["cost_levels"]):
+        assert level["return"] == pytest.approx(np.mean([o.breakdown["cost_levels"][place]["return"] for o in each]))
+    betas = [one.row("beta").value for one in each]
+    beta = found.row("beta")
+    assert beta.value == pytest.approx(np.mean(betas))
+    assert beta.high - beta.value > 2 * np.std(betas, ddof=1), "their data hardly matters beside the seeds"
+    assert -1.0 <= found.row("correlation").low < found.row("correlation").high <= 1.0
+    for own, one in zip(found.seeds, each, strict=True):
+        assert own.row("beta").value == one.row("beta").value
+        assert own.row("beta").high == one.row("beta").high
+    for place, month in enumerate(found.breakdown["months"]):
+        assert month["agent"] == pytest.approx(np.mean([one.breakdown["months"][place]["agent"] for one in each]))
+
+
 # Portfolios: by instrument and period
 
 

@@ -179,7 +179,7 @@ def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float
     found = {
         "beta": influence_interval(beta, pull, confidence),
         "alpha": Interval(*(per_year * end for end in influence_interval(alpha, lead, confidence))),
-        "correlation": Interval(correlation, math.nan, math.nan),
+        "correlation": Interval(correlation, correlation, correlation),
     }
     if abs(correlation) < 1.0 - 1e-12:
         first, second = aside / aside.std(), moved / moved.std()

@@ -73,12 +73,12 @@ def compare(
     draws = SeedDraws(count, drawn)
     resamples = {name: values[:count] for name, values in columns.items() if name not in WITHOUT_INTERVAL}
     resamples |= _trade_resamples(agents, drawn)
-    exact: dict[str, Interval] = {}  # without resampling
+    exact: list[dict[str, Interval]] = [{}] * count  # without resampling
     if (benchmark := benchmark_of(agents[0], others)) is not None:
         parts = [market_part(played.curve, benchmark[1], per_year, drawn.confidence) for played in everyone]
         for own, part in zip(points, parts, strict=True):
             own |= {name: known.value for name, known in part.items()}
-        exact = parts[0] if count == 1 else {}
+        exact = parts[:count]
         resamples |= draws.of_intervals(parts[:count]) if count > 1 else {}
     agent, beside = mean_figures(points[:count]), points[count:]
     moves = [meter.influences() for meter in meters]
@@ -92,8 +92,9 @@ def compare(
 
     def interval(name: str, value: float, seed: int | None = None) -> Interval:
         """Return the interval of the agent's figure, or of that of one training seed."""
-        if name in exact:
-            return exact[name]
+        alone = 0 if count == 1 else seed
+        if alone is not None and name in exact[alone]:
+            return exact[alone][name]
         if name not in resamples:
             return Interval(value, math.nan, math.nan)
         own = together if seed is None else moves[seed]

@@ -190,9 +190,11 @@ def influence_interval(value: float, series: NDArray[np.float64], confidence: fl
     series: the derivatives of the figure by the bars' weights, times their number; of a mean, the values.
     """
     found = dependence(series)
-    if found is None or math.isnan(value):
-        return Interval(value, math.nan, math.nan)
-    reach = student_quantile(0.5 + 0.5 * confidence, found.degrees) * math.sqrt(found.variance / len(series))
+    if found is None:
+        # A figure that no bar moves is sure.
+        reach = 0.0 if len(series) >= FEWEST_VALUES and np.isfinite(series).all() else math.nan
+    else:
+        reach = student_quantile(0.5 + 0.5 * confidence, found.degrees) * math.sqrt(found.variance / len(series))
     return Interval(value, value - reach, value + reach)
 
 
