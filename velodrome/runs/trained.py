@@ -347,9 +347,14 @@ class SeedGroup(Run):
                 member._enter(store)
         rows = [store.run(member.folder.id) for member in begun]
         done = len(rows) == self.config.seeds and all(row.status == "finished" for row in rows)
-        about: dict[str, Any] = {"steps": sum(row.steps for row in rows), "status": "finished" if done else "interrupted"}
-        record = replace(self.new_record(None), data_hash=rows[0].data_hash, **about)
-        store.create_run(replace(record, created=self.folder.candidate.created))
+        record = replace(
+            self.new_record(None),
+            data_hash=rows[0].data_hash,
+            steps=sum(row.steps for row in rows),
+            status="finished" if done else "interrupted",
+            created=self.folder.candidate.created,
+        )
+        store.create_run(record)
         for row in rows:
             store.add_member(self.folder.id, row.id)
         store.set_lineage(self.folder.id, lineage_rows(self.folder.lineage))
