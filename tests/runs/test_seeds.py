@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,7 @@ from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.result import Evaluation
 from velodrome.runs import setup
-from velodrome.runs.folder import run_folders
+from velodrome.runs.folder import RunFolder, run_folders
 from velodrome.runs.report import listing
 from velodrome.runs.run import Run
 from velodrome.runs.trained import SeedGroup
@@ -121,6 +122,16 @@ def test_a_group_of_which_nothing_has_finished_cannot_be_evaluated(tmp_path, mon
     stopped = small_run(tmp_path, seeds=2, **SETTINGS)
     with pytest.raises(RunError, match="no training seed of this group has finished"):
         vd.evaluate(stopped)
+
+
+def test_a_group_moves_with_its_members(group, tmp_path):
+    moved = SeedGroup(RunFolder.open(shutil.copytree(group.path, tmp_path / group.path.name)))
+    assert moved.status == "finished"
+    found = vd.evaluate(moved, report=False)
+    assert found.metrics["return"] == vd.evaluate(group, report=False).metrics["return"]
+    with moved.store() as store:
+        assert [run.seed for run in store.members(moved.folder.id)] == [3, 4, 5, 6]
+        assert store.run(moved.folder.id).steps == 4 * 192
 
 
 # What people see of it

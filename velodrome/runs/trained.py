@@ -153,11 +153,15 @@ class Run(Summarised):
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows; a run that was moved by itself is entered into that of its new place."""
-        begun = self.folder.metrics_path.is_file()  # by then it had a row
-        store = open_store(self.root, self.config.logging.store, create=create or begun)
-        if begun and store.find(self.folder.id) is None:
+        store = open_store(self.root, self.config.logging.store, create=create or self._begun)
+        if self._begun and store.find(self.folder.id) is None:
             self._enter(store)
         return store
+
+    @property
+    def _begun(self) -> bool:
+        """Whether it was trained so far that it had a row."""
+        return self.folder.metrics_path.is_file()
 
     def _enter(self, store: SqlStore) -> None:
         """Enter its rows into a store that has none, from what lies in its folder."""
@@ -351,6 +355,30 @@ class SeedGroup(Run):
             if found.config.seed == seed:
                 return found, told, False
         return Run.create(told, market, self.path, group=self.folder.id), told, True
+
+    @property
+    def _begun(self) -> bool:
+        return any(member._begun for member in self.members)
+
+    def _enter(self, store: SqlStore) -> None:
+        """Enter its rows and those of its members into a store that has none."""
+        begun = [member for member in self.members if member._begun]
+        for member in begun:
+            if store.find(member.folder.id) is None:
+                member._enter(store)
+        rows = [store.run(member.folder.id) for member in begun]
+        done = len(rows) == self.config.seeds and all(row.status == "finished" for row in rows)
+        record = replace(
+            self.new_record(None),
+            data_hash=rows[0].data_hash,
+            steps=sum(row.steps for row in rows),
+            status="finished" if done else "interrupted",
+            created=self.folder.candidate.created,
+        )
+        store.create_run(record)
+        for row in rows:
+            store.add_member(self.folder.id, row.id)
+        store.set_lineage(self.folder.id, lineage_rows(self.folder.lineage))
 
     def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
         """Refuse: a group has no policy of its own."""
