@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -69,6 +69,16 @@ def preset_parameters(env: str, preset: Any) -> Mapping[str, Any]:
     """Return the parameters that a set of an environment has; none where there is no such set."""
     declared = _declared(env)
     return declared[0].parameter_presets().get(preset, {}) if declared and isinstance(preset, str) else {}
+
+
+def covered_keys(env: str, keys: Iterable[str]) -> set[str]:
+    """Return the dotted keys of parameters for which some of these stand, such as both fees for `params.fee`."""
+    declared = _declared(env)
+    if declared is None:
+        return set()
+    _, model = declared
+    given = {key.removeprefix("params.") for key in keys if key.startswith("params.")} & model.model_fields.keys()
+    return {f"params.{other}" for name in given for other in covered_names(model, name)}
 
 
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
