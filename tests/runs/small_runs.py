@@ -33,7 +33,8 @@ import velodrome.vector.make  # noqa: F401
 from velodrome import cli
 from velodrome.runs import checkpoint
 from velodrome.runs.folder import run_folders
-from velodrome.runs.run import Run, _Session, train
+from velodrome.runs.run import Run, train
+from velodrome.runs.session import Session
 from velodrome.runs.store.sinks import read_lines
 
 # 64 steps an iteration, 10 iterations, a checkpoint every second one and an evaluation every third.
@@ -185,7 +186,7 @@ class AfterIterations:
     seconds: float
 
     def arrange(self) -> None:
-        left, iterate = self.iterations, _Session._iterate
+        left, iterate = self.iterations, Session._iterate
 
         def counted(*arguments: Any) -> None:
             nonlocal left
@@ -196,7 +197,7 @@ class AfterIterations:
 
         if left == 0:
             threading.Timer(self.seconds, die).start()
-        _Session._iterate = counted  # type: ignore[method-assign]
+        Session._iterate = counted  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def signals_after(
     monkeypatch: pytest.MonkeyPatch, iterations: int, times: int = 1, number: int = signal.SIGINT
 ) -> None:
     """Let the run that is trained next receive a signal in the middle of an iteration."""
-    iterate, done = _Session._iterate, 0
+    iterate, done = Session._iterate, 0
 
     def interrupted(*arguments: Any) -> None:
         nonlocal done
@@ -260,4 +261,4 @@ def signals_after(
                 signal.raise_signal(number)
         iterate(*arguments)
 
-    monkeypatch.setattr(_Session, "_iterate", interrupted)
+    monkeypatch.setattr(Session, "_iterate", interrupted)

@@ -13,13 +13,14 @@ import velodrome as vd
 from tests.runs.small_runs import assert_equal_runs, last_tensors, one_thread, rows, small_run  # noqa: F401
 from velodrome.errors import BackendError, CheckpointError, ConfigError, LearningError, RunError, StoreError
 from velodrome.runs import checkpoint, setup
-from velodrome.runs.run import Run, _Session
+from velodrome.runs.run import Run
+from velodrome.runs.session import Session
 from velodrome.runs.store.store import SqlStore
 
 
 def at_iteration(monkeypatch, number, act) -> None:
     """Do something to the session before its n-th iteration."""
-    iterate, done = _Session._iterate, 0
+    iterate, done = Session._iterate, 0
 
     def counted(session, *arguments):
         nonlocal done
@@ -28,7 +29,7 @@ def at_iteration(monkeypatch, number, act) -> None:
             act(session)
         iterate(session, *arguments)
 
-    monkeypatch.setattr(_Session, "_iterate", counted)
+    monkeypatch.setattr(Session, "_iterate", counted)
 
 
 # The configuration

@@ -15,7 +15,8 @@ from tests.runs.small_runs import assert_equal_runs, last_tensors, lines, one_th
 from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import checkpoint
-from velodrome.runs.run import Run, _Session
+from velodrome.runs.run import Run
+from velodrome.runs.session import Session
 from velodrome.runs.store.store import open_store
 from velodrome.runs.walk_forward import walk_forward
 
@@ -88,7 +89,7 @@ def test_other_ways_to_save_and_log_are_taken_by_the_run_itself(tmp_path):
 def test_a_run_killed_after_its_steps_were_changed_goes_on_to_them(tmp_path, monkeypatch):
     run = small_run(tmp_path, steps=128)
     with monkeypatch.context() as patched:
-        patched.setattr(_Session, "_train", lambda session: 1 / 0)
+        patched.setattr(Session, "_train", lambda session: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             vd.resume(run, steps=256, **QUIET)
     with open_store(tmp_path) as store:  # as a kill leaves it
@@ -158,7 +159,7 @@ def test_a_child_of_dqn_goes_on_with_its_replay(tmp_path):
 
 def test_a_child_killed_before_its_first_checkpoint_begins_at_its_parents(parent, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(_Session, "_save", lambda session: 1 / 0)
+        patched.setattr(Session, "_save", lambda session: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             vd.resume(parent, seed=7, steps=384, name="late", **QUIET)
     late = Run.open("late", parent.path.parent)

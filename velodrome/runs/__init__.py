@@ -1,8 +1,8 @@
 """What happened: a run's configuration, folder, checkpoints and metrics, its rows beside all others, its evaluation.
 
-The page that tells the whole story of a training is run.py. Read the parts that it is made of before it: `versions`
+The page that tells the whole story of a training is session.py. Read the parts that it is made of before it: `versions`
 (what a run was made with), `folder`, `checkpoint`, `health`, `metrics` and `interrupts`; `config` (what a run is
 told) and `setup` (from that to environments and a learner); `store` (rows of all runs), `live` (the terminal while it
 trains) and `report` (what people read afterwards); `trained` (a run as it lies in its folder) and `evaluate`. Then
-`run` itself, and what else is done with runs: `profile`, `official` and `walk_forward`.
+`session` itself, `run`, which begins one, and what else is done with runs: `profile`, `official` and `walk_forward`.
 """

@@ -157,6 +157,11 @@ def test_a_short_key_goes_to_the_section_in_use():
 def test_a_fee_is_a_parameter_of_every_market_environment():
     assert load_run_config({"env": "portfolio"}, ["fee=0.001"]).params == {"fee": 0.001}
     assert load_run_config({"env": "trading"}, ["fee=0.001"]).params == {"fee": 0.001}
+    with_preset = load_run_config("portfolio", ["market.source=prices/", "fee=0.001"])  # which sets both fees
+    assert {"buy_fee", "sell_fee"}.isdisjoint(with_preset.params)
+    assert with_preset.params["fee"] == 0.001
+    given = load_run_config("portfolio", ["market.source=prices/", "params.buy_fee=0.002"]).params
+    assert (given["buy_fee"], given.get("fee")) == (0.002, None)
     with pytest.raises(ConfigError, match=r"Did you mean 'params\.fee'"):
         load_run_config({"env": "portfolio"}, ["params.fees=0.001"])
 

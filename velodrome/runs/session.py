@@ -1,0 +1,328 @@
+"""One sitting of a run. The page to read: it tells the whole story of a training top to bottom.
+
+Environments, learner, loop, checkpoints, evaluation, store: each is one call here, and the module that the call leads
+to holds the details.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from velodrome.errors import MetricsError, VelodromeError
+from velodrome.runs import checkpoint as checkpoints
+from velodrome.runs import health, setup
+from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
+from velodrome.runs.config.explain import to_yaml
+from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.evaluate import evaluate as evaluate_run
+from velodrome.runs.evaluate import play_validation, report_path
+from velodrome.runs.folder import lineage_entry, replace_text
+from velodrome.runs.interrupts import Interrupted, Interrupts
+from velodrome.runs.live.bottleneck import RunFacts
+from velodrome.runs.live.display import LiveView, choose_mode
+from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.store.sinks import sinks_of_run
+from velodrome.runs.store.store import checkpoint_rows, lineage_rows
+from velodrome.runs.trained import Run, SeedGroup
+
+if TYPE_CHECKING:
+    from velodrome.rollout.worlds import Worlds
+    from velodrome.runs.live.display import Mode
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market
+
+log = logging.getLogger("velodrome.runs")
+
+
+class Session:
+    """One sitting of a run: from its beginning, or from its last checkpoint, to its end or an interruption.
+
+    begin_from: a parent's checkpoint, of a run that has none of its own. told: what the run is told from now on. place:
+    among the training seeds of a group, in words.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        market: Market | Basket | None,
+        resumed: bool = False,
+        begin_from: checkpoints.Checkpoint | None = None,
+        told: RunConfig | None = None,
+        place: str = "",
+    ) -> None:
+        self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
+        self.config, self.id, self.place = told or run.config, run.folder.id, place
+        self.remarks: list[str] = []  # what a person should know of how it goes on
+        self.best = -math.inf  # result of the best validation so far
+        self.saved_steps = 0
+        self.saved_at = 0.0  # seconds, of the last checkpoint
+
+    def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
+        """Train until done or interrupted, then evaluate; the store knows how it ended."""
+        self.console = console or Console()
+        self.mode = mode or choose_mode(self.console)
+        folder = self.run.folder
+        with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
+            row = self.store.find(self.id)
+            last = checkpoints.latest_checkpoint(folder.path)
+            if row is not None and row.status == "finished" and self._is_done(last):
+                if self.mode in ("live", "plain"):
+                    told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
+                    command = f"velodrome eval {shlex.quote(str(self.run.path))}"
+                    self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
+                return self.run
+            self._take_over(0 if last is None else checkpoints.checkpoint_steps(last))
+            try:
+                finished = self._train()
+                # A run is finished when its evaluation is: one killed during it evaluates when it is resumed.
+                if finished and evaluate:
+                    self._evaluate()
+                self.store.update_run(self.id, status="finished" if finished else "interrupted")
+            except BaseException as error:
+                log.exception("the run ended with an error")
+                self._record_failure(error)
+                raise
+        return self.run
+
+    def _is_done(self, last: Path | None) -> bool:
+        """Return whether a run that has finished has done all that it is told. last: its last checkpoint."""
+        return last is None or checkpoints.checkpoint_steps(last) >= self.config.steps
+
+    def _take_over(self, steps: int) -> None:
+        """Let the run's folder say what it is told from now on, and note that it changed at this step."""
+        before = self.run.config
+        if self.config is before:
+            return
+        changed, _ = changes_between(before, self.config, "")
+        entry = lineage_entry(steps, changed)
+        self.run.folder.add_to_lineage(entry)
+        replace_text(self.run.folder.config_path, to_yaml(self.config))
+        self.run = Run.of(self.run.folder)
+        self.remarks.append(f"{self.run.path.name} goes on {told_lineage(entry)}.")
+        if "steps" in changed:
+            self.remarks.append(told_schedules(before, self.config, steps))
+
+    def _train(self) -> bool:
+        """Make environments and a learner, then learn. Return whether all steps were done."""
+        from velodrome.vector.fleet.monitor import VecMonitor
+
+        config = self.config
+        self.store.begin_run(self.run.new_record(self.market))
+        self.store.set_lineage(self.id, lineage_rows(self.run.folder.lineage))
+        device = config.usable_device()
+        with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
+            self.learner = setup.make_learner(config, worlds)
+            self.agent = setup.describe_agent(config, worlds)
+            self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
+            self.scaler = setup.make_autoscaler(config)
+            found = self._load_checkpoint() if self.resumed else None
+            first = self.learner.steps
+            log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
+            sinks = sinks_of_run(self.run.folder, config, self.store, resume_step=first if self.resumed else None)
+            self.saved_at = time.monotonic()
+            self._show_remarks()
+            with (
+                Interrupts() as interrupts,
+                MetricsWriter(sinks) as self.writer,
+                contextlib.suppress(Interrupted),
+                self._live_view(worlds, device) as self.view,
+            ):
+                if self.mode == "json":
+                    for remark in self.remarks:
+                        self.view.note(remark)
+                if found is None:
+                    self._save()
+                while self.learner.steps < config.steps and not interrupts.requested:
+                    self._iterate()
+                if self.learner.steps > self.saved_steps:
+                    self._save()
+                if self.learner.steps < config.steps:
+                    raise Interrupted
+            return self.learner.steps >= config.steps
+
+    def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
+        """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
+        found = checkpoints.latest_valid(self.run.path)
+        first = found or self.begin_from
+        if first is not None:
+            setup.check_agent(first.plain["agent"], self.agent, str(first.path))
+            self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
+        if found is not None:
+            self.run.check_own(found)
+            self.best, self.saved_steps = found.plain["best"], found.steps
+        elif self.begin_from is not None:
+            self._begin_as_child()
+        self.store.forget_after(self.id, self.learner.steps)
+        checkpoints.tidy(self.run.path, self.learner.steps)
+        return found
+
+    def _begin_as_child(self) -> None:
+        """Go on from a parent's checkpoint as the child is told: in as many environments, from a seed of its own."""
+        entry = self.run.folder.lineage[-1]
+        self.learner.resize(self.config.num_envs)
+        if "seed" in entry["changes"]:
+            self.learner.begin_anew()
+        self.remarks.append(f"{self.run.path.name} is a {told_lineage(entry)}.")
+        if "seed" in entry["changes"]:
+            self.remarks.append("New episodes and random numbers begin there; weights and optimiser go on.")
+
+    def _show_remarks(self) -> None:
+        for remark in self.remarks:
+            log.info("%s", remark)
+            if self.mode in ("live", "plain"):
+                self.console.print(remark, soft_wrap=True)
+
+    def _live_view(self, worlds: Worlds, device: str) -> LiveView:
+        config, run = self.config, self.run
+        about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
+        about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
+        title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
+        about["always"] = {"seed": config.seed} if self.place else {}
+        return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
+
+    # The loop
+
+    def _iterate(self) -> None:
+        """Learn once and write down what happened; validate and save when it is time to."""
+        before = self.learner.steps
+        metrics = self.learner.iterate()
+        steps, config = self.learner.steps, self.config
+        health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
+        # Counted from the run's beginning, so that a resumed run logs the same iterations.
+        logged = steps // (steps - before) % config.logging.log_every == 0
+        if self.monitor is not None and (logged or self.mode != "quiet"):
+            metrics |= self.monitor.metrics()
+        if logged:
+            self._log(metrics)
+        self.view.update(steps, metrics)
+        improved = _due(before, steps, config.evaluation.every_steps) and self._validate()
+        longest = config.checkpoint.every_seconds
+        late = longest is not None and time.monotonic() - self.saved_at >= longest
+        if improved or late or _due(before, steps, config.checkpoint.every_steps):
+            self._save(best=improved)
+        if self.scaler is not None:
+            seconds = (steps - before) / metrics["time/steps_per_second"]
+            if note := setup.resize_as_measured(self.scaler, self.learner, steps - before, seconds):
+                self.view.note(note)
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        """Hand metrics to their writer; it tries again, and what is not written by the next checkpoint is an error."""
+        try:
+            self.writer.add(self.learner.steps, metrics)
+        except MetricsError as error:
+            self.view.note(f"warning: {error}")
+
+    # Validation, checkpoints, evaluation
+
+    def _validate(self) -> bool:
+        """Play the validation split, or some episodes; return whether that went better than ever before."""
+        from velodrome.learn.acting import TrainedPolicy
+
+        split = self.run.validation_split
+        if split is None:
+            return False
+        policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
+        found = play_validation(policy, self.config, self.market)
+        self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
+        self.view.evaluated(split, found)
+        improved = found["return"] > self.best
+        self.best = max(self.best, found["return"])
+        return improved
+
+    def _save(self, best: bool = False) -> None:
+        """Write a checkpoint; what was measured up to it goes first."""
+        try:
+            self.writer.flush()
+        except MetricsError as error:
+            self.view.note(f"warning: {error} Trying once more.")
+            self.writer.flush()
+        steps, path = self.learner.steps, self.run.path
+        tensors, plain = self.learner.state()
+        health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
+        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best}
+        content |= setup.saved_facts(self.config)
+        checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
+        if best:
+            checkpoints.pin_only_the_last(path)
+        self.store.set_checkpoints(self.id, checkpoint_rows(path))
+        self.saved_at, self.saved_steps = time.monotonic(), steps
+        self.view.note(f"checkpoint at step {steps:,}{' (best so far)' if best else ''}")
+
+    def _evaluate(self) -> None:
+        """Evaluate the agent on data it never saw, write the report and print the result."""
+        if self.market is not None and self.config.evaluation.final_split is None:
+            return
+        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=self.mode == "live")
+        if self.mode == "json":
+            self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
+        else:
+            self.console.print(evaluation.table())
+            self.console.print(f"report: {report_path(self.run, evaluation)}", soft_wrap=True)
+
+    # How it ended
+
+    def _record_failure(self, error: BaseException) -> None:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        try:
+            self.store.update_run(self.id, status=status, error=str(error))
+        except VelodromeError as problem:  # a disk too full for a checkpoint is too full for the store as well
+            log.error("the store does not know that the run %s: %s", status, problem)
+
+
+class GroupSession(Session):
+    """One sitting of a group: its members, each an ordinary run, are trained one after the other.
+
+    They share this process, so that the data is read and checked, and kernels are compiled, once.
+    """
+
+    def _is_done(self, last: Path | None) -> bool:
+        return self.config == self.run.config
+
+    def _take_over(self, steps: int) -> None:
+        super()._take_over(sum(run.steps for run in self.store.members(self.id)))
+        del self.remarks[1:]  # what becomes of schedules is told for each member
+
+    def _train(self) -> bool:
+        """Train the members that have not finished. Return whether all have."""
+        group, store = self.run, self.store
+        assert isinstance(group, SeedGroup)
+        store.begin_run(group.new_record(self.market))
+        self._show_remarks()
+        for number, seed in enumerate(group.seeds, 1):
+            member, told, new = group.member(seed, self.market)
+            if member.status == "finished" and told == member.config:
+                continue
+            store.begin_run(member.new_record(self.market))
+            store.add_member(self.id, member.folder.id)
+            place = f", seed {seed} ({number} of {len(group.seeds)})"
+            sitting = Session(member, self.market, not new, told=None if told == member.config else told, place=place)
+            sitting.go(self.console, self.mode, evaluate=False)
+            store.update_run(self.id, steps=sum(run.steps for run in store.members(self.id)))
+            if member.status != "finished":
+                return False
+        return True
+
+
+def session_of(
+    run: Run,
+    market: Market | Basket | None,
+    resumed: bool = False,
+    begin_from: checkpoints.Checkpoint | None = None,
+    told: RunConfig | None = None,
+) -> Session:
+    """Return a sitting of a run, or of a group of runs."""
+    return (GroupSession if isinstance(run, SeedGroup) else Session)(run, market, resumed, begin_from, told)
+
+
+def _due(before: int, steps: int, every: int | None) -> bool:
+    """Return whether a multiple of `every` was passed."""
+    return every is not None and steps // every > before // every
