@@ -20,7 +20,8 @@ from rich.console import Console
 from velodrome.errors import MetricsError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
-from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.explain import settings_in_effect
+from velodrome.runs.config.files import load_with_origins
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.evaluate import play_validation
@@ -63,8 +64,12 @@ def train(
     """
     if isinstance(market, Mapping):
         overrides["market"], market = market, None
-    chosen = load_run_config(config, overrides)
+    chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
+    console = console or Console()
+    if (mode or choose_mode(console)) in ("live", "plain"):
+        told = settings_in_effect(chosen, origins, console.width)
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     built = setup.build_market(chosen, market)
     return _Session(Run.create(chosen, built), built).go(console, mode, evaluate)
 
