@@ -402,11 +402,14 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="trainings at once")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="of every training; each task's own unless given")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="algorithms and environments")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK:.0%} of the steps, one seed: does it run?")
     given = parser.parse_args()
     os.environ.update(dict.fromkeys(THREADS, "1"))  # of the processes, which import NumPy and torch after this
     cells = chosen_cells(given.only, 1 if given.quick else given.seeds, QUICK if given.quick else 1.0)
+    if given.steps is not None:
+        cells = [cell._replace(steps=given.steps) for cell in cells]
     found = run_missing(cells, given.json, given.processes)
     print(f"\n{found['machine']}\n\n{table(found)}")
 

@@ -54,7 +54,8 @@ def their_ppo(envs: Any) -> Callable[[int], None]:
 
 def our_ppo(envs: Any) -> Callable[[int], None]:
     """Return what trains Velodrome's PPO for so many steps."""
-    config = PPOConfig(rollout_length=BATCH // envs.num_envs, minibatches=MINIBATCHES, epochs=EPOCHS, value_weight=1.0)
+    sizes = {"rollout_length": BATCH // envs.num_envs, "minibatches": MINIBATCHES, "epochs": EPOCHS}
+    config = PPOConfig(**sizes, value_weight=1.0, normalise_rewards=False)
     learner = OwnPPO(make_worlds(envs), NetworkConfig(), config, total_steps=10**9, seed=0)
 
     def go(steps: int) -> None:

@@ -17,11 +17,7 @@ from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
-<<<<<<< HEAD
 from velodrome.runs.config.parameters import preset_parameters, same_parameters
-=======
-from velodrome.runs.config.parameters import covered_keys, preset_parameters
->>>>>>> rules
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 from velodrome.runs.config.sections import SYNTHETIC
 from velodrome.runs.folder import INFORMATION
@@ -285,11 +281,10 @@ def _checked(layers: Sequence[Layer]) -> RunConfig:
     for index, layer in enumerate(layers):
         later = _merged(layers[index + 1 :])
         env = _merged(layers[: index + 1]).get("env", RunConfig.model_construct().env)
-        covered = covered_keys(choices.env, later)  # by a later `params.fee`: both of its sides
         for key, value in layer.settings.items():
             idle = choices.idle(key)
             chosen_otherwise = idle is not None and idle.chooser in later
-            if key in later or key in covered or chosen_otherwise or _left_behind(key, layer.settings, env, later):
+            if key in later or chosen_otherwise or _left_behind(key, layer.settings, env, later):
                 continue
             problem = idle.told(key) if idle else problem_of(key, value, choices)
             if problem is None:

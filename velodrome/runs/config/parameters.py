@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -71,7 +71,6 @@ def preset_parameters(env: str, preset: Any) -> Mapping[str, Any]:
     return declared[0].parameter_presets().get(preset, {}) if declared and isinstance(preset, str) else {}
 
 
-<<<<<<< HEAD
 def same_parameters(env: str, name: str) -> tuple[str, ...]:
     """Return a parameter, those that it is a short way to write, and those that are a short way to write it."""
     declared = _declared(env)
@@ -80,16 +79,6 @@ def same_parameters(env: str, name: str) -> tuple[str, ...]:
     fields, model = declared[1].model_fields, declared[1]
     shorter = [other for other in fields if name in covered_names(model, other)]
     return (name, *(covered_names(model, name) if name in fields else ()), *shorter)
-=======
-def covered_keys(env: str, keys: Iterable[str]) -> set[str]:
-    """Return the dotted keys of parameters for which some of these stand, such as both fees for `params.fee`."""
-    declared = _declared(env)
-    if declared is None:
-        return set()
-    _, model = declared
-    given = {key.removeprefix("params.") for key in keys if key.startswith("params.")} & model.model_fields.keys()
-    return {f"params.{other}" for name in given for other in covered_names(model, name)}
->>>>>>> rules
 
 
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
