@@ -100,10 +100,11 @@ def main() -> None:
     total = sum(best.values())
     shares = {kind: round(part / total, 3) for kind, part in best.items()}
     found = {"one_core_split": shares, "one_core_epoch_milliseconds": round(1e3 * total, 2)}
-    print(f"{machine.cpu}, {machine.cores} cores, load {machine.load_average[0]:.1f}, {machine.git_commit}")
+    load = machine["load_average"][0]
+    print(f"{machine['cpu']}, {machine['cores']} cores, load {load:.1f}, {machine['git_commit']}")
     print(json.dumps(found, indent=2))
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine.model_dump(), "found": found}, indent=2) + "\n")
+        options.json.write_text(json.dumps({"machine": machine, "found": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from velodrome.bench import sgemm
-from velodrome.bench.sgemm import operations_per_step, perceptron, sgemm_rate
+from velodrome.bench.sgemm import operations_per_step, sgemm_rate
 
 
 def counted(networks: list[list[tuple[int, int]]], samples: int, *, learn: bool) -> int:
@@ -29,16 +29,15 @@ def counted(networks: list[list[tuple[int, int]]], samples: int, *, learn: bool)
 
 @pytest.mark.parametrize(("floats", "hidden", "epochs"), [(264, (64, 64), 4), (10, (7,), 1), (5, (6, 7, 8), 3)])
 def test_operations_are_those_that_torch_counts(floats: int, hidden: tuple[int, ...], epochs: int) -> None:
-    networks = [perceptron(floats, hidden, outputs) for outputs in (3, 1)]
-    operations = operations_per_step(networks, epochs)
+    networks = [list(itertools.pairwise((floats, *hidden, outputs))) for outputs in (3, 1)]
+    operations = operations_per_step(floats, hidden, (3, 1), epochs)
     samples = 4
     assert operations.acting * samples == counted(networks, samples, learn=False)
     assert operations.update * samples == epochs * counted(networks, samples, learn=True)
 
 
 def test_the_setting_that_is_promised_takes_827904_operations_a_step() -> None:
-    networks = [perceptron(264, (64, 64), outputs) for outputs in (3, 1)]
-    assert operations_per_step(networks, 4).total == 827_904
+    assert operations_per_step(264, (64, 64), (3, 1), 4).total == 827_904
 
 
 def test_the_best_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ class Fake(Trainer):
     """Takes the seconds it is told to and writes down when it was its turn."""
 
     def __init__(self, name: str, seconds: float, log: list[str], parameters: int = 10) -> None:
-        self.name, self.seconds, self.log, self.parameters = name, seconds, log, parameters
+        self.name, self.seconds, self.log, self.weights = name, seconds, log, [torch.zeros(parameters)]
         self.skill = 0.0
 
     def iterate(self) -> dict[str, float]:

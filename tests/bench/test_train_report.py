@@ -13,7 +13,6 @@ from velodrome.bench.plot import write_plot
 from velodrome.bench.race import Race, RacePoint, RaceRun, race_results
 from velodrome.bench.report import PHASES, Measurement
 from velodrome.bench.run import run_benchmark
-from velodrome.bench.sgemm import Operations
 from velodrome.bench.train import Bound, TrainBenchmark, TrainOptions, TrainReport
 
 
@@ -40,7 +39,7 @@ class MadeUp(TrainBenchmark):
 def made_up(**options: Any) -> MadeUp:
     benchmark = MadeUp(TrainOptions(bars=10_000, **options))
     report = benchmark.report
-    report.bound = Bound(threads=2, operations=Operations(acting=100, update=900))
+    report.bound = Bound(threads=2, operations=1_000)
     report.notes, report.missing = [], []
     # The machine became twice as fast from round to round; ratios within a round do not care.
     report.begin("PPO", "Training steps per second").measurements = [

@@ -20,10 +20,11 @@ from rich.console import Console
 from velodrome.bench import options as options_module
 from velodrome.bench import vector
 from velodrome.bench.hosts import batches
-from velodrome.bench.hosts.batches import VECTORISERS, Policy, open_batch, own_spec, peer_spec, row_sums, stepper_of
+from velodrome.bench.hosts.batches import BatchSpec, Policy, open_batch, row_sums, stepper_of
 from velodrome.bench.hosts.environments import TimedEnv, environment_source, straggler_sources, timed_environment
 from velodrome.bench.hosts.host import Host
-from velodrome.bench.parity import ParityError, check_trajectories, difference, steps_to_compare
+from velodrome.bench.parity import ParityError, check_trajectories, steps_to_compare
+from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.report import Measurement, Report
 from velodrome.bench.run import run_benchmark
 from velodrome.bench.timing import PeerFailedError, action_ring
@@ -174,31 +175,24 @@ def test_an_environment_that_fails_is_told_with_its_fault(tmp_path: Path, monkey
     sys.modules.pop("broken_env", None)
 
 
-def test_a_host_that_dies_says_how_and_leaves_nothing(tmp_path: Path) -> None:
-    with Host(tmp_path) as host:
-        with pytest.raises(PeerFailedError, match="on_nothing"):
+def test_a_host_that_dies_says_how_and_leaves_nothing() -> None:
+    with Host(BatchSpec("velodrome", "CartPole-v1", 2, "serial")) as host:
+        with pytest.raises(PeerFailedError, match="'nothing'"):
             host.ask("nothing")
         host.process.kill()
         with pytest.raises(PeerFailedError, match="ended by SIGKILL"):
             host.ask("memory")
-    assert host.process.poll() is not None
+    assert not host.process.is_alive()
 
 
-def test_a_peer_that_cannot_be_opened_is_reported_and_ours_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_peer_that_cannot_be_opened_is_reported_and_ours_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import ExitStack
 
     class Refusing(Host):
-        opening = True
-
-        def __init__(self, folder: Path, spec: Any) -> None:
+        def __init__(self, spec: Any) -> None:
             self.spec = spec
 
-        def tell(self, *_: Any, **__: Any) -> None:
-            pass
-
-        def answer(self, *_: Any) -> None:
+        def ask(self, *_: Any, **__: Any) -> None:
             raise PeerFailedError("failed: no such space\nand more")
 
         def close(self) -> None:
@@ -209,11 +203,11 @@ def test_a_peer_that_cannot_be_opened_is_reported_and_ours_is_an_error(
     benchmark.report.missing.clear()
     shared: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 2}
     with ExitStack() as stack:
-        assert benchmark.open_hosts([peer_spec("subproc", **shared)], tmp_path, stack) == []
+        assert benchmark.open_hosts([BatchSpec("subproc", **shared)], stack) == []
         (missing,) = benchmark.report.missing
         assert missing.reason == "SB3 SubprocVecEnv with 2 environments failed: no such space"
         with pytest.raises(PeerFailedError):
-            benchmark.open_hosts([own_spec("serial", **shared)], tmp_path, stack)
+            benchmark.open_hosts([BatchSpec("velodrome", kind="serial", **shared)], stack)
 
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,20 +225,19 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyP
 class ScriptedHost:
     """Gives a trajectory that is told."""
 
-    def __init__(self, label: str, *trajectories: dict[str, Any]) -> None:
+    def __init__(self, label: str, *trajectories: list[dict[str, Any]]) -> None:
         self.spec = SimpleNamespace(label=label, num_envs=2)
         self.trajectories = list(trajectories)
 
-    def ask(self, command: str, seconds: float, *, steps: int) -> dict[str, Any]:
+    def ask(self, command: str, seconds: float, *, steps: int) -> list[dict[str, Any]]:
         assert command == "trajectory"
         return self.trajectories.pop(0)
 
 
-def scripted(reward: float = 1.0, end: bool = False, first: float = 0.0) -> dict[str, Any]:
-    return {
-        "rewards": np.array([[1.0, reward]]), "ends": np.array([[False, end]]),
-        "observations": np.array([[first, 0.0], [1.0, 2.0]]),
-    }  # fmt: skip
+def scripted(reward: float = 1.0, end: bool = False, first: float = 0.0) -> list[dict[str, Any]]:
+    step = {"the reward": np.array([1.0, reward]), "ended": np.array([False, end])}
+    shown = [{"the observation": np.array(values)} for values in ([first, 0.0], [1.0, 2.0])]
+    return [shown[0], {**step, **shown[1]}]
 
 
 def test_contenders_that_agree_pass() -> None:
@@ -256,12 +249,17 @@ def test_contenders_that_agree_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "what"), [({"reward": 1.1}, "rewards"), ({"end": True}, "ends"), ({"first": 0.5}, "observations")]
+    ("changed", "what"),
+    [
+        ({"reward": 1.1}, "the reward differs at step 1 of environment 1: 1.1"),
+        ({"end": True}, "ended differs at step 1"),
+        ({"first": 0.5}, "the observation differs at step 0 of environment 0"),
+    ],
 )
 def test_a_contender_that_differs_stops_the_run(changed: dict[str, Any], what: str) -> None:
     reference: Any = ScriptedHost("reference", scripted(), scripted())
     other: Any = ScriptedHost("other", scripted(**changed))
-    with pytest.raises(ParityError, match=rf"other does not step as.*{what} at step 0 of environment"):
+    with pytest.raises(ParityError, match=rf"other does not step as reference does: {what}"):
         check_trajectories(reference, [other], 1)
 
 
@@ -277,7 +275,6 @@ def test_a_changed_bit_of_an_observation_shows() -> None:
     assert before.shape == (2,)
     observations["a"][1] = observations["a"][1][::-1].copy()  # a swap of values is a change too
     assert (row_sums(observations) != before).tolist() == [False, True]
-    assert difference({"x": np.zeros((1, 1))}, {"x": np.zeros((1, 1))}) is None
 
 
 def test_slow_environments_are_compared_for_fewer_steps() -> None:
@@ -324,14 +321,14 @@ def test_durations_of_timed_environments(name: str, parts: Any) -> None:
     [("burn:20", "a number and a unit"), ("sleep:3600s", "up to 60 s"), ("CartPol-v1", "no Gymnasium id"),
      ("no_such_module:Env", "cannot be imported"), ("gymnasium.envs:Nothing-v9", "no Gymnasium id")],
 )  # fmt: skip
-def test_names_that_are_no_environment_are_refused(name: str, said: str, tmp_path: Path) -> None:
+def test_names_that_are_no_environment_are_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        environment_source(name, tmp_path)
+        environment_source(name)
 
 
-def test_classes_and_ids_are_found(tmp_path: Path) -> None:
-    assert environment_source("velodrome.bench.hosts.environments:TimedEnv", tmp_path) is TimedEnv
-    assert environment_source("CartPole-v1", tmp_path) == "CartPole-v1"
+def test_classes_and_ids_are_found() -> None:
+    assert environment_source("velodrome.bench.hosts.environments:TimedEnv") is TimedEnv
+    assert environment_source("CartPole-v1") == "CartPole-v1"
     slow, *rest = straggler_sources("burn:2ms", 4)
     assert slow().seconds == pytest.approx(20e-3)
     assert [make().seconds for make in rest] == [2e-3] * 3
@@ -365,7 +362,7 @@ def test_a_policy_refuses_what_it_cannot_do() -> None:
 
 @pytest.mark.parametrize(("kind", "received"), [("serial", None), ("async", 2)])
 def test_a_policy_is_fed_with_what_was_just_observed(
-    kind: str, received: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, received: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[np.ndarray] = []
 
@@ -374,8 +371,9 @@ def test_a_policy_is_fed_with_what_was_just_observed(
         return np.zeros(len(observations), np.int64)
 
     monkeypatch.setattr(batches, "Policy", lambda *_: policy)
-    contender = own_spec(kind, 1 if received else 0, received, env="burn:1us", num_envs=3, policy="cpu")
-    batch = open_batch(contender, tmp_path)
+    given: dict[str, Any] = {"workers": 1, "received": received} if received else {}
+    contender = BatchSpec("velodrome", "burn:1us", 3, kind, policy="cpu", **given)
+    batch = open_batch(contender)
     try:
         stepper = stepper_of(batch, contender)
         for k in range(4):
@@ -396,9 +394,9 @@ def test_a_policy_is_fed_with_what_was_just_observed(
         assert all((known == observation).all(axis=1).any() for observation in np.concatenate(seen))
 
 
-def test_what_async_finished_between_turns_does_not_count(tmp_path: Path) -> None:
-    contender = own_spec("async", 4, 2, env="sleep:20ms", num_envs=4)
-    batch = open_batch(contender, tmp_path)
+def test_what_async_finished_between_turns_does_not_count() -> None:
+    contender = BatchSpec("velodrome", "sleep:20ms", 4, "async", workers=4, received=2)
+    batch = open_batch(contender)
     try:
         stepper = stepper_of(batch, contender)
         for _ in range(2):
@@ -432,7 +430,7 @@ def test_process_runs_with_the_cores_and_with_what_is_recommended() -> None:
 
 
 def test_only_what_was_received_counts_as_steps() -> None:
-    contender = own_spec("async", 2, 3, env="CartPole-v1", num_envs=8)
+    contender = BatchSpec("velodrome", "CartPole-v1", 8, "async", workers=2, received=3)
     row = contender.row()
     for turn in ({"seconds": 1.0, "cores": 1.0, "gpu": 0.25}, {"seconds": 0.5, "cores": 2.0, "gpu": 0.75}):
         row.add(10, turn)

@@ -57,7 +57,7 @@ def make_ppo(
     worlds: Any, network: dict[str, Any] | None = None, seed: int = 0, total_steps: int = 10_000, **config: Any
 ) -> PPO:
     """Return a small learner."""
-    values = {"rollout_length": 8, "epochs": 2, "minibatches": 2, **config}
+    values = {"rollout_length": 8, "epochs": 2, "minibatches": 2, "normalise_rewards": False, **config}
     settings = NetworkConfig(**{**SMALL_NETWORK, **(network or {})})
     return PPO(worlds, settings, PPOConfig(**values), total_steps=total_steps, seed=seed)
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.bench.render import COMPARED, best_by_label, compact
+from velodrome.bench.render import COMPARED, best_by_label
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 from velodrome.errors import MissingDependencyError
+from velodrome.runs.live.progress import compact
 
 # Colours keep apart for colour-blind readers; Velodrome's are the strong ones.
 OWN = ("#d55e00", "#a0282a", "#e69f00", "#7a3b00")
@@ -54,8 +55,8 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
     for panel in panels[len(draws) :]:
         panel.set_visible(False)
     stamp = report.machine
-    machine = f"{stamp.cpu}, {stamp.cores} cores ({stamp.time[:10]})"
-    figure.suptitle(f"Velodrome {stamp.velodrome}: {title}\n{machine}", fontsize=11)
+    machine = f"{stamp['cpu']}, {stamp['cores']} cores ({stamp['time'][:10]})"
+    figure.suptitle(f"Velodrome {stamp['velodrome']}: {title}\n{machine}", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 

@@ -28,12 +28,17 @@ class RacePoint(BaseModel):
     share: float = Field(description="mean log return a bar on the test split, over the known optimum")
 
 
-class RaceRun(BaseModel):
-    """One training until it reached the aim, or until its time was up."""
+class Racer(BaseModel):
+    """Who trains."""
 
     peer: str
     label: str
     num_envs: int
+
+
+class RaceRun(Racer):
+    """One training until it reached the aim, or until its time was up."""
+
     seed: int
     seconds: float = 0.0
     steps: int = 0
@@ -41,17 +46,12 @@ class RaceRun(BaseModel):
     points: list[RacePoint] = Field(default_factory=list)
 
 
-class RaceResult(BaseModel):
+class RaceResult(Racer):
     """How long a contender took to the aim, over its seeds."""
 
-    peer: str
-    label: str
-    num_envs: int
     runs: int
     reached: int
-    seconds: float | None = Field(
-        None, description="median of the seeds; none if half of them or more did not reach it"
-    )
+    seconds: float | None = Field(None, description="median of the seeds; none if half of them did not reach it")
     steps: float | None = Field(None, description="the same in steps")
     best_share: float = Field(description="the best that any of its seeds came to")
 
@@ -144,6 +144,8 @@ def race_table(race: Race) -> Table:
 
 def draw_race(race: Race, panel: Any) -> None:
     """Draw the learning curves of all seeds over the time spent training."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     named: set[str] = set()
     for run in race.runs:
         points = [point for point in run.points if point.seconds > 0.0]  # a logarithmic axis has no 0
@@ -158,5 +160,8 @@ def draw_race(race: Race, panel: Any) -> None:
     panel.annotate("known optimum", (1.0, 100.0), (-2, 3), **place, fontsize=8, color=QUIET)
     panel.set(xscale="log", xlabel="seconds of training, log scale (evaluations not counted)")
     panel.set(ylabel="% of the known optimum, out of sample", title="Learning, one line per seed")
+    # Within a decade or two there is no room for a number at each of the minor ticks.
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.set_ylim(top=112.0)

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
+from velodrome.runs.live.progress import compact
+from velodrome.vector.messages import seconds_text
 
 BAR_WIDTH = 30  # characters
 # What rows are compared with -> heading of the column. All ratios are in the JSON; these fit.
@@ -25,22 +27,9 @@ COMPARED = {
 }
 
 
-def compact(number: float) -> str:
-    """Return a rate in three digits: 912, 45.6 k, 7.89 M."""
-    for limit, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= limit:
-            return f"{three_digits(number / limit)}{unit}"
-    return f"{number:.3g}"
-
-
 def three_digits(number: float) -> str:
     """Return a number of at least 1 with two decimals, one or none."""
     return f"{number:,.{0 if number >= 100 else 1 if number >= 10 else 2}f}"
-
-
-def compact_time(seconds: float) -> str:
-    """Return a duration in three digits: 45.6 µs, 7.89 ms."""
-    return f"{1e6 * seconds:.3g} µs" if seconds < 999e-6 else f"{1e3 * seconds:.3g} ms"
 
 
 def narrow_table(title: str, names: tuple[str, ...]) -> Table:
@@ -66,7 +55,7 @@ def _spread(row: Measurement) -> str:
 
 def _batch_time(row: Measurement) -> str:
     shown = row.memory is None and not row.layout  # other columns take its place there
-    return compact_time(row.steps_per_call / row.steps_per_second) if shown else ""
+    return seconds_text(row.steps_per_call / row.steps_per_second) if shown else ""
 
 
 def _phases(row: Measurement) -> str:
@@ -143,14 +132,14 @@ def best_by_label(comparison: Comparison) -> dict[str, dict[int, float]]:
 def machine_lines(report: Report) -> Text:
     """Return what the numbers were measured on."""
     stamp = report.machine
-    installed = (f"{name} {version}" for name, version in stamp.libraries.items() if version != "not installed")
-    steered = "".join(f", {name}={value}" for name, value in stamp.environment.items())
-    load = " ".join(f"{value:.2f}" for value in stamp.load_average)
-    numba = f"Numba on {stamp.threading_layer} with {stamp.numba_threads} threads{steered}"
+    installed = (f"{name} {version}" for name, version in stamp["libraries"].items() if version != "not installed")
+    steered = "".join(f", {name}={value}" for name, value in stamp["environment"].items())
+    load = " ".join(f"{value:.2f}" for value in stamp["load_average"])
+    numba = f"Numba on {stamp['threading_layer']} with {stamp['numba_threads']} threads{steered}"
     return Text(
-        f"{stamp.cpu}, {stamp.cores} cores, {stamp.memory_gib:g} GiB, {stamp.system}, load {load}\n"
-        f"Python {stamp.python}, {', '.join(installed)}; {numba}\n"
-        f"Velodrome {stamp.velodrome} ({stamp.git_commit}), {stamp.time}: {stamp.command}"
+        f"{stamp['cpu']}, {stamp['cores']} cores, {stamp['memory_gib']:g} GiB, {stamp['system']}, load {load}\n"
+        f"Python {stamp['python']}, {', '.join(installed)}; {numba}\n"
+        f"Velodrome {stamp['velodrome']} ({stamp['git_commit']}), {stamp['time']}: {stamp['command']}"
     )
 
 

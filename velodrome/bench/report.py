@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, computed_field
-
-from velodrome.bench.machine import MachineStamp
 
 OURS, BESIDE = "velodrome", "memcpy"  # who is measured, if it is no peer
 PHASES = ("environment", "inference", "learning", "other")  # of training
@@ -114,6 +112,12 @@ class Comparison(BaseModel):
         """Return the measurements that have these values."""
         return [row for row in self.measurements if all(getattr(row, name) == wanted[name] for name in wanted)]
 
+    def relate(self, others: Mapping[str, Measurement]) -> None:
+        """Fill in how many times as fast as others each row is: the median of the rounds, by the others' names."""
+        for row in self.measurements:
+            ratios = {name: median_ratio(row.rounds, other.rounds) for name, other in others.items()}
+            row.ratios |= {name: found for name, found in ratios.items() if found is not None}
+
     def best(self, **wanted: Any) -> float | None:
         """Return the fastest rate among the measurements that have these values."""
         return max((row.steps_per_second for row in self.rows(**wanted)), default=None)
@@ -140,7 +144,7 @@ class Report(BaseModel):
 
     schema_version: int = 2
     kind: str
-    machine: MachineStamp
+    machine: dict[str, Any] = Field(description="the machine, the software and the moment; see bench/machine.py")
     options: dict[str, Any] = Field(description="what the run was asked for, defaults filled in")
     comparisons: list[Comparison] = Field(default_factory=list)
     facts: dict[str, Any] = Field(default_factory=dict, description="what else was measured, by name")
@@ -177,7 +181,7 @@ class Report(BaseModel):
 
     def note_load(self) -> None:
         """Warn of a machine that was busy when the run began."""
-        load, cores = self.machine.load_average[0], self.machine.cores
+        load, cores = self.machine["load_average"][0], self.machine["cores"]
         if load > BUSY_SHARE * cores:
             self.notes.append(
                 f"The machine was busy when this began (load {load:.1f} on {cores} cores): speeds are low, those of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import psutil
 from rich.console import Console, Group, RenderableType
@@ -19,9 +19,6 @@ from velodrome.bench.report import Report
 from velodrome.errors import MissingDependencyError
 
 DESCRIPTION_WIDTH = 40  # characters, so that the bar stays where it is
-
-Options = TypeVar("Options", bound=BenchmarkOptions)
-Found = TypeVar("Found", bound=Report)
 
 
 class Turns:
@@ -40,28 +37,29 @@ class Turns:
         self._progress.update(self._task, advance=turns, description=shown)
 
 
-class Benchmark(ABC, Generic[Options, Found]):
+class Benchmark(ABC):
     """What is measured and against whom. It fills a report; everything else is the same for all."""
 
     title: ClassVar[str]  # of the plot
     report_type: ClassVar[type[Report]] = Report
 
-    def __init__(self, kind: str, options: Options) -> None:
-        self.options = options.resolved()
+    def __init__(self, kind: str, options: BenchmarkOptions) -> None:
+        self.options: Any = options.resolved()
         asked = self.options.model_dump(mode="json")
-        report: Any = self.report_type(kind=kind, machine=machine_stamp(), options=asked)
-        self.report: Found = report
-        reasons = {name: peer.missing() for name, peer in self.options.peers.items()}
-        for name, reason in reasons.items():
-            if reason:
+        self.report: Any = self.report_type(kind=kind, machine=machine_stamp(), options=asked)
+        self.peers: dict[str, Peer] = {}  # that are asked for and can be measured
+        for name, peer in self.options.peers.items():
+            if reason := peer.missing():
                 self.report.note_missing(name, reason)
-        self.peers: dict[str, Peer] = {n: peer for n, peer in self.options.peers.items() if not reasons[n]}
+            else:
+                self.peers[name] = peer
         self.report.note_load()
 
     @abstractmethod
     def measure(self, tell: Turns) -> None:
         """Fill the report, measurement by measurement, so that an interrupted run keeps what it has."""
 
+    @abstractmethod
     def conclude(self) -> None:
         """Fill in what follows from the measurements: ratios, lines, targets."""
 
@@ -74,7 +72,7 @@ class Benchmark(ABC, Generic[Options, Found]):
         return ()
 
 
-def run_benchmark(benchmark: Benchmark[Options, Found], console: Console | None = None) -> Found:
+def run_benchmark(benchmark: Benchmark, console: Console | None = None) -> Any:
     """Measure, show the report on the console, and write the files that were asked for.
 
     Raises `ParityError` before anything is timed if contenders differ. Ctrl-C ends the measuring; what was measured
@@ -89,7 +87,7 @@ def run_benchmark(benchmark: Benchmark[Options, Found], console: Console | None 
             benchmark.measure(Turns(progress, progress.add_task("starting", total=None)))
         except KeyboardInterrupt:
             report.interrupted = True
-    report.machine.threading_layer = threading_layer()
+    report.machine["threading_layer"] = threading_layer()
     report.load_average_after = psutil.getloadavg()
     report.seconds = time.perf_counter() - started
     benchmark.conclude()

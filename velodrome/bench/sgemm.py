@@ -5,18 +5,21 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pydantic import BaseModel, Field
+
+from velodrome.bench.report import Measurement, median_ratio
 
 SQUARE = 1536  # rows of the matrices by which sgemm is measured: 18 MiB of operands, 7 GFLOP a product
 PRODUCTS = 4  # the best of them counts
 
 
-class Operations(BaseModel):
+class Operations(NamedTuple):
     """Floating-point operations of matrix products for one environment step; a multiply-add counts two."""
 
-    acting: int = Field(description="forward through actor and critic, in the rollout")
-    update: int = Field(description="forward, gradients of weights and of hidden layers' inputs, in all epochs")
+    acting: int  # forward through actor and critic, in the rollout
+    update: int  # forward, gradients of weights and of hidden layers' inputs, in all epochs
 
     @property
     def total(self) -> int:
@@ -24,22 +27,17 @@ class Operations(BaseModel):
         return self.acting + self.update
 
 
-def perceptron(inputs: int, hidden: Sequence[int], outputs: int) -> list[tuple[int, int]]:
-    """Return (inputs, outputs) of every layer."""
-    widths = [inputs, *hidden, outputs]
-    return list(itertools.pairwise(widths))
-
-
-def operations_per_step(networks: Sequence[Sequence[tuple[int, int]]], epochs: int) -> Operations:
-    """Count the matrix products of PPO for one step.
+def operations_per_step(inputs: int, hidden: Sequence[int], outputs: Sequence[int], epochs: int) -> Operations:
+    """Count the matrix products of PPO for one step; a network for each of the outputs.
 
     The gradient of a weight costs what the layer's product did, and so does the gradient of the layer's input; that of
     the observation, the first layer's input, is not needed. Biases, activations, the loss and the optimiser are left
     out, and so are the few values that close a rollout.
     """
-    forward = sum(2 * inputs * outputs for layers in networks for inputs, outputs in layers)
-    observed = sum(2 * layers[0][0] * layers[0][1] for layers in networks)
-    return Operations(acting=forward, update=epochs * (3 * forward - observed))
+    layers = [pair for last in outputs for pair in itertools.pairwise((inputs, *hidden, last))]
+    forward = sum(2 * before * after for before, after in layers)
+    observed = len(outputs) * 2 * inputs * hidden[0]
+    return Operations(forward, epochs * (3 * forward - observed))
 
 
 def sgemm_rate(size: int = SQUARE, products: int = PRODUCTS) -> float:
@@ -53,3 +51,24 @@ def sgemm_rate(size: int = SQUARE, products: int = PRODUCTS) -> float:
         torch.mm(left, right, out=out)
         seconds.append(time.perf_counter() - began)
     return 2 * size**3 / min(seconds)
+
+
+class Bound(BaseModel):
+    """What sgemm's speed allows if nothing but the matrix products took time."""
+
+    threads: int
+    operations: int = Field(description="floating-point operations of one step")
+    flops: list[float] = Field(default_factory=list, description="operations per second of sgemm, round by round")
+    best_flops: float = 0.0
+    steps_per_second: float = Field(0.0, description="at the best of these rates")
+    share: float | None = Field(None, description="reached by Velodrome: of each round's own bound, median")
+    share_of_best: float | None = Field(None, description="reached by Velodrome's median, of the best round's bound")
+
+    def conclude(self, own: Measurement) -> None:
+        """Fill in what follows from the rounds."""
+        self.flops = own.details.get("flops", [])
+        if self.flops:
+            self.best_flops = max(self.flops)
+            self.steps_per_second = self.best_flops / self.operations
+            self.share = median_ratio(own.rounds, [rate / self.operations for rate in self.flops])
+            self.share_of_best = own.steps_per_second / self.steps_per_second

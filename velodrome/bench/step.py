@@ -7,28 +7,25 @@ more: other peers, a proof that they compute the same, what is promised.
 
 from __future__ import annotations
 
-import tempfile
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numba
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 from rich.console import RenderableType
 
 from velodrome.bars import synthetic_bars
-from velodrome.bench.hosts.batches import peer_spec
-from velodrome.bench.hosts.environments import store_environment
+from velodrome.bench.hosts.batches import BatchSpec
 from velodrome.bench.hosts.host import Host
 from velodrome.bench.options import BenchmarkOptions, Peer
 from velodrome.bench.parity import compare_backends
-from velodrome.bench.peers.gymnasium import SYNC
-from velodrome.bench.peers.sb3 import DUMMY
+from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.render import terminal_plot
-from velodrome.bench.report import OURS, Comparison, Measurement, Parity, Report, ratio
+from velodrome.bench.report import OURS, Comparison, Measurement, Parity, ratio
 from velodrome.bench.run import Benchmark, Turns
 from velodrome.bench.timing import RING, Contender, Source, Stepper, action_ring, take_turns
 from velodrome.envs.catalog import EnvEntry
@@ -43,26 +40,29 @@ FEATURES = (
 SMALLEST_TO_SHARE = 64  # environments from which a batch is measured on all threads too
 
 
-def whole_numbers(counts: tuple[int, ...], least: int, most: int) -> tuple[int, ...]:
-    """Return the numbers in order, each once; raise if one is out of range or there is none."""
-    if not counts or not all(least <= count <= most for count in counts):
-        raise ValueError(f"needs one or more whole numbers from {least:,} to {most:,}")
-    return tuple(sorted(set(counts)))
+def whole_numbers(least: int, most: int) -> AfterValidator:
+    """Return what puts numbers in order, each once, and refuses none at all and those out of range."""
+
+    def check(numbers: tuple[int, ...]) -> tuple[int, ...]:
+        if not numbers or not all(least <= number <= most for number in numbers):
+            raise ValueError(f"needs one or more whole numbers from {least:,} to {most:,}")
+        return tuple(sorted(set(numbers)))
+
+    return AfterValidator(check)
+
+
+Sizes = Annotated[tuple[int, ...], whole_numbers(1, 10_000_000)]
+Instruments = Annotated[tuple[int, ...], whole_numbers(2, 1_000)]
 
 
 class StepOptions(BenchmarkOptions):
     """How the stepping speed of an environment is measured."""
 
-    PEERS: ClassVar = {"sync": SYNC, "dummy": DUMMY}
+    PEERS: ClassVar = {name: VECTORISERS[name] for name in ("sync", "dummy")}
     QUICK: ClassVar = {"sizes": (64, 1_024), "seconds": 0.3, "repeats": 3}
 
-    sizes: tuple[int, ...] = Field((64, 1_024, 16_384), description="numbers of environments in a batch")
+    sizes: Sizes = Field((64, 1_024, 16_384), description="numbers of environments in a batch")
     threads: int | None = Field(None, ge=1, description="threads of the 'all threads' rows; if not given, all")
-
-    @field_validator("sizes")
-    @classmethod
-    def _sizes_are_legal(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        return whole_numbers(sizes, 1, 10_000_000)
 
 
 class MarketOptions(StepOptions):
@@ -76,12 +76,7 @@ class MarketOptions(StepOptions):
 class BasketOptions(MarketOptions):
     """The same for an environment on the prices of several instruments."""
 
-    instruments: tuple[int, ...] = Field((7,), description="instruments of the basket")
-
-    @field_validator("instruments")
-    @classmethod
-    def _instruments_are_legal(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
-        return whole_numbers(counts, 2, 1_000)
+    instruments: Instruments = Field((7,), description="instruments of the basket")
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ class Case:
         return int(self.values["market"].window_floats) if "market" in self.values else 0
 
 
-class StepBenchmark(Benchmark[StepOptions, Report]):
+class StepBenchmark(Benchmark):
     """Steps per second of one environment. An entry's `benchmark` is a subclass, or "module:name" of one."""
 
     title = "stepping speed"
@@ -141,7 +136,7 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
     def cases(self) -> list[Case]:
         """Return what is stepped: the environment with its default parameters, on synthetic prices if it needs any."""
         if self.entry.data == "basket":
-            counts = self.options.instruments  # type: ignore[attr-defined]
+            counts = self.options.instruments
             return [self.case(f"{count} instruments", {"market": self.market(count)}) for count in counts]
         return [self.case(self.entry.name, {"market": self.market()} if self.entry.data else {})]
 
@@ -151,7 +146,7 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
 
     def market(self, instruments: int | None = None) -> Any:
         """Return synthetic prices of one instrument, or a basket of several."""
-        options: Any = self.options
+        options = self.options
         bars = synthetic_bars("gbm", options.bars, options.seed, symbols=instruments or 1)
         build: Any = build_basket if instruments else build_market
         return build(bars, FEATURES[: options.features], options.window, check_leaks=False, name="bench")
@@ -166,16 +161,15 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
         """Prove parity, then let the contenders of each size take turns; those with processes follow one by one."""
         report, options = self.report, self.options
         pairs = [(report.begin(case.name, self.heading(case)), case) for case in self.cases()]
-        with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as folder:
-            groups = [(one, self.contenders(case, size)) for one, case in pairs for size in options.sizes]
-            groups += self.more_groups()
-            groups += [(one, [alone]) for one, case in pairs for alone in self.with_processes(case, Path(folder))]
-            tell.expect(len(pairs) + options.repeats * sum(len(contenders) for _, contenders in groups))
-            for comparison, case in pairs:
-                comparison.parity = self.check_parity(case)
-                tell("parity")
-            for comparison, contenders in groups:
-                take_turns(contenders, options, report, comparison.measurements, tell)
+        groups = [(one, self.contenders(case, size)) for one, case in pairs for size in options.sizes]
+        groups += self.more_groups()
+        groups += [(one, [alone]) for one, case in pairs for alone in self.with_processes(case)]
+        tell.expect(len(pairs) + options.repeats * sum(len(contenders) for _, contenders in groups))
+        for comparison, case in pairs:
+            comparison.parity = self.check_parity(case)
+            tell("parity")
+        for comparison, contenders in groups:
+            take_turns(contenders, options, report, comparison.measurements, tell)
         self.finish(pairs, tell)
 
     def heading(self, case: Case) -> str:
@@ -224,25 +218,24 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
         """Return what steps a native batch."""
         envs = make_vec(self.entry.name, size, backend="native", seed=self.options.seed, **values)
         envs.reset()
-        ring, count = actions(), self.ring
-        return Stepper(lambda k: envs.step(ring[k % count]), close=envs.close)
+        return ring_stepper(envs, actions())
 
     def open_peer(self, peer: Peer, case: Case, size: int, actions: Callable[[], list[Any]]) -> Stepper:
         """Return what steps a peer's batch."""
         batch = peer.open(Source([case.plain] * size, self.options.seed, case.tables))
-        return batch.stepper(actions(), self.options.seed)
+        batch.reset(self.options.seed)
+        return ring_stepper(batch, actions())
 
-    def with_processes(self, case: Case, folder: Path) -> list[Contender]:
+    def with_processes(self, case: Case) -> list[Contender]:
         """Return the peers that have a process for each environment, each in an interpreter of its own."""
         found = []
         for name, peer in ((name, peer) for name, peer in self.peers.items() if peer.processes):
-            store_environment(case.name, case.plain, folder)
+            given: dict[str, Any] = {"env": case.name, "seed": self.options.seed, "pickled": pickle.dumps(case.plain)}
             # Those asked for and, in a full run, one for each environment.
             sizes = [size for size in self.options.sizes if 1 < size <= peer.largest and not self.options.quick]
             for count in sorted({*getattr(self.options, "processes", ()), *sizes}):
-                spec = peer_spec(name, env=case.name, num_envs=count, seed=self.options.seed)
-                row = spec.row().model_copy(update={"floats": case.floats})
-                found.append(Contender(row, lambda spec=spec: Host(folder, spec)))  # type: ignore[misc]
+                spec = BatchSpec(name, num_envs=count, **given)
+                found.append(Contender(spec.row(floats=case.floats), partial(Host, spec)))
         return found
 
     # What follows
@@ -289,6 +282,12 @@ class StepBenchmark(Benchmark[StepOptions, Report]):
         """Return bars for the first comparison."""
         first = next((one for one in self.report.comparisons if one.rows_to_show), None)
         return [terminal_plot(first)] if first else []
+
+
+def ring_stepper(envs: Any, actions: Sequence[Any]) -> Stepper:
+    """Return what steps a batch through a ring of actions."""
+    step, count = envs.step, len(actions)
+    return Stepper(lambda k: step(actions[k % count]), close=envs.close)
 
 
 def step_benchmark(entry: EnvEntry) -> type[StepBenchmark]:

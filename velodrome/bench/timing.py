@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -24,24 +24,11 @@ class PeerFailedError(VelodromeError):
     """A peer that is installed but could not be measured."""
 
 
-class Timed(Protocol):
-    """A contender that is open."""
-
-    def warm_up(self, seconds: float) -> float:
-        """Run for that long at least; return the seconds of a call."""
-
-    def time(self, calls: int) -> dict[str, float]:
-        """Return the `seconds` that these calls take, and what else was measured."""
-
-    def close(self) -> object:
-        """Give everything back."""
-
-
 class Contender(NamedTuple):
     """Somebody who is to be measured."""
 
     row: Measurement
-    open: Callable[[], Timed]
+    open: Callable[[], Any]  # a Stepper, or what is warmed up, timed and closed like one: a Host, a Trainer
 
 
 class Stepper(NamedTuple):
@@ -63,7 +50,7 @@ class Stepper(NamedTuple):
         return elapsed / calls
 
     def time(self, calls: int) -> dict[str, float]:
-        """Return the seconds that these calls take."""
+        """Return the `seconds` that these calls take; others return what else they measured, too."""
         self.prepare()
         step = self.step
         started = time.perf_counter()
@@ -80,12 +67,6 @@ class Batch(NamedTuple):
     close: Callable[[], Any] = lambda: None
     envs: Any = None
     action_space: Any = None  # of one environment
-
-    def stepper(self, actions: Sequence[Any], seed: int) -> Stepper:
-        """Reset the batch and return what steps it through a ring of actions."""
-        self.reset(seed)
-        step, count = self.step, len(actions)
-        return Stepper(lambda k: step(actions[k % count]), close=self.close)
 
 
 class Source(NamedTuple):
@@ -121,14 +102,14 @@ def take_turns(
     report: Report,
     rows: list[Measurement],
     tell: Tell = lambda done, turns: None,
-    check: Callable[[list[Timed]], object] = lambda ready: None,
+    check: Callable[[list[Any]], object] = lambda ready: None,
 ) -> None:
     """Time each contender once per round; `rows` holds those that were measured, as far as they were.
 
     `check` is called before anything is timed and may refuse what it gets.
     """
     with ExitStack() as stack:
-        ready: list[tuple[Measurement, Timed, int]] = []
+        ready: list[tuple[Measurement, Any, int]] = []
         for row, start in contenders:
             tell(f"opening {row.label}", 0)
             with excused(row, report):

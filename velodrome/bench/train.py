@@ -9,40 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from rich.console import RenderableType
 from rich.text import Text
 
 from velodrome.bench.options import BenchmarkOptions, Peer
 from velodrome.bench.parity import ParityError
-from velodrome.bench.peers.sb3 import NEEDS, train_with_dummy, train_with_subproc
+from velodrome.bench.peers.sb3 import StableBaselinesTrainer
 from velodrome.bench.peers.torchrl import TorchRLTrainer
+from velodrome.bench.peers.vectorisers import NEEDS_SB3
 from velodrome.bench.plot import PHASE_COLOURS, Draw, by_speed
 from velodrome.bench.problems.ar1 import OutOfSample, train_problem
 from velodrome.bench.problems.trading import check_trading
 from velodrome.bench.race import Race, draw_race, race_results, race_table, run_race
-from velodrome.bench.render import compact
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report, median_ratio
 from velodrome.bench.run import Benchmark, Turns
-from velodrome.bench.sgemm import Operations, operations_per_step, perceptron, sgemm_rate
-from velodrome.bench.timing import Contender, Timed, take_turns
-from velodrome.bench.trainer import Settings, Trainer, VelodromeTrainer, torch_threads
+from velodrome.bench.sgemm import Bound, operations_per_step, sgemm_rate
+from velodrome.bench.timing import Contender, take_turns
+from velodrome.bench.trainer import Trainer, VelodromeTrainer, torch_threads
 from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.live.progress import compact
 from velodrome.vector.cores import available_cores
 
 ACTIONS = 3  # short, flat, long
 COMPARED = "ppo"  # what the peers train, and what the bound counts the operations of
 AUTOGRAD = "velodrome, autograd"
+DUMMY = Peer("SB3 DummyVecEnv", partial(StableBaselinesTrainer, "DummyVecEnv"), **NEEDS_SB3)
+SUBPROC = partial(StableBaselinesTrainer, "SubprocVecEnv")
 TRAIN_PEERS: dict[str, Peer] = {
-    "dummy": Peer("SB3 DummyVecEnv", train_with_dummy, **NEEDS),
-    "dummy_1_thread": Peer("SB3 DummyVecEnv, 1 thr.", train_with_dummy, **NEEDS),
-    "dummy64": Peer("SB3 DummyVecEnv", train_with_dummy, **NEEDS),
-    "subproc": Peer("SB3 SubprocVecEnv", train_with_subproc, **NEEDS, processes=True),
+    "dummy": DUMMY,
+    "dummy_1_thread": DUMMY._replace(label="SB3 DummyVecEnv, 1 thr."),
+    "dummy64": DUMMY,
+    "subproc": Peer("SB3 SubprocVecEnv", SUBPROC, **NEEDS_SB3, processes=True),
     "torchrl": Peer("TorchRL SerialEnv", TorchRLTrainer, ("torchrl",), "pip install 'velodrome[torchrl]'"),
 }
 ENVIRONMENTS = dict.fromkeys(TRAIN_PEERS, 8) | {"dummy64": 64}
@@ -79,10 +81,16 @@ class TrainOptions(BenchmarkOptions):
     epochs: int = Field(4, ge=1, le=100, description="passes over a rollout in an update")
     minibatches: int = Field(4, ge=1, le=64, description="parts of a rollout, each one gradient step")
     hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers of actor and critic, each")
+    learning_rate: float = Field(3e-4, gt=0.0, description="of Adam")
+    adam_epsilon: float = Field(1e-5, gt=0.0, description="of Adam")
+    clip: float = Field(0.2, gt=0.0, description="by how much the ratio of probabilities may differ from 1")
+    # Without costs an action changes nothing but the next reward, so there is little to look ahead to.
+    gamma: float = Field(0.9, ge=0.0, le=1.0, description="what the next step's value counts")
+    gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="of generalised advantage estimation")
+    value_weight: float = Field(0.5, ge=0.0, description="weight of the values' mean squared error in the loss")
+    max_gradient_norm: float = Field(0.5, gt=0.0, description="to which gradients are cut")
     fraction: float = Field(0.8, gt=0.0, lt=1.0, description="share of the known optimum that is to be learned")
-    race_seconds: float = Field(
-        120.0, ge=0.0, le=86_400.0, description="seconds of training to learn it in, each contender; 0: not measured"
-    )
+    race_seconds: float = Field(120.0, ge=0.0, le=86_400.0, description="seconds to learn it in, each; 0: not measured")
     race_seeds: int = Field(3, ge=1, le=100, description="how often learning is timed, with a new seed each time")
     evaluate_every: int = Field(2, ge=1, le=1000, description="iterations between two evaluations while learning")
     bars: int = Field(100_000, ge=10_000, le=10_000_000, description="bars of the market, 80 % of them to train on")
@@ -104,42 +112,25 @@ class TrainOptions(BenchmarkOptions):
         return self
 
     @property
+    def minibatch(self) -> int:
+        """Samples in a gradient step."""
+        return self.batch // self.minibatches
+
+    @property
     def peers(self) -> dict[str, Peer]:
         """The peers that are asked for; they train PPO only."""
         return super().peers if self.algorithm == COMPARED else {}
 
 
-class Bound(BaseModel):
-    """What sgemm's speed allows if nothing but the matrix products took time."""
-
-    threads: int
-    operations: Operations
-    flops: list[float] = Field(default_factory=list, description="operations per second of sgemm, round by round")
-    best_flops: float = 0.0
-    steps_per_second: float = Field(0.0, description="at the best of these rates")
-    share: float | None = Field(None, description="reached by Velodrome: of each round's own bound, median")
-    share_of_best: float | None = Field(None, description="reached by Velodrome's median, of the best round's bound")
-
-    def conclude(self, own: Measurement) -> None:
-        """Fill in what follows from the rounds."""
-        self.flops = own.details.get("flops", [])
-        if self.flops:
-            self.best_flops = max(self.flops)
-            self.steps_per_second = self.best_flops / self.operations.total
-            self.share = median_ratio(own.rounds, [rate / self.operations.total for rate in self.flops])
-            self.share_of_best = own.steps_per_second / self.steps_per_second
-
-
 class TrainReport(Report):
     """Everything that a run found out."""
 
-    settings: dict[str, Any] = Field(default_factory=dict, description="the same for every contender")
     parameters: int | None = Field(None, description="trainable numbers of the networks, the same for every contender")
     bound: Bound | None = None
     race: Race | None = None
 
 
-def beside_sgemm(trainer: Any) -> Timed:
+def beside_sgemm(trainer: Any) -> Any:
     """Have sgemm on either side of a trainer's turns: a bound that held before and after counts."""
     train = trainer.time
 
@@ -152,7 +143,7 @@ def beside_sgemm(trainer: Any) -> Timed:
     return trainer
 
 
-class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
+class TrainBenchmark(Benchmark):
     """Collecting and learning together."""
 
     title = "training, same network, batch and epochs"
@@ -163,13 +154,11 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
         options = self.options
         self.algorithm = ALGORITHMS.get(options.algorithm)
         self.threads = available_cores()
-        settings = Settings(options.batch, options.epochs, options.minibatches, options.hidden)
-        self.problem = train_problem(options.bars, options.episode_length, settings, options.seed)
-        floats = self.problem.case.floats
-        self.report.settings = {**asdict(settings), "hidden": list(options.hidden), "floats": floats}
+        self.problem = train_problem(options)
+        floats = self.report.facts["floats"] = self.problem.case.floats
         if options.algorithm == COMPARED:
-            networks = [perceptron(floats, options.hidden, outputs) for outputs in (ACTIONS, 1)]
-            self.report.bound = Bound(threads=self.threads, operations=operations_per_step(networks, options.epochs))
+            operations = operations_per_step(floats, options.hidden, (ACTIONS, 1), options.epochs)
+            self.report.bound = Bound(threads=self.threads, operations=operations.total)
         elif set(options.against) - {"all", "none"}:
             self.report.notes.append(f"Peers train {COMPARED} only; none is measured beside {options.algorithm}.")
 
@@ -178,25 +167,20 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
     def contenders(self, seed: int) -> list[Contender]:
         """Return Velodrome in every layout that is asked for, by plain autograd in the first of them, and the peers."""
         problem, sizes = self.problem, self.options.sizes
-        settings = [(OURS, size, "auto") for size in dict.fromkeys(sizes)]
+        own = partial(VelodromeTrainer, problem, self.algorithm)
+        found = [self.contender(OURS, OURS, size, partial(own, size, "auto", seed)) for size in dict.fromkeys(sizes)]
         if "engine" in self.algorithm.config_model().model_fields:
-            settings.append((AUTOGRAD, sizes[0], "autograd"))
-        found = []
-        for label, size, engine in settings:
-            start = partial(VelodromeTrainer, problem, self.algorithm, size, engine, seed)
-            found.append(self.contender(OURS, label, size, start))
+            found.append(self.contender(OURS, AUTOGRAD, sizes[0], partial(own, sizes[0], "autograd", seed)))
         for name, peer in self.peers.items():
-            number = ENVIRONMENTS[name]
-            start = partial(peer.open, problem, number, seed)
-            found.append(self.contender(name, peer.label, number, start, number if peer.processes else 0))
+            size = ENVIRONMENTS[name]
+            found.append(self.contender(name, peer.label, size, partial(peer.open, problem, size, seed)))
         return found
 
-    def contender(
-        self, peer: str, label: str, size: int, start: Callable[[], Trainer], processes: int = 0
-    ) -> Contender:
+    def contender(self, peer: str, label: str, size: int, start: Callable[[], Trainer]) -> Contender:
         """Return somebody who trains in a layout."""
         batch, threads = self.options.batch, THREADS.get(peer)
         layout = {"num_envs": size, "rollout_length": batch // size, "steps_per_call": batch}
+        processes = size if peer in self.peers and self.peers[peer].processes else 0
         row = Measurement(peer=peer, label=label, threads=threads or self.threads, processes=processes, **layout)
 
         def started() -> Trainer:
@@ -266,10 +250,7 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
             report.race.results = race_results(report.race)
         for comparison in report.comparisons:
             yardstick = self.yardstick(comparison)
-            for row in comparison.measurements:
-                found = median_ratio(row.rounds, yardstick.rounds) if yardstick else None
-                if found is not None:
-                    row.ratios["sb3"] = found
+            comparison.relate({"sb3": yardstick} if yardstick else {})
             own = next(iter(comparison.rows(label=OURS)), None)
             if own is not None and report.bound is not None:
                 report.bound.conclude(own)
@@ -293,20 +274,19 @@ class TrainBenchmark(Benchmark[TrainOptions, TrainReport]):
 
     def more(self) -> Sequence[RenderableType]:
         """Return the race, what all contenders share, the bound and what the race means."""
-        report, settings = self.report, self.report.settings
-        hidden = " × ".join(str(width) for width in settings["hidden"])
+        report, given = self.report, self.options
+        hidden = " × ".join(str(width) for width in given.hidden)
         lines = [
-            f"Everyone: {settings['floats']} floats, networks of {hidden} tanh with {report.parameters or 0:,} "
-            f"parameters, batches of {settings['batch']:,}, {settings['epochs']} epochs in minibatches of "
-            f"{settings['batch'] // settings['minibatches']:,}, Adam {settings['learning_rate']:g}, clip "
-            f"{settings['clip']:g}, gamma {settings['gamma']:g}, lambda {settings['gae_lambda']:g}, as far as the "
-            f"algorithm has them; torch on {self.threads} threads (all cores) unless the label says otherwise. Layout: "
-            f"environments × steps in a batch; × SB3: times the faster SB3 with DummyVecEnv(8)"
+            f"Everyone: {report.facts['floats']} floats, networks of {hidden} tanh with {report.parameters or 0:,} "
+            f"parameters, batches of {given.batch:,}, {given.epochs} epochs in minibatches of {given.minibatch:,}, "
+            f"Adam {given.learning_rate:g}, clip {given.clip:g}, gamma {given.gamma:g}, lambda {given.gae_lambda:g}, "
+            f"as far as the algorithm has them; torch on {self.threads} threads (all cores) unless the label says "
+            f"otherwise. Layout: environments × steps in a batch; × SB3: times the faster SB3 with DummyVecEnv(8)"
         ]
         bound = report.bound
         if bound is not None and bound.share is not None and bound.share_of_best is not None:
             lines.append(
-                f"Bound: {bound.operations.total:,} floating-point operations a step at sgemm's best "
+                f"Bound: {bound.operations:,} floating-point operations a step at sgemm's best "
                 f"{bound.best_flops / 1e9:.0f} GFLOP/s allow {compact(bound.steps_per_second)} steps/s; velodrome's "
                 f"first layout reaches {bound.share:.0%} of it against the sgemm of its own round (median of "
                 f"{len(bound.flops)}), {bound.share_of_best:.0%} against the best of all rounds"

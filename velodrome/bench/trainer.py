@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,28 +18,11 @@ from velodrome.vector.make import make_vec
 if TYPE_CHECKING:
     from velodrome.bench.problems.ar1 import TrainProblem
 
-
-@dataclass(frozen=True)
-class Settings:
-    """PPO's settings, the same for every contender; another algorithm takes those that it has."""
-
-    batch: int  # steps
-    epochs: int
-    minibatches: int
-    hidden: tuple[int, ...]
-    learning_rate: float = 3e-4
-    adam_epsilon: float = 1e-5
-    clip: float = 0.2
-    # Without costs an action changes nothing but the next reward, so there is little to look ahead to.
-    gamma: float = 0.9
-    gae_lambda: float = 0.95
-    value_weight: float = 0.5  # of the mean squared error
-    max_gradient_norm: float = 0.5
-
-    @property
-    def minibatch(self) -> int:
-        """Samples in a gradient step."""
-        return self.batch // self.minibatches
+# Of the options, what an algorithm takes as far as it has them.
+SHARED = {
+    *("batch", "epochs", "minibatches", "learning_rate", "clip"),
+    *("gamma", "gae_lambda", "value_weight", "max_gradient_norm"),
+}
 
 
 @contextmanager
@@ -59,9 +41,10 @@ def torch_threads(count: int | None) -> Iterator[None]:
 class Trainer(ABC):
     """An iteration is a batch of steps and an update by it."""
 
-    parameters: int  # trainable numbers of all networks
+    weights: Sequence[Any]  # what is trained, of all networks
     threads: int | None = None  # of torch, if not as many as everyone's
     engine = ""  # what it learns by, if it has a choice
+    close: Callable[[], object]  # gives everything back
 
     @abstractmethod
     def run(self) -> dict[str, float]:
@@ -71,9 +54,10 @@ class Trainer(ABC):
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the best actions, [n], for observations laid out flat, [n, floats]."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Give everything back."""
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers."""
+        return sum(weight.numel() for weight in self.weights)
 
     def iterate(self) -> dict[str, float]:
         """Run one iteration; return the seconds of every phase, which add up to the time on the clock."""
@@ -91,11 +75,9 @@ class Trainer(ABC):
 
     def time(self, calls: int) -> dict[str, float]:
         """Return the seconds of some iterations, and the mean of each phase."""
-        phases = dict.fromkeys(PHASES, 0.0)
-        for _ in range(calls):
-            for phase, seconds in self.iterate().items():
-                phases[phase] += seconds
-        return {"seconds": sum(phases.values()), **{phase: phases[phase] / calls for phase in PHASES}}
+        rounds = [self.iterate() for _ in range(calls)]
+        phases = {phase: sum(found.get(phase, 0.0) for found in rounds) for phase in PHASES}
+        return {"seconds": sum(phases.values()), **{phase: total / calls for phase, total in phases.items()}}
 
 
 class VelodromeTrainer(Trainer):
@@ -108,9 +90,9 @@ class VelodromeTrainer(Trainer):
 
         settings = problem.settings
         values: dict[str, Any] = {**problem.case.values, "observation": "cursor", "check_actions": False}
-        self.envs = make_vec("trading", num_envs, backend="native", seed=seed, threads=1, **values)
+        envs = make_vec("trading", num_envs, backend="native", seed=seed, threads=1, **values)
         wanted: dict[str, Any] = {
-            **vars(settings),
+            **settings.model_dump(include=SHARED),
             "rollout_length": settings.batch // num_envs,
             "value_weight": 2.0 * settings.value_weight,  # PPO's own value loss is half the mean squared error
             "engine": engine,
@@ -119,21 +101,15 @@ class VelodromeTrainer(Trainer):
         model = algorithm.config_model()
         config = model(**{name: value for name, value in wanted.items() if name in model.model_fields})
         network = NetworkConfig(hidden=settings.hidden, activation="tanh", shared=False)
-        worlds = make_worlds(self.envs)
+        worlds = make_worlds(envs)
         self.learner = algorithm.make_learner(worlds, network, config, total_steps=10**12, seed=seed)
         self.engine = getattr(getattr(self.learner, "engine", None), "name", "")
         self.policy = TrainedPolicy.of(self.learner.policy, worlds, getattr(self.learner, "moments", None))
-        self.parameters = sum(parameter.numel() for parameter in self.learner.policy.parameters())
+        self.close = envs.close
+        self.weights = list(self.learner.policy.parameters())
 
     def run(self) -> dict[str, float]:
-        """Collect one batch and learn from it."""
-        metrics = self.learner.iterate()
-        return {name.removeprefix("time/"): value for name, value in metrics.items()}
+        return {name.removeprefix("time/"): value for name, value in self.learner.iterate().items()}
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the best actions."""
         return self.policy.act(observations)
-
-    def close(self) -> None:
-        """Give the environments back."""
-        self.envs.close()

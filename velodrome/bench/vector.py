@@ -6,23 +6,23 @@ contenders take turns, each in an interpreter of its own.
 
 from __future__ import annotations
 
-import tempfile
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 from rich.console import RenderableType
 from rich.text import Text
 
-from velodrome.bench.hosts.batches import VECTORISERS, BatchSpec, own_spec, peer_spec
-from velodrome.bench.hosts.environments import STRAGGLER_FACTOR, environment_source, store_environment
+from velodrome.bench.hosts.batches import BatchSpec
+from velodrome.bench.hosts.environments import STRAGGLER_FACTOR, environment_source
 from velodrome.bench.hosts.host import Host
 from velodrome.bench.options import BenchmarkOptions
 from velodrome.bench.parity import check_trajectories, steps_to_compare
+from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions
-from velodrome.bench.report import OURS, Comparison, Measurement, Report, median_ratio
+from velodrome.bench.report import OURS, Comparison, median_ratio
 from velodrome.bench.run import Benchmark, Turns
 from velodrome.bench.timing import Contender, excused, take_turns
 from velodrome.envs.catalog import CATALOG
@@ -38,7 +38,9 @@ LARGEST_SWEEP = 64  # workers
 STRAGGLERS = f"One environment {STRAGGLER_FACTOR:.0f} × slower than the rest"
 # Steps of milliseconds leave nothing for a vectoriser to gain: two that are equal differ by noise of about this much.
 NOISE = 0.03
-WANTED_OF_CHEAP = {"subproc": 3.0, "async": 2.0}  # process over these, on environments of microseconds
+# Who is to be how many times as fast as whom, on environments of microseconds.
+WANTED_OF_CHEAP = (("process", "subproc", 3.0), ("process", "async", 2.0), ("serial", "dummy", 1.0))
+WANTED_OF_ASYNC = 3.0  # over process, where one environment holds up the others
 # What a recommendation was measured by, for people.
 ADVICE: dict[str, Callable[[float], str]] = {
     "reset_seconds": lambda seconds: f"reset {seconds_text(seconds)}",
@@ -47,7 +49,6 @@ ADVICE: dict[str, Callable[[float], str]] = {
     "bytes_per_environment": lambda size: f"each further environment {size / 2**20:,.1f} MiB",
     "cores": lambda cores: f"{cores} cores",
 }
-WANTED_OF_ASYNC = 3.0  # over process, where one environment holds up the others
 
 
 class VectorOptions(BenchmarkOptions):
@@ -72,9 +73,7 @@ class VectorOptions(BenchmarkOptions):
     @property
     def environments(self) -> tuple[str, ...]:
         """Names of the environments to measure."""
-        if self.suite:
-            return SUITE
-        return (self.env,) if self.env is not None else ()
+        return SUITE if self.suite else (self.env,) if self.env is not None else ()
 
     def resolved(self) -> Self:
         """Return the options, those of a quick run in place of every default if it is one; refuse contradictions."""
@@ -106,7 +105,7 @@ class Straggling(NamedTuple):
         return f"{self.num_envs} × {self.env}"
 
 
-class VectorBenchmark(Benchmark[VectorOptions, Report]):
+class VectorBenchmark(Benchmark):
     """Vectorisers on environments that are no rules of Velodrome."""
 
     title = "batches (* recommended)"
@@ -121,116 +120,112 @@ class VectorBenchmark(Benchmark[VectorOptions, Report]):
         settings = straggler_settings() if options.straggler or options.suite else []
         each = 2 + (len(self.peers) + own) * options.repeats
         tell.expect(len(options.environments) * each + len(settings) * 2 * options.repeats)
-        with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name:
-            folder = Path(name)
-            for env in options.environments:
-                prepare_environment(env, folder, options.seed)
-                self.measure_environment(env, folder, tell)
-            if settings:
-                comparison = self.report.begin(STRAGGLERS, f"{STRAGGLERS}: steps per second")
-                for setting in settings:
-                    self.measure_straggler(setting, comparison, folder, tell)
+        for env in options.environments:
+            self.measure_environment(env, tell)
+        if settings:
+            comparison = self.report.begin(STRAGGLERS, f"{STRAGGLERS}: steps per second")
+            for setting in settings:
+                self.measure_straggler(setting, comparison, tell)
 
-    def measure_environment(self, env: str, folder: Path, tell: Turns) -> None:
+    def measure_environment(self, env: str, tell: Turns) -> None:
         """Ask for the recommendation, check parity, then time everybody in turns."""
         options, num_envs = self.options, self.options.num_envs
+        shared: dict[str, Any] = {"env": env, "num_envs": num_envs, "policy": options.policy, "seed": options.seed}
+        if env == PLAIN_TRADING:
+            (case,) = TradingBenchmark(CATALOG.get("trading"), TradingOptions(seed=options.seed)).cases()
+            shared["pickled"] = pickle.dumps(case.plain)
+        else:
+            environment_source(env)  # a name that means nothing is refused here
         comparison = self.report.begin(env, f"{env}: steps per second of {num_envs} environments")
-        with Host(folder) as host:
+        with Host(BatchSpec(OURS, **shared)) as host:
             seconds = min(2.0, max(0.5, options.seconds))
             # An environment that cannot be stepped ends the run here, with its fault.
-            asked = {"env": env, "num_envs": num_envs, "seconds": seconds, "folder": folder}
-            advice = comparison.facts["recommendation"] = host.ask("recommend", seconds, **asked)
+            advice = comparison.facts["recommendation"] = host.ask("recommend", seconds, seconds=seconds)
         tell(f"{env}: recommendation")
-        shared = {"env": env, "num_envs": num_envs, "policy": options.policy, "seed": options.seed}
-        specs = [*own_specs(options, advice, shared), *(peer_spec(peer, **shared) for peer in self.peers)]
+        specs = [*own_specs(options, advice, shared), *(BatchSpec(peer, **shared) for peer in self.peers)]
         with ExitStack() as stack:
-            hosts = self.open_hosts(specs, folder, stack)
-            reference = next((host for host in hosts if host.spec and host.spec.peer == "sync"), None)
+            hosts = self.open_hosts(specs, stack)
+            reference = next((host for host in hosts if host.spec.peer == "sync"), None)
             if reference is None:  # it was not asked for, and is needed all the same
-                reference = self.open_hosts([peer_spec("sync", **shared)], folder, stack)[0]
+                reference = self.open_hosts([BatchSpec("sync", **shared)], stack)[0]
             comparison.parity = check_trajectories(reference, hosts, steps_to_compare(advice["step_seconds"], num_envs))
             tell(f"{env}: parity")
             self.take_turns(hosts, comparison, tell)
 
-    def open_hosts(self, specs: Sequence[BatchSpec], folder: Path, stack: ExitStack) -> list[Host]:
+    def open_hosts(self, specs: Sequence[BatchSpec], stack: ExitStack) -> list[Host]:
         """Start an interpreter for each contender; a peer that cannot be opened is reported, ours is an error."""
-        # All at the same time: most of it is importing.
-        started = [stack.enter_context(Host(folder, spec)) for spec in specs]
+        started = [stack.enter_context(Host(spec)) for spec in specs]  # they import at the same time
         hosts = []
-        for host, spec in zip(started, specs, strict=True):
-            with excused(spec.row(), self.report):
-                host.opened()
+        for host in started:
+            with excused(host.spec.row(), self.report):
+                host.ask("open")
                 hosts.append(host)
         return hosts
 
     def take_turns(self, hosts: Sequence[Host], comparison: Comparison, tell: Turns) -> None:
         """Time each host once per round."""
-        rows = {host: host.spec.row() for host in hosts if host.spec is not None}
+        rows = {host: host.spec.row() for host in hosts}
         contenders = [Contender(row, lambda host=host: host) for host, row in rows.items()]  # type: ignore[misc]
 
         def look(ready: Sequence[Any]) -> None:
             for host in ready:
-                rows[host].memory = host.ask("memory")
-                note = f"GPU use is not known: {host.gpu_missing}"
-                if host.gpu_missing and note not in self.report.notes:
+                rows[host].memory, gpu_missing = host.ask("memory")
+                note = f"GPU use is not known: {gpu_missing}"
+                if gpu_missing and note not in self.report.notes:
                     self.report.notes.append(note)
 
         take_turns(contenders, self.options, self.report, comparison.measurements, tell, look)
 
-    def measure_straggler(self, setting: Straggling, comparison: Comparison, folder: Path, tell: Turns) -> None:
+    def measure_straggler(self, setting: Straggling, comparison: Comparison, tell: Turns) -> None:
         """Time async beside process, the same environments and workers."""
         env, num_envs, workers, received, *_ = setting
-        shared: dict[str, Any] = {"env": env, "num_envs": num_envs, "straggler": True, "seed": self.options.seed}
-        specs = [own_spec("process", workers, **shared), own_spec("async", workers, received, **shared)]
-        comparison.facts[f"{setting.name}, {setting.workers} workers"] = setting._asdict()
+        own: dict[str, Any] = {"env": env, "num_envs": num_envs, "workers": workers, "seed": self.options.seed}
+        own["straggler"] = True
+        specs = [BatchSpec(OURS, kind="process", **own), BatchSpec(OURS, kind="async", received=received, **own)]
+        comparison.facts[f"{setting.name}, {workers} workers"] = setting._asdict()
         with ExitStack() as stack:
-            self.take_turns(self.open_hosts(specs, folder, stack), comparison, tell)
+            self.take_turns(self.open_hosts(specs, stack), comparison, tell)
 
     # What follows
 
     def conclude(self) -> None:
         """Fill in ratios, the lines below the tables, and the targets."""
+        # Promises are about the suite, without a policy.
+        judged = self.options.suite and self.options.policy == "none"
         for comparison in self.report.comparisons:
             if comparison.name == STRAGGLERS:
-                self.conclude_stragglers(comparison)
+                self.conclude_stragglers(comparison, judged)
             elif comparison.measurements:
                 conclude_environment(comparison, self.options.sweep)
-                if self.judged:
+                if judged:
                     self.judge_environment(comparison)
 
-    @property
-    def judged(self) -> bool:
-        """Whether promises are about this run: those of the suite are, without a policy."""
-        return self.options.suite and self.options.policy == "none"
-
     def judge_environment(self, comparison: Comparison) -> None:
-        """Set what was reached beside what is promised."""
-        env, level = comparison.name, 1.0 - NOISE
-        cheap = env in CHEAP
+        """Set what was reached beside what is promised of process, as a user gets it, and of serial."""
+        cheap = comparison.name in CHEAP
         what = "over" if cheap else f"not slower, within {NOISE:.0%}, than"
-        process, serial = process_row(comparison), next(iter(comparison.rows(kind="serial")), None)
-        for peer, more in WANTED_OF_CHEAP.items():
-            if process is not None and peer in process.ratios:
-                name = f"{env}: process ({process.processes} workers) {what} {VECTORISERS[peer].label}"
-                self.report.judge(name, process.ratios[peer], more if cheap else level)
-        if serial is not None:
-            name = f"{env}: serial {what} {VECTORISERS['dummy'].label}"
-            self.report.judge(name, serial.ratios.get("dummy"), 1.0 if cheap else level)
+        for kind, peer, wanted in WANTED_OF_CHEAP:
+            # With the workers that are recommended, else one for each core.
+            rows = sorted(comparison.rows(kind=kind), key=lambda row: not row.recommended)
+            if rows and peer in rows[0].ratios:
+                who = f"{kind} ({rows[0].processes} workers)" if rows[0].processes else kind
+                name = f"{comparison.name}: {who} {what} {VECTORISERS[peer].label}"
+                self.report.judge(name, rows[0].ratios[peer], wanted if cheap else 1.0 - NOISE)
 
-    def conclude_stragglers(self, comparison: Comparison) -> None:
+    def conclude_stragglers(self, comparison: Comparison, judged: bool) -> None:
         """Fill in how much faster async is than process, setting by setting."""
         for facts in comparison.facts.values():
             setting = Straggling(**facts)
-            start = f"{setting.name}, "
-            rows = [row for row in comparison.rows(processes=setting.workers) if row.label.startswith(start)]
-            by_kind = {row.kind: row for row in rows}
+            who = f"{setting.name}, {setting.workers} workers"
+            rows = comparison.rows(processes=setting.workers)
+            by_kind = {row.kind: row for row in rows if row.label.startswith(f"{setting.name}, ")}
             if {"process", "async"} <= by_kind.keys():
                 gain = median_ratio(by_kind["async"].rounds, by_kind["process"].rounds)
                 by_kind["async"].ratios["process"] = gain or 0.0
-                if self.judged and setting.judged:
+                if judged and setting.judged:
                     name = f"one of {setting.name} {STRAGGLER_FACTOR:.0f} × slower: async over process"
                     self.report.judge(f"{name}, {setting.workers} workers", gain, WANTED_OF_ASYNC)
-            comparison.lines.append(f"{setting.name}, {setting.workers} workers: {setting.note}")
+            comparison.lines.append(f"{who}: {setting.note}")
 
     def more(self) -> Sequence[RenderableType]:
         """Return how to read the tables."""
@@ -248,14 +243,6 @@ class VectorBenchmark(Benchmark[VectorOptions, Report]):
         return [Text("\n".join(lines))] if lines else []
 
 
-def prepare_environment(name: str, folder: Path, seed: int) -> None:
-    """Check the name; the plain trading environment is stored in a folder that all contenders read."""
-    if name == PLAIN_TRADING:
-        (case,) = TradingBenchmark(CATALOG.get("trading"), TradingOptions(seed=seed)).cases()
-        store_environment(name, case.plain, folder)
-    environment_source(name, folder)
-
-
 def swept_counts(num_envs: int) -> list[int]:
     """Return the numbers of workers of a sweep."""
     return [count for count in (1, *worker_counts(num_envs)) if count <= LARGEST_SWEEP]
@@ -271,9 +258,9 @@ def own_specs(options: VectorOptions, advice: dict[str, Any], shared: dict[str, 
     most = max(counts)
     if options.sweep:
         counts |= set(swept_counts(num_envs))
-    found = [own_spec("serial", **shared)]
-    found += [own_spec("process", count, **shared) for count in sorted(counts)]
-    return [*found, own_spec("async", most, max(1, num_envs // 2), **shared)]
+    processes = [BatchSpec(OURS, kind="process", workers=count, **shared) for count in sorted(counts)]
+    waiting = BatchSpec(OURS, kind="async", workers=most, received=max(1, num_envs // 2), **shared)
+    return [BatchSpec(OURS, kind="serial", **shared), *processes, waiting]
 
 
 def straggler_settings() -> list[Straggling]:
@@ -294,19 +281,9 @@ def straggler_settings() -> list[Straggling]:
     ]
 
 
-def process_row(comparison: Comparison) -> Measurement | None:
-    """Return process as a user gets it: with the workers that are recommended, else one for each core."""
-    rows = comparison.rows(kind="process")
-    return next((row for row in rows if row.recommended), next(iter(rows), None))
-
-
 def conclude_environment(comparison: Comparison, sweep: bool) -> None:
     """Fill in ratios, what is recommended, and how near it comes to the best of a sweep."""
-    for row in comparison.measurements:
-        for other in comparison.measurements:
-            found = median_ratio(row.rounds, other.rounds) if other.peer != OURS else None
-            if found is not None:
-                row.ratios[other.peer] = found
+    comparison.relate({row.peer: row for row in comparison.measurements if row.peer != OURS})
     advice = comparison.facts["recommendation"]
     own = next(iter(comparison.rows(kind=advice["backend"], processes=advice["workers"])), None)
     facts = [told(advice[name]) for name, told in ADVICE.items() if advice[name] is not None]

@@ -1,20 +1,57 @@
-"""Commands that measure speed."""
+"""Commands that measure speed. What may be asked is checked by the benchmark's own model of its options."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from cyclopts import Parameter
 
 from velodrome.cli.shared import Flag, Words, bench, console, split_words, validated
 
 
-def asked(**given: Any) -> dict[str, Any]:
-    """Return the options that were given, as a benchmark's model names them."""
-    words = {name: split_words(value) if isinstance(value, list) else value for name, value in given.items()}
-    files = {"json": "json_path", "plot": "plot_path"}
-    return {files.get(name, name): value for name, value in words.items() if value is not None and value is not False}
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Measuring:
+    """What every benchmark can be asked for.
+
+    Parameters
+    ----------
+    against
+        Peers to measure: all, none, or some of those that --against nonsense lists.
+    seconds
+        Seconds per measurement, all repeats together.
+    repeats
+        Rounds in which contenders take turns; the median counts.
+    seed
+        Of the problem, the environments and the actions.
+    json
+        File for everything that was measured, as JSON.
+    plot
+        File for a plot, as PNG.
+    quick
+        A coarse run of about a minute or less; other options still win where given. The first run on a machine compiles
+        before it measures.
+    """
+
+    against: Words = None
+    seconds: float | None = None
+    repeats: int | None = None
+    seed: int | None = None
+    json: Path | None = None
+    plot: Path | None = None
+    quick: Flag = False
+
+    def asked(self, **more: Any) -> dict[str, Any]:
+        """Return the options that were given, as a benchmark's model names them."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | more
+        words = {name: split_words(value) if isinstance(value, list) else value for name, value in given.items()}
+        files = {"json": "json_path", "plot": "plot_path"}
+        return {files.get(name, name): value for name, value in words.items() if not (value is None or value is False)}
+
+
+DEFAULTS = Measuring()
 
 
 @bench.command
@@ -22,9 +59,6 @@ def step(
     *,
     env: str = "trading",
     sizes: Words = None,
-    against: Words = None,
-    seconds: float | None = None,
-    repeats: int | None = None,
     bars: int | None = None,
     window: int | None = None,
     features: int | None = None,
@@ -32,10 +66,7 @@ def step(
     episode_length: int | None = None,
     processes: Words = None,
     threads: int | None = None,
-    seed: int | None = None,
-    json: Path | None = None,
-    plot: Path | None = None,
-    quick: Annotated[bool, Parameter(negative="")] = False,
+    measuring: Measuring = DEFAULTS,
 ) -> None:
     """Measure steps a second of Velodrome and of its peers on the same problem, after checking that results agree.
 
@@ -46,12 +77,6 @@ def step(
         have no effect on it are refused.
     sizes
         Numbers of environments in a batch, such as 64 1024 16384.
-    against
-        Peers to measure: all, none, or some of those that --against nonsense lists.
-    seconds
-        Seconds of stepping per measurement, all repeats together.
-    repeats
-        Repeats per measurement; the median counts.
     bars
         Bars of the market.
     window
@@ -66,60 +91,31 @@ def step(
         Worker processes to try for peers that use some; the best counts.
     threads
         Threads of the rows with all threads; all that there are if not given.
-    seed
-        Of the market, the actions and the starts.
-    json
-        File for everything that was measured, as JSON.
-    plot
-        File for a plot, as PNG.
-    quick
-        A coarse run of under half a minute; other options still win where given. The first run on a machine compiles
-        before it measures, with --env portfolio for longer than that.
     """
-    given = asked(**{name: value for name, value in locals().items() if name != "env"})
+    own = {name: value for name, value in locals().items() if name not in ("env", "measuring")}
     from velodrome.bench.run import run_benchmark
     from velodrome.bench.step import step_benchmark
     from velodrome.envs.catalog import CATALOG
 
     entry = CATALOG.get(env)
     benchmark = step_benchmark(entry)
+    given = measuring.asked(**own)
     run_benchmark(benchmark(entry, validated(benchmark.options_for(entry), given)), console())
 
 
 @bench.command(name="train")
-def bench_train(
-    *,
-    algorithm: str | None = None,
-    against: Words = None,
-    seconds: float | None = None,
-    seed: int | None = None,
-    json: Path | None = None,
-    plot: Path | None = None,
-    quick: Flag = False,
-) -> None:
+def bench_train(*, algorithm: str | None = None, measuring: Measuring = DEFAULTS) -> None:
     """Measure whole training, collecting and learning: steps a second and time to a part of the known optimum.
 
     Parameters
     ----------
     algorithm
         Algorithm of the catalogue: ppo, dqn, or one that was registered. The peers train ppo.
-    against
-        Peers to measure: all, none, or some of those that --against nonsense lists.
-    seconds
-        Seconds of training per measurement.
-    seed
-        Of the market and the learners.
-    json
-        File for everything that was measured, as JSON.
-    plot
-        File for a plot, as PNG.
-    quick
-        A coarse run of about a minute; other options still win where given.
     """
-    given = asked(**locals())
     from velodrome.bench.run import run_benchmark
     from velodrome.bench.train import TrainBenchmark, TrainOptions
 
+    given = measuring.asked(algorithm=algorithm)
     run_benchmark(TrainBenchmark(validated(TrainOptions, given)), console())
 
 
@@ -129,17 +125,11 @@ def bench_vector(
     /,
     *,
     num_envs: int | None = None,
-    against: Words = None,
     policy: str | None = None,
-    seconds: float | None = None,
-    repeats: int | None = None,
-    seed: int | None = None,
     sweep: Flag = False,
     straggler: Flag = False,
     suite: Flag = False,
-    json: Path | None = None,
-    plot: Path | None = None,
-    quick: Flag = False,
+    measuring: Measuring = DEFAULTS,
 ) -> None:
     """Measure an environment under every vectoriser, ours and others', and say which is recommended for it and why.
 
@@ -149,31 +139,18 @@ def bench_vector(
         Gymnasium id, module:Class, module:function, trading-plain, burn:20us or sleep:2ms (any number).
     num_envs
         Environments of every contender.
-    against
-        Peers to measure: all, none, or some of dummy, subproc, sync, async.
     policy
         Where a small network computes the actions: cpu or cuda; none takes sampled actions.
-    seconds
-        Seconds of stepping per contender, all repeats together.
-    repeats
-        Rounds in which contenders take turns; the median counts.
-    seed
-        Of the environments and the actions.
     sweep
         Measure process with every sensible number of workers, and how near the recommendation comes to the best.
     straggler
         Measure async beside process where one environment is 10 times slower than the rest.
     suite
         Measure the environments that promises are about, and the straggler, and judge the promises.
-    json
-        File for everything that was measured, as JSON.
-    plot
-        File for a plot, as PNG.
-    quick
-        A coarse run; other options still win where given.
     """
-    given = asked(**locals())
+    own = {name: value for name, value in locals().items() if name != "measuring"}
     from velodrome.bench.run import run_benchmark
     from velodrome.bench.vector import VectorBenchmark, VectorOptions
 
+    given = measuring.asked(**own)
     run_benchmark(VectorBenchmark(validated(VectorOptions, given)), console())

@@ -55,6 +55,7 @@ def train(
         Leave out the evaluation and the report at the end.
     """
     from velodrome.runs import run as running
+    from velodrome.runs.config.files import read_overrides
     from velodrome.runs.live.display import choose_mode
 
     out = console()
@@ -70,21 +71,27 @@ def train(
     elif data is not None:
         raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
-        finished = running.train(config_of(words), **shown)
+        source, settings = split_source(words)
+        finished = running.train(source, **read_overrides(settings), **shown)
     if finished.status == "interrupted":
         sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED
     return 0
 
 
-def config_of(words: Sequence[str]) -> RunConfig:
-    """Return the configuration that words give: one file or preset at most, and settings."""
-    from velodrome.runs.config.files import load_run_config
+def loaded(words: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
+    """Return the configuration that words give, and where its settings come from."""
+    from velodrome.runs.config.files import load_with_origins
 
+    return load_with_origins(*split_source(words))
+
+
+def split_source(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the file or preset among words, of which there is one at most, and the settings."""
     sources = [word for word in words if "=" not in word]
     if len(sources) > 1:
         raise ConfigError(f"one configuration, file or preset, can be named; received {' '.join(sources)}")
-    return load_run_config(sources[0] if sources else None, [word for word in words if "=" in word])
+    return sources[0] if sources else None, [word for word in words if "=" in word]
 
 
 @app.command(name="eval")
@@ -186,15 +193,14 @@ def _show(result: Any, out: Any, json: bool) -> None:
 
 
 @app.command
-def config(
-    section: str | None = None, *, preset: str | None = None, presets: Flag = False, env: str = "trading"
-) -> None:
-    """Explain the fields of a configuration, or print a whole one.
+def config(*words: str, preset: str | None = None, presets: Flag = False, env: str = "trading") -> None:
+    """Explain the fields of a configuration, or print a whole one with the place that each value comes from.
 
     Parameters
     ----------
-    section
-        Only this section (run: the fields outside any), or one dotted key such as ppo.clip; all if not given.
+    words
+        A section to explain (run: the fields outside any), or one dotted key such as ppo.clip; all if not given. Or the
+        words of `velodrome train`, with at least one key=value or file among them: what that would train with, as YAML.
     preset
         Print this preset, all defaults filled in, as a YAML file to start from.
     presets
@@ -203,15 +209,18 @@ def config(
         Environment whose parameters are explained under params.
     """
     from velodrome.runs.config import explain
-    from velodrome.runs.config.files import describe_presets, load_run_config
+    from velodrome.runs.config.files import SUFFIXES, describe_presets
 
     if presets:
         for name, meaning in describe_presets().items():
-            sys.stdout.write(f"{name:<12} {meaning}\n")
-    elif preset is not None:
-        sys.stdout.write(explain.to_yaml(load_run_config(preset)))
+            sys.stdout.write(f"{name:<14} {meaning}\n")
+    elif preset is not None or any("=" in word or word.endswith(SUFFIXES) for word in words):
+        chosen, origins = loaded([preset, *words] if preset else words)
+        sys.stdout.write(explain.to_yaml(chosen, origins=origins))
+    elif len(words) > 1:
+        raise ConfigError(f"one section or key can be explained; received {' '.join(words)}")
     else:
-        console().print(explain.explain(section, env))
+        console().print(explain.explain(words[0] if words else None, env))
 
 
 @app.command
@@ -230,7 +239,7 @@ def profile(*words: str, iterations: int = 10, folder: Path = Path("profile")) -
     from velodrome.runs import setup
     from velodrome.runs.profile import profile_iterations
 
-    chosen = config_of(words)
+    chosen, _ = loaded(words)
     with setup.learning_worlds(chosen, setup.build_market(chosen), chosen.usable_device()) as worlds:
         learner = setup.make_learner(chosen, worlds)
         console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())

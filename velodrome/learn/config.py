@@ -111,6 +111,10 @@ class LearnerConfig(LearnConfig):
 class PPOConfig(LearnerConfig):
     """Proximal policy optimisation."""
 
+    # Returns of a bar are so small that the value's loss would teach nothing: without this PPO did not learn on prices.
+    normalise_rewards: bool = Field(
+        True, description="divide rewards by the running deviation of the discounted return"
+    )
     epochs: int = Field(4, ge=1, le=1000, description="passes over a rollout in an update")
     minibatches: int = Field(4, ge=1, le=65536, description="parts of a rollout, each one gradient step")
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="decay of advantages (0: one step, 1: Monte Carlo)")

@@ -21,8 +21,8 @@ from velodrome.errors import ConfigError, MetricsError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
-from velodrome.runs.config.explain import to_yaml
-from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.explain import settings_in_effect, to_yaml
+from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.evaluate import play_validation, report_path
@@ -73,8 +73,15 @@ def train(
         overrides["market"], market = market, None
     if market is not None and bars is not None:
         raise ConfigError("market and bars were both given; a market has its bars already. Leave one of them out.")
-    chosen = load_run_config(config, overrides) if bars is None else setup.with_bars(config, overrides, bars)
+    if bars is None:
+        chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
+    else:
+        chosen, origins = setup.with_bars(config, overrides, bars)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
+    console = console or Console()
+    if (mode or choose_mode(console)) in ("live", "plain"):
+        told = settings_in_effect(chosen, origins, console.width)
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     built = setup.build_market(chosen, market)
     return _session(Run.create(chosen, built), built).go(console, mode, evaluate)
 

@@ -13,7 +13,7 @@ from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
-from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.vector.config import MEBIBYTE
@@ -245,8 +245,8 @@ def load_policy(
     return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
 
 
-def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> RunConfig:
-    """Return the configuration of a run on bars that a program has, as Bars or as frames.
+def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunConfig, dict[str, str]]:
+    """Return the configuration of a run on bars that a program has, as Bars or as frames, and where settings come from.
 
     They are kept beside the runs, in a folder named for their content, so that the run can be continued and evaluated
     like one on files.
@@ -254,7 +254,7 @@ def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> RunConfig:
     from velodrome.bars.files import write_bars
     from velodrome.tables.hashing import content_hash
 
-    told = load_run_config(config, {**overrides, "market.source": BARS_FOLDER})
+    told, origins = load_with_origins(config, {**overrides, "market.source": BARS_FOLDER})
     read = told.market.read(bars)
     content = {symbol: {**vars(series), "extra": dict(series.extra)} for symbol, series in read.series.items()}
     place = Path(told.logging.folder) / BARS_FOLDER / content_hash(content)[:16]
@@ -266,7 +266,8 @@ def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> RunConfig:
     # What was read is not to be adjusted, renamed or refused again.
     as_kept: dict[str, Any] = dict.fromkeys(("columns", "day_first", "max_gap"))
     as_kept |= {"source": str(place), "symbols": list(read.symbols), "timezone": read.timezone, "adjust": False}
-    return load_run_config(told, {f"market.{name}": value for name, value in as_kept.items()})
+    kept = {f"market.{name}": value for name, value in as_kept.items()}
+    return load_run_config(told, kept), {**origins, **dict.fromkeys(kept, "the bars given")}
 
 
 def build_market(

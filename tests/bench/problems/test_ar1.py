@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from velodrome.bench.problems.ar1 import OutOfSample, TrainProblem, train_problem
-from velodrome.bench.trainer import Settings
+from velodrome.bench.train import TrainOptions
 
 LAST_RETURN = 31 * 8  # place of the last bar's log return, the first feature, in an observation
 
 
 @pytest.fixture(scope="module")
 def problem() -> TrainProblem:
-    return train_problem(20_000, 1_000, Settings(8_192, 4, 4, (64, 64)), 0)
+    return train_problem(TrainOptions(bars=20_000))
 
 
 @pytest.fixture(scope="module")

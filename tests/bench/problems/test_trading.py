@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from velodrome.bench.hosts.environments import environment_source, store_environment
+from velodrome.bench.hosts.batches import BatchSpec
 from velodrome.bench.parity import ParityError
 from velodrome.bench.peers.numpy_trading import BatchedTradingEnv
-from velodrome.bench.peers.plain_trading import PlainTradingEnv
+from velodrome.bench.peers.plain_markets import PlainTradingEnv
 from velodrome.bench.problems import trading
 from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions, check_trading, stress_case
 from velodrome.bench.run import run_benchmark
@@ -87,7 +88,7 @@ class CashOffByABillionth(BatchedTradingEnv):
     [
         ({"plain": NoLiquidation}, "plain peer"),
         ({"plain": CloseWithoutFee}, "plain peer"),
-        ({"plain": WindowOneBarLate}, "the first observation"),
+        ({"plain": WindowOneBarLate}, "the first window"),
         ({"plain": NeverBankrupt}, "terminated"),
         ({"numpy": ForgetsToHold}, "numpy peer"),
         ({"numpy": CashOffByABillionth}, "cash"),
@@ -106,9 +107,8 @@ def test_a_mismatch_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None
     assert stopped.report.measurements == []
 
 
-def test_an_environment_survives_the_trip_to_a_host(case: Case, tmp_path: Any) -> None:
-    store_environment("same rule", case.plain, tmp_path)
-    source = environment_source("same rule", tmp_path)
+def test_an_environment_survives_the_trip_to_a_host(case: Case) -> None:
+    source = BatchSpec("sync", "same rule", 2, pickled=pickle.dumps(case.plain)).source()
     first, second = source(), source()
     assert first.tables is second.tables  # those of a process share them
     for name, value in case.tables._asdict().items():

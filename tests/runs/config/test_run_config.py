@@ -18,7 +18,7 @@ from velodrome.bars.synthetic import KINDS
 from velodrome.envs.trading.config import PRESETS as TRADING_PRESETS
 from velodrome.envs.trading.config import trading_config
 from velodrome.errors import BackendError, ConfigError
-from velodrome.runs.config.files import load_run_config, preset_names
+from velodrome.runs.config.files import load_run_config, load_with_origins, preset_names
 from velodrome.runs.config.parameters import price_data, resolved_parameters
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.config.sections import FOR_FILES, SYNTHETIC, MarketConfig
@@ -201,7 +201,7 @@ def test_what_the_other_kind_of_data_has_is_refused(settings, message):
 
 
 def test_files_in_place_of_a_preset_s_process_bring_their_own_instruments_and_bars(price_folder):
-    config = load_run_config("portfolio", [f"market.source={price_folder}"])
+    config = load_run_config("demo_portfolio", [f"market.source={price_folder}"])
     assert (config.market.symbols, config.market.timeframe) == (None, None)
     assert config.market.features == ("log_return",)
     assert build_market(config).timeframe == "1m"
@@ -214,7 +214,7 @@ def test_files_in_place_of_a_preset_s_process_bring_their_own_instruments_and_ba
 
 def test_one_instrument_is_no_portfolio(price_folder):
     with pytest.raises(ConfigError, match=r"market has 1 instrument \(ar1_0\).*market.symbols"):
-        build_market(load_run_config(None, ["env=portfolio"]))
+        build_market(load_run_config({}, ["env=portfolio"]))
     with pytest.raises(ConfigError, match=r"market has 1 instrument \(AAA\).*market.source"):
         build_market(load_run_config(None, ["env=portfolio", f"source={price_folder / 'AAA.csv'}"]))
 
@@ -253,15 +253,59 @@ def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
 
 
 def test_the_presets_are_those_that_the_docs_promise():
-    promised = {"trading", "torchtrade", "intraday", "ou", "cartpole", "dqn", "gpu", "smoke", "cage2", "cage2_reduced",
-                "portfolio"}  # fmt: skip
-    assert set(preset_names()) == promised
+    own_data = {"trading", "portfolio", "dqn", "torchtrade", "intraday", "gpu"}
+    demos = {"demo", "demo_portfolio", "demo_dqn", "ou", "smoke"}
+    assert set(preset_names()) == own_data | demos | {"cartpole", "cage2", "cage2_reduced"}
     assert preset_names()[0] == "trading"
     features = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
     assert load_run_config("intraday").market.features == features
     gpu = load_run_config("gpu")
     assert (gpu.num_envs, gpu.ppo.rollout_length, gpu.ppo.precision) == (65_536, 32, "bfloat16")
     assert gpu.network.shared
+
+
+OWN = "market.source=prices/"
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "demo", "own"),
+    [
+        (None, [], "demo", "trading"),
+        ("trading", [], "demo", "trading"),
+        ("portfolio", [], "demo_portfolio", "portfolio"),
+        (None, ["env=portfolio"], "demo_portfolio", "portfolio"),
+        ("dqn", [], "demo_dqn", "dqn"),
+        ({"preset": "trading"}, [], "demo", "trading"),
+    ],
+)
+def test_the_toy_market_s_settings_stay_with_the_toy_market(source, words, demo, own):
+    assert load_run_config(source, words) == load_run_config(demo)
+    config = load_run_config(source, [*words, OWN])
+    assert config.learner.gamma > load_run_config(demo).learner.gamma
+    assert {"fee", "buy_fee"} & set(config.params)  # trading is never free by default
+    assert config.algorithm != "ppo" or config.ppo.normalise_rewards
+    _, origins = load_with_origins(source, [*words, OWN])
+    assert origins[f"{config.algorithm}.gamma"] == f"preset {own}"
+    assert origins["market.source"] == "given"
+    assert f"{config.algorithm}.max_gradient_norm" not in origins
+
+
+def test_a_market_of_the_caller_s_own_is_no_toy():
+    assert load_run_config(own_data=True).ppo == load_run_config(None, [OWN]).ppo != load_run_config("demo").ppo
+
+
+@pytest.mark.parametrize("name", ["torchtrade", "intraday"])
+def test_presets_of_rules_have_the_learner_of_the_data(name):
+    assert load_run_config(name, [OWN]).ppo == load_run_config("trading", [OWN]).ppo
+    assert load_run_config(name).ppo == load_run_config("demo").ppo
+
+
+def test_a_set_of_parameters_replaces_what_a_preset_chose_of_them():
+    config = load_run_config("trading", [OWN, "params.preset=intraday"])
+    assert config.params == {"preset": "intraday", "episode_length": 128}
+    assert load_run_config("intraday", [OWN]).params == {"preset": "intraday", "episode_length": 288}
+    own_fee = load_run_config("trading", [OWN, "params.preset=intraday", "fee=0.002"])
+    assert own_fee.params["fee"] == 0.002
 
 
 @pytest.mark.parametrize("preset", TRADING_PRESETS)

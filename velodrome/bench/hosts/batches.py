@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,16 +14,13 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, flatdim
 from numpy.typing import NDArray
 
 from velodrome.bench.hosts.environments import environment_source, straggler_sources
-from velodrome.bench.options import Peer
-from velodrome.bench.peers.gymnasium import ASYNC, SYNC, gymnasium_batch
-from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
+from velodrome.bench.peers.vectorisers import VECTORISERS, gymnasium_batch
 from velodrome.bench.report import OURS, Measurement
 from velodrome.bench.timing import RING, Batch, Source, Stepper, action_ring
 from velodrome.errors import ConfigError
 from velodrome.vector.space_arrays import nested_arrays, take_rows
-from velodrome.vector.workers.env_maker import EnvMaker, environment_makers
+from velodrome.vector.workers.env_maker import environment_makers
 
-VECTORISERS: dict[str, Peer] = {"dummy": DUMMY, "subproc": SUBPROC, "sync": SYNC, "async": ASYNC}
 HIDDEN = 64  # width of both hidden layers of the policy
 
 
@@ -34,11 +32,12 @@ class BatchSpec:
     env: str
     num_envs: int
     kind: str = ""  # of Velodrome's backends: serial, process or async
-    workers: int = 0  # processes
+    workers: int = 0  # of these
     received: int | None = None  # environments that one recv of async waits for; None: all step
     straggler: bool = False  # the first environment is many times slower than the rest
     policy: str = "none"
     seed: int = 0
+    pickled: bytes | None = None  # what makes the environment, if it has no name that a host could find
 
     @property
     def label(self) -> str:
@@ -48,58 +47,39 @@ class BatchSpec:
         start = f"{self.num_envs} × {self.env}, " if self.straggler else f"{OURS} "
         return start + self.kind + (f", {self.received} of {self.num_envs}" if self.received else "")
 
-    def row(self) -> Measurement:
-        """Return a measurement that has no rounds yet."""
+    def row(self, **more: Any) -> Measurement:
+        """Return a measurement that has no rounds yet. Peers with processes have one for each environment."""
         sizes = {"num_envs": self.num_envs, "steps_per_call": self.received or self.num_envs}
-        return Measurement(peer=self.peer, label=self.label, kind=self.kind, processes=self.workers, **sizes)
+        processes = self.num_envs if self.peer != OURS and VECTORISERS[self.peer].processes else self.workers
+        return Measurement(peer=self.peer, label=self.label, kind=self.kind, processes=processes, **sizes, **more)
+
+    def source(self) -> Any:
+        """Return what makes the environments, as `make_vec` takes it."""
+        if self.pickled is not None:
+            return pickle.loads(self.pickled)
+        return straggler_sources(self.env, self.num_envs) if self.straggler else environment_source(self.env)
 
 
-def peer_spec(peer: str, **shared: Any) -> BatchSpec:
-    """Return a peer; those with processes have one for each environment, as they are made."""
-    workers = shared["num_envs"] if VECTORISERS[peer].processes else 0
-    return BatchSpec(peer=peer, workers=workers, **shared)
-
-
-def own_spec(kind: str, workers: int = 0, received: int | None = None, **shared: Any) -> BatchSpec:
-    """Return one of Velodrome's backends."""
-    return BatchSpec(peer=OURS, kind=kind, workers=workers, received=received, **shared)
-
-
-def open_batch(spec: BatchSpec, folder: Path) -> Batch:
+def open_batch(spec: BatchSpec) -> Batch:
     """Make the environments of a contender."""
-    number = spec.num_envs
-    named = straggler_sources(spec.env, number) if spec.straggler else environment_source(spec.env, folder)
-    makers = environment_makers(named, {})
     if spec.peer == OURS:
-        return _open_own(spec, makers)
+        from velodrome.vector.make import make_vec  # takes a while, and peers have no use for it
+
+        return gymnasium_batch(make_vec(spec.source(), spec.num_envs, backend=spec.kind, workers=spec.workers or None))
     # Without Gymnasium's checks of single environments, which Velodrome makes of the first only.
-    unchecked: list[Any] = [partial(makers[row % len(makers)], checked=False) for row in range(number)]
-    return VECTORISERS[spec.peer].open(Source(unchecked, spec.seed))
+    (maker,) = environment_makers(spec.source(), {})
+    return VECTORISERS[spec.peer].open(Source([partial(maker, checked=False)] * spec.num_envs, spec.seed))
 
 
-def _open_own(spec: BatchSpec, makers: list[EnvMaker]) -> Batch:
-    from velodrome.vector.workers.asynchronous import AsyncVectorEnv
-    from velodrome.vector.workers.options import WorkerOptions
-    from velodrome.vector.workers.process import ProcessVectorEnv
-    from velodrome.vector.workers.serial import SerialVectorEnv
-
-    if spec.kind == "serial":
-        return gymnasium_batch(SerialVectorEnv(makers, spec.num_envs))
-    kind = AsyncVectorEnv if spec.kind == "async" else ProcessVectorEnv
-    return gymnasium_batch(kind(makers, spec.num_envs, options=WorkerOptions(workers=spec.workers)))
-
-
-def trajectory(batch: Batch, spec: BatchSpec, steps: int) -> dict[str, NDArray]:
-    """Return what the environments give for known seeds and actions: arrays of [steps, environments]."""
+def trajectory(batch: Batch, spec: BatchSpec, steps: int) -> list[dict[str, NDArray]]:
+    """Return what the environments give for known seeds and actions, step by step."""
     actions = action_ring(batch.action_space, spec.num_envs, spec.seed)
-    first = row_sums(batch.reset(spec.seed))
-    rewards, done, sums = [], [], [first]
+    found = [{"the first observation": row_sums(batch.reset(spec.seed))}]
     for step in range(steps):
-        observations, reward, ended = batch.step(actions[step % RING])
-        rewards.append(np.array(reward, np.float64))
-        done.append(np.array(ended, bool))
-        sums.append(row_sums(observations))
-    return {"rewards": np.array(rewards), "ends": np.array(done), "observations": np.array(sums)}
+        observations, rewards, ended = batch.step(actions[step % RING])
+        given = {"the reward": np.array(rewards, np.float64), "ended": np.array(ended, bool)}
+        found.append({**given, "the observation": row_sums(observations)})
+    return found
 
 
 def row_sums(observations: Any) -> NDArray[np.float64]:
@@ -113,57 +93,50 @@ def row_sums(observations: Any) -> NDArray[np.float64]:
 
 def stepper_of(batch: Batch, spec: BatchSpec) -> Stepper:
     """Return what steps a batch that was reset once more, with sampled actions or a policy's."""
-    ring = action_ring(batch.action_space, spec.num_envs, spec.seed)
     observations = batch.reset(spec.seed)
-    policy = None
-    if spec.policy != "none":
-        policy = Policy(batch.action_space, observations, spec.policy, spec.seed)
+    policy = Policy(batch.action_space, observations, spec.policy, spec.seed) if spec.policy != "none" else None
+
+    def chosen(count: int) -> Callable[[int, Any], Any]:
+        """Return what chooses actions for some environments, in the k-th call, given what they show."""
+        ring = action_ring(batch.action_space, count, spec.seed)
+        return lambda k, shown: ring[k % RING] if policy is None else policy(shown)
+
+    choose, step = chosen(spec.num_envs), batch.step
     if spec.received is not None:
-        stepper = AsyncStepper(batch, spec, ring, policy, observations)
-        return Stepper(stepper.step, stepper.settle)
-    step = batch.step
-    if policy is None:
-        return Stepper(lambda k: step(ring[k % RING]))
+        return async_stepper(batch.envs, spec.received, observations, choose, chosen(spec.received))
     latest = [observations]
 
-    def step_with_policy(k: int) -> None:
-        latest[0] = step(policy(latest[0]))[0]
+    def step_all(k: int) -> None:
+        latest[0] = step(choose(k, latest[0]))[0]
 
-    return Stepper(step_with_policy)
+    return Stepper(step_all)
 
 
-class AsyncStepper:
-    """Receives some environments and sends them their next actions.
+def async_stepper(
+    envs: Any, received: int, observations: Any, choose_all: Callable[..., Any], choose: Callable[..., Any]
+) -> Stepper:
+    """Return what receives some environments and sends them their next actions.
 
     Environments go on stepping while it is another contender's turn. What they finish meanwhile must not count, so each
     turn begins with nothing sent; what is unfinished when it ends does not count either.
     """
+    shown = [observations]  # by all environments, while nothing is sent
+    sent = [False]
 
-    def __init__(
-        self, batch: Batch, spec: BatchSpec, ring: list[Any], policy: Policy | None, observations: Any
-    ) -> None:
-        self.envs, self.ring, self.policy, self.wanted = batch.envs, ring, policy, spec.received
-        # One action for each environment that is received, whichever these are.
-        self.parts = action_ring(batch.action_space, int(spec.received or 0), spec.seed)
-        self.observations = observations  # of all environments, while nothing is sent
-        self.sent = False
-
-    def settle(self) -> None:
-        """Wait until nothing is stepping."""
-        if self.sent:
-            observations, *_, ids = self.envs.recv()
+    def settle() -> None:
+        if sent[0]:
+            found, *_, ids = envs.recv()
             # Those received before have been sent again, so all are outstanding, in the order in which they ended.
-            self.observations = take_rows(observations, np.argsort(ids))
-            self.sent = False
+            shown[0], sent[0] = take_rows(found, np.argsort(ids)), False
 
-    def step(self, k: int) -> None:
-        """Receive the first that are ready and send them on."""
-        envs, policy = self.envs, self.policy
-        if not self.sent:
-            envs.send(self.ring[k % RING] if policy is None else policy(self.observations))
-            self.sent = True
-        found, _, _, _, _, ids = envs.recv(self.wanted)
-        envs.send(self.parts[k % RING] if policy is None else policy(found), ids)
+    def step(k: int) -> None:
+        if not sent[0]:
+            envs.send(choose_all(k, shown[0]))
+            sent[0] = True
+        found, *_, ids = envs.recv(received)
+        envs.send(choose(k, found), ids)
+
+    return Stepper(step, settle)
 
 
 class Policy:
@@ -171,6 +144,7 @@ class Policy:
 
     def __init__(self, space: gymnasium.Space, observations: Any, device: str, seed: int) -> None:
         import torch
+        from torch.nn import Linear, Sequential, Tanh
 
         if not isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
             legal = "Box, Discrete, MultiDiscrete, MultiBinary"
@@ -178,24 +152,26 @@ class Policy:
         self.torch, self.device, self.space = torch, device, space
         torch.set_num_threads(1)  # a network this small is not faster on more, and they would take the workers' cores
         torch.manual_seed(seed)
-        width = sum(int(np.prod(np.shape(part)[1:])) for part in nested_arrays(observations))
-        first, second = torch.nn.Linear(width, HIDDEN), torch.nn.Linear(HIDDEN, HIDDEN)
-        last = torch.nn.Linear(HIDDEN, flatdim(space))
-        self.network = torch.nn.Sequential(first, torch.nn.Tanh(), second, torch.nn.Tanh(), last).to(device)
+        inputs, outputs = flat_rows(observations).shape[1], flatdim(space)
+        layers = (Linear(inputs, HIDDEN), Tanh(), Linear(HIDDEN, HIDDEN), Tanh(), Linear(HIDDEN, outputs))
+        self.network = Sequential(*layers).to(device)
 
     def __call__(self, observations: Any) -> NDArray:
         """Return actions for some environments."""
         torch, space = self.torch, self.space
-        parts = [np.asarray(part, np.float32).reshape(len(part), -1) for part in nested_arrays(observations)]
-        flat = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         with torch.inference_mode():
-            found = self.network(torch.from_numpy(np.ascontiguousarray(flat)).to(self.device)).cpu().numpy()
+            found = self.network(torch.from_numpy(flat_rows(observations)).to(self.device)).cpu().numpy()
+        shape = (len(found), *(space.shape or ()))
         if isinstance(space, Discrete | MultiDiscrete):
             choices = space.n if isinstance(space, Discrete) else space.nvec
             parts = np.split(found, np.cumsum(choices)[:-1], axis=1)
-            chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
-            return chosen.reshape(len(found), *(space.shape or ())) + space.start
-        found = found.reshape(len(found), *(space.shape or ()))
+            return np.stack([part.argmax(axis=1) for part in parts], axis=1).reshape(shape) + space.start
         if isinstance(space, MultiBinary):
-            return (found > 0.0).astype(space.dtype)
-        return np.clip(found, space.low, space.high).astype(space.dtype)
+            return (found.reshape(shape) > 0.0).astype(space.dtype)
+        return np.clip(found.reshape(shape), space.low, space.high).astype(space.dtype)
+
+
+def flat_rows(observations: Any) -> NDArray[np.float32]:
+    """Return all that each environment shows as one row."""
+    parts = [np.asarray(part, np.float32).reshape(len(part), -1) for part in nested_arrays(observations)]
+    return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))

@@ -1,4 +1,4 @@
-"""What a host steps: any Gymnasium environment, one made for the purpose, or one that the parent has stored.
+"""What a host steps: any Gymnasium environment, or one made for the purpose.
 
 A fresh interpreter makes it from its name alone, so that every contender gets the same.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import pickle
 import re
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -62,21 +60,6 @@ class TimedEnv(gymnasium.Env):
         return observation, float(observation[0]) * (1.0 + float(action)), False, self.left <= 0, {}
 
 
-def store_environment(name: str, make: Callable[[], gymnasium.Env], folder: Path) -> None:
-    """Write what makes an environment, with its data, for hosts that are asked for this name."""
-    (folder / f"{name}.pickle").write_bytes(pickle.dumps(make))
-
-
-@functools.cache
-def _stored(path: str) -> Callable[[], gymnasium.Env]:
-    return pickle.loads(Path(path).read_bytes())
-
-
-def stored_environment(path: str) -> gymnasium.Env:
-    """Return an environment that was stored; the environments of a process share its data."""
-    return _stored(path)()
-
-
 def timed_environment(name: str, factor: float = 1.0) -> Callable[[], TimedEnv] | None:
     """Return what makes a timed environment, with steps longer by a factor; None for any other name."""
     found = TIMED.fullmatch(name)
@@ -88,22 +71,15 @@ def timed_environment(name: str, factor: float = 1.0) -> Callable[[], TimedEnv] 
     return functools.partial(TimedEnv, factor * seconds, found[1] == "sleep")
 
 
-def environment_source(name: str, folder: Path) -> Any:
-    """Return what makes the environment: an id of Gymnasium, a class or a function; raises ConfigError if none does.
-
-    `folder` is where the parent has stored environments.
-    """
-    if (folder / f"{name}.pickle").exists():
-        return functools.partial(stored_environment, str(folder / f"{name}.pickle"))
+def environment_source(name: str) -> Any:
+    """Return what makes the environment: an id of Gymnasium, a class or a function; raises ConfigError if none does."""
     timed = timed_environment(name)
     if timed is not None:
         return timed
     if name.startswith(("burn:", "sleep:")):
         raise ConfigError(f"env {name!r}: needs a number and a unit (us, ms or s), such as burn:20us or sleep:2ms")
-    if ":" in name:
-        found = _from_module(name)
-        if found is not None:
-            return found
+    if ":" in name and (found := _from_module(name)) is not None:
+        return found
     try:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:

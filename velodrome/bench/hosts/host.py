@@ -8,58 +8,43 @@ import importlib
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
-import traceback
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
+import psutil
+
 from velodrome.bench.hosts.batches import BatchSpec, open_batch, stepper_of, trajectory
-from velodrome.bench.hosts.environments import environment_source
-from velodrome.bench.timing import Batch, PeerFailedError, Stepper
+from velodrome.bench.report import OURS
+from velodrome.bench.timing import Batch, PeerFailedError
 from velodrome.errors import VelodromeError
+from velodrome.vector.workers.worker.starting import without_main_module
 
 PATIENCE = 120.0  # seconds beyond what was asked for
 CLOSE_SECONDS = 15.0
+LIBRARIES = {OURS: "velodrome.vector.make", "dummy": "stable_baselines3", "subproc": "stable_baselines3"}
 
 
 class Host(contextlib.AbstractContextManager):
-    """The parent's side. Once opened it is timed like any contender."""
+    """The parent's side. It is timed like any contender."""
 
-    opening = False  # it was told to open a contender, and has not answered yet
     per_call = 0.0  # seconds
-    gpu_missing: str | None = None  # why the GPU's use is not known, if it was asked for
 
-    def __init__(self, folder: Path, spec: BatchSpec | None = None) -> None:
-        self.folder, self.spec = folder, spec
-        self.line, theirs = multiprocessing.Pipe()
-        code = f"from velodrome.bench.hosts.host import serve; serve({theirs.fileno()})"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # Not `multiprocessing`, which would run the parent's main program again. A session of its own: Ctrl-C reaches
-        # the parent only, which then ends its hosts in order.
-        with open(folder / f"host-{os.urandom(4).hex()}.log", "w") as log:
-            shared: dict[str, Any] = {"env": environment, "pass_fds": [theirs.fileno()], "start_new_session": True}
-            self.process = subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log, **shared)
+    def __init__(self, spec: BatchSpec) -> None:
+        self.spec = spec
+        context = multiprocessing.get_context("spawn")
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, spec))
+        with without_main_module():
+            self.process.start()
         theirs.close()
-        if spec is not None:
-            self.tell("open", spec=spec, folder=folder)
-            self.opening = True
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def opened(self) -> None:
-        """Wait until it has its contender; raise PeerFailedError if that fails."""
-        if self.opening:
-            self.opening = False
-            self.answer()
-
     def warm_up(self, seconds: float) -> float:
-        """Wait until it is open, step for that long at least; return the seconds of a call."""
-        self.opened()
-        self.per_call, self.gpu_missing = self.ask("warm_up", seconds, seconds=seconds)
+        """Step for that long at least; return the seconds of a call."""
+        self.per_call = self.ask("warm_up", seconds, seconds=seconds)
         return self.per_call
 
     def time(self, calls: int) -> dict[str, float]:
@@ -68,28 +53,19 @@ class Host(contextlib.AbstractContextManager):
 
     def ask(self, command: str, duration: float = 0.0, /, **values: Any) -> Any:
         """Have something done that takes about that long; return the answer, raise PeerFailedError if none comes."""
-        self.tell(command, **values)
-        return self.answer(duration)
-
-    def tell(self, command: str, /, **values: Any) -> None:
-        """Ask without waiting: `answer` returns what comes back."""
-        with contextlib.suppress(BrokenPipeError):  # `answer` says what happened
-            self.line.send((command, values))
-
-    def answer(self, duration: float = 0.0) -> Any:
-        """Return the answer to what was told."""
         deadline = time.monotonic() + PATIENCE + 3.0 * duration
-        # Looked at now and then: workers that a dead host left behind may hold the line open.
-        while not self.line.poll(1.0) and self.process.poll() is None:
-            if time.monotonic() > deadline:
-                self._kill()
-                raise PeerFailedError("failed: no answer in time")
-        try:
+        error, found = "", None
+        with contextlib.suppress(BrokenPipeError, EOFError, ConnectionResetError):  # it is said below what happened
+            self.line.send((command, values))
+            # Looked at now and then: workers that a dead host left behind may hold the line open.
+            while not self.line.poll(1.0) and self.process.is_alive():
+                if time.monotonic() > deadline:
+                    self._kill()
+                    raise PeerFailedError("failed: no answer in time")
             error, found = self.line.recv() if self.line.poll() else ("", None)
-        except (EOFError, ConnectionResetError):
-            error = ""
         if error == "":
-            code = self.process.wait(CLOSE_SECONDS)
+            self.process.join(CLOSE_SECONDS)
+            code = self.process.exitcode or 0
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             raise PeerFailedError(f"failed: its process was ended {how}")
         if error is not None:
@@ -98,82 +74,81 @@ class Host(contextlib.AbstractContextManager):
 
     def close(self) -> None:
         """End the interpreter and everything that it started."""
-        if self.line.closed:
-            return
-        self.line.close()  # it closes its environments and ends
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(CLOSE_SECONDS)
-        self._kill()
+        if not self.line.closed:
+            self.line.close()  # it closes its environments and ends
+            self.process.join(CLOSE_SECONDS)
+            self._kill()
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # workers that were left behind too
-        self.process.wait(CLOSE_SECONDS)
+            os.killpg(self.process.pid or 0, signal.SIGKILL)  # workers that were left behind too
+        self.process.join(CLOSE_SECONDS)
 
 
 # What the host runs
 
 
-def serve(descriptor: int) -> None:
+def serve(line: Connection, spec: BatchSpec) -> None:
     """Answer until the parent closes the line."""
-    line = Connection(descriptor)
-    os.set_inheritable(descriptor, False)
-    server = Server()
+    os.setsid()  # Ctrl-C reaches the parent only, which then ends its hosts in order
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    hosted = Hosted(spec)
     with contextlib.suppress(EOFError):
         while True:
             command, values = line.recv()
             try:
-                line.send((None, getattr(server, f"on_{command}")(**values)))
+                line.send((None, getattr(hosted, command)(**values)))
             except Exception as error:
-                traceback.print_exc()
                 told = str(error) if isinstance(error, VelodromeError) else f"{type(error).__name__}: {error}"
                 line.send((told or type(error).__name__, None))
-    server.close()
+    hosted.close()
 
 
-class Server:
+class Hosted:
     """One contender and what the parent may ask of it."""
 
     batch: Batch | None = None
-    spec: BatchSpec
-    stepper: Stepper
     gpu: Any = None
+    gpu_missing: str | None = None  # why its use is not known, if it was asked for
 
-    def on_recommend(self, env: str, num_envs: int, seconds: float, folder: Path) -> dict[str, Any]:
-        """Return the recommendation for an environment."""
-        from velodrome.vector.workers.autotune import recommend
-
-        found = recommend(environment_source(env, folder), num_envs, seconds=seconds)
-        return {**dataclasses.asdict(found), "sentence": found.sentence()}
-
-    def on_open(self, spec: BatchSpec, folder: Path) -> None:
-        """Make the environments."""
+    def __init__(self, spec: BatchSpec) -> None:
         self.spec = spec
         # The memory of libraries is not the environments'.
-        if spec.peer in ("dummy", "subproc"):
-            importlib.import_module("stable_baselines3")
-        if spec.policy != "none":
-            importlib.import_module("torch")
+        for library in (LIBRARIES.get(spec.peer), "torch" if spec.policy != "none" else None):
+            if library:
+                importlib.import_module(library)
         self.memory_before = tree_memory()
-        self.batch = open_batch(spec, folder)
 
-    def on_trajectory(self, steps: int) -> dict[str, Any]:
+    def recommend(self, seconds: float) -> dict[str, Any]:
+        """Return the recommendation for the environment."""
+        from velodrome.vector.workers.autotune import recommend
+
+        found = recommend(self.spec.source(), self.spec.num_envs, seconds=seconds)
+        return {**dataclasses.asdict(found), "sentence": found.sentence()}
+
+    def open(self) -> None:
+        """Make the environments, unless they are there."""
+        self.batch = self.batch or open_batch(self.spec)
+
+    def trajectory(self, steps: int) -> list[dict[str, Any]]:
         """Return what the environments give for known seeds and actions."""
         assert self.batch is not None
         return trajectory(self.batch, self.spec, steps)
 
-    def on_warm_up(self, seconds: float) -> tuple[float, str | None]:
-        """Step for a while; return the seconds of a call, and why the GPU's use is not known, if it was asked for."""
+    def warm_up(self, seconds: float) -> float:
+        """Step for a while; return the seconds of a call."""
+        self.open()
         assert self.batch is not None
         self.stepper = stepper_of(self.batch, self.spec)
-        missing = None
         if self.spec.policy == "cuda":
             from velodrome.runs.live.machine_use import open_gpu
 
-            self.gpu, missing = open_gpu("cuda")
-        return self.stepper.warm_up(seconds), missing
+            self.gpu, self.gpu_missing = open_gpu("cuda")
+        return self.stepper.warm_up(seconds)
 
-    def on_time(self, calls: int) -> dict[str, float]:
+    def time(self, calls: int) -> dict[str, float]:
         """Make some calls; return their seconds, the cores that were busy, and the GPU's share if there is one."""
         from velodrome.runs.live.machine_use import ProcessorUse
 
@@ -181,9 +156,9 @@ class Server:
         found = {**self.stepper.time(calls), "cores": processors.sample()[0]}
         return found if self.gpu is None else {**found, "gpu": self.gpu.sample().busy}
 
-    def on_memory(self) -> int:
-        """Return by how many bytes all processes together have grown since before the environments were made."""
-        return max(0, tree_memory() - self.memory_before)
+    def memory(self) -> tuple[int, str | None]:
+        """Return by how many bytes all processes have grown with the environments, and why no GPU is watched."""
+        return max(0, tree_memory() - self.memory_before), self.gpu_missing
 
     def close(self) -> None:
         """Close the environments."""
@@ -194,8 +169,6 @@ class Server:
 
 def tree_memory() -> int:
     """Return the bytes of this process and its descendants; what several share counts once."""
-    import psutil
-
     total = 0
     own = psutil.Process()
     for process in (own, *own.children(recursive=True)):

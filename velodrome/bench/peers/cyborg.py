@@ -8,7 +8,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from velodrome.bench.options import Peer
+from velodrome.bench.options import Peer, is_installed
 from velodrome.bench.timing import Batch, Source
 from velodrome.errors import MissingDependencyError
 
@@ -52,12 +52,8 @@ def open_mini_cage(source: Source) -> Batch:
 
 def mini_cage_module() -> Any:
     """Return mini-CAGE's module."""
-    for name in MINI_CAGE_MODULES:
-        try:
-            module = importlib.import_module(name)
-        except ImportError:
-            continue
-        if hasattr(module, "SimplifiedCAGE"):
+    for name in filter(is_installed, MINI_CAGE_MODULES):
+        if hasattr(module := importlib.import_module(name), "SimplifiedCAGE"):
             return module
     raise MissingDependencyError(f"mini-CAGE's SimplifiedCAGE is in none of {', '.join(MINI_CAGE_MODULES)}")
 

@@ -1,6 +1,6 @@
 """The trading rule as a user would batch it with NumPy: all accounts as arrays, every branch a mask.
 
-The parameters and the remarks are those of `plain_trading`.
+The parameters and the remarks are those of `plain_markets`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from velodrome.bench.options import Peer
-from velodrome.bench.peers.market_env import MarketTables
-from velodrome.bench.peers.plain_trading import ACCOUNT_VALUES, LEVELS
+from velodrome.bench.peers.plain_markets import ACCOUNT_VALUES, LEVELS, MarketTables
 from velodrome.bench.timing import Batch, Source
 
 ChooseStarts = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # rows that begin an episode -> their first bars
@@ -50,17 +49,12 @@ class BatchedTradingEnv:
         return self.observations, {}
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
-        tables = self.tables
-        starts = self._choose_starts(rows)
-        self.start[rows] = starts
-        self.cursor[rows] = starts
-        self.last[rows] = np.minimum(tables.end - 1, starts + tables.episode_length)
-        self.held[rows] = 0
-        for column in (self.cash, self.equity, self.peak):
-            column[rows] = self.parameters.initial_cash
-        for column in (self.units, self.entry):
-            column[rows] = 0.0
-        self.previous_level[rows] = np.nan
+        starts, cash = self._choose_starts(rows), self.parameters.initial_cash
+        last = np.minimum(self.tables.end - 1, starts + self.tables.episode_length)
+        fresh = {"start": starts, "cursor": starts, "last": last, "held": 0, "previous_level": np.nan}
+        fresh |= {"cash": cash, "equity": cash, "peak": cash, "units": 0.0, "entry": 0.0}
+        for name, values in fresh.items():
+            getattr(self, name)[rows] = values
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Step every environment as Gymnasium's vectors do, the next episode in the same step."""

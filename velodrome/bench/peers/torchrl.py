@@ -74,13 +74,11 @@ class TorchRLTrainer(Trainer):
         )
         self.weights = list(self.loss.parameters())
         self.optimiser = torch.optim.Adam(self.weights, settings.learning_rate, eps=settings.adam_epsilon)
-        self.parameters = sum(weight.numel() for weight in self.weights)
-        self.clock = PhaseClock()
+        self.clock, self.close = PhaseClock(), self.collector.shutdown
         envs.step_and_maybe_reset = timed(envs.step_and_maybe_reset, self.clock, "environment")
 
     @unheard_warnings()
     def run(self) -> dict[str, float]:
-        """Collect one batch and learn from it."""
         self.clock.take()
         with self.clock("inference"):
             data = next(self.batches)
@@ -103,12 +101,7 @@ class TorchRLTrainer(Trainer):
                 self.optimiser.step()
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the most probable actions."""
         import torch
 
         with torch.no_grad():
             return self.policy(torch.from_numpy(observations)).argmax(1).numpy()
-
-    def close(self) -> None:
-        """Give the collector and its environments back."""
-        self.collector.shutdown()

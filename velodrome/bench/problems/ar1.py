@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from velodrome.bars import synthetic_bars
 from velodrome.bench.problems.trading import trading_case
 from velodrome.bench.step import FEATURES, Case
-from velodrome.bench.trainer import Settings
 from velodrome.tables import build_market
 from velodrome.tables.market import Market
 from velodrome.vector.make import make_vec
@@ -31,15 +30,15 @@ class TrainProblem(NamedTuple):
 
     market: Market
     case: Case  # the bars to train on
-    settings: Settings
+    settings: Any  # the `TrainOptions`, the same for every contender
 
 
-def train_problem(bars: int, episode_length: int, settings: Settings, seed: int) -> TrainProblem:
+def train_problem(options: Any) -> TrainProblem:
     """Return the market ar1 without costs, for which the optimum is known."""
-    prices = synthetic_bars("ar1", bars, seed, volatility=VOLATILITY)
+    prices = synthetic_bars("ar1", options.bars, options.seed, volatility=VOLATILITY)
     market = build_market(prices, FEATURES[:8], WINDOW, splits=SPLITS, check_leaks=False, name="ar1")
-    case = trading_case(market.split("train"), {"fee": 0.0, "episode_length": episode_length})
-    return TrainProblem(market, case, settings)
+    case = trading_case(market.split("train"), {"fee": 0.0, "episode_length": options.episode_length})
+    return TrainProblem(market, case, options)
 
 
 class OutOfSample:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from velodrome.bench.peers.cyborg import CYBORG, MINI_CAGE
 from velodrome.bench.report import ratio
-from velodrome.bench.step import StepBenchmark, StepOptions
+from velodrome.bench.step import Sizes, StepBenchmark, StepOptions
 
 RED_AGENTS = ("b_line", "meander", "sleep", "mixture")
 # By peer: how many times as fast Velodrome is to be, and the best rate of the original on 2 shared cores, in steps per
@@ -23,7 +23,7 @@ class Cage2Options(StepOptions):
     PEERS: ClassVar = {"cyborg": CYBORG, "mini_cage": MINI_CAGE}
     QUICK: ClassVar = {"seconds": 0.2, "repeats": 2}
 
-    sizes: tuple[int, ...] = Field((1, 100, 1_000, 10_000), description="numbers of environments in a batch")
+    sizes: Sizes = Field((1, 100, 1_000, 10_000), description="numbers of environments in a batch")
 
 
 class Cage2Benchmark(StepBenchmark):

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Discrete
-from pydantic import Field, field_validator
+from pydantic import Field
 from rich.console import RenderableType
 from rich.text import Text
 
 from velodrome.bars import synthetic_bars
-from velodrome.bench.parity import COMPARED_ENVS, Tolerance, compare_with_plain
-from velodrome.bench.peers.gymnasium import ASYNC, SYNC
-from velodrome.bench.peers.market_env import MarketTables
+from velodrome.bench.parity import COMPARED_ENVS, compare_with_plain
 from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
-from velodrome.bench.peers.plain_trading import LEVELS, PlainTradingEnv
-from velodrome.bench.peers.sb3 import DUMMY, SUBPROC
+from velodrome.bench.peers.plain_markets import LEVELS, MarketTables, PlainTradingEnv
 from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
+from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.problems.footprint import memory_use, time_to_first_step, window_contenders, window_rates
 from velodrome.bench.render import narrow_table
 from velodrome.bench.report import OURS, Comparison, Parity
@@ -41,25 +40,15 @@ WINDOWS_SHARE = 0.5  # promised, of the machine's memcpy rate
 class TradingOptions(MarketOptions):
     """How the stepping speed is measured."""
 
-    PEERS: ClassVar = {
-        "numpy": NUMPY,
-        "sync": SYNC,
-        "async": ASYNC,
-        "dummy": DUMMY,
-        "subproc": SUBPROC,
-        "torchtrade": TORCHTRADE,
-    }
+    PEERS: ClassVar = {"numpy": NUMPY, **VECTORISERS, "torchtrade": TORCHTRADE}
     QUICK: ClassVar = {**MarketOptions.QUICK, "bars": 20_000, "processes": (4,)}
 
     bars: int = Field(100_000, ge=2_500, le=10_000_000, description="bars of the market")
     features: int = Field(8, ge=1, le=8, description="features of each bar in an observation")
     episode_length: int = Field(1000, ge=1, description="decisions in an episode")
-    processes: tuple[int, ...] = Field((8, 32), description="worker processes tried for process-based peers")
-
-    @field_validator("processes")
-    @classmethod
-    def _processes_are_legal(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
-        return whole_numbers(counts, 1, 1_000_000)
+    processes: Annotated[tuple[int, ...], whole_numbers(1, 1_000_000)] = Field(
+        (8, 32), description="worker processes tried for process-based peers"
+    )
 
 
 class TradingBenchmark(StepBenchmark):
@@ -70,7 +59,7 @@ class TradingBenchmark(StepBenchmark):
 
     def cases(self) -> list[Case]:
         """Return synthetic one-minute bars, default parameters and a fee."""
-        values = {"fee": FEE, "episode_length": self.options.episode_length}  # type: ignore[attr-defined]
+        values = {"fee": FEE, "episode_length": self.options.episode_length}
         return [trading_case(self.market(), values)]
 
     def check_parity(self, case: Case) -> Parity:
@@ -87,7 +76,7 @@ class TradingBenchmark(StepBenchmark):
         sizes = [size for size in self.options.sizes if size <= TORCHTRADE.largest]
         if "torchtrade" not in self.peers or not sizes:
             return []
-        options: Any = self.options
+        options = self.options
         bars = synthetic_bars("gbm", options.bars, options.seed, timeframe="1h")
         series = bars[bars.symbols[0]]
         data = {"timestamp": series.time, **{name: getattr(series, name) for name in COLUMNS}}
@@ -185,13 +174,14 @@ PEERS: dict[str, Any] = {"plain": PlainTradingEnv, "numpy": BatchedTradingEnv}
 
 def check_trading(case: Case, seed: int, steps: int = PARITY_STEPS, **peers: type) -> Parity:
     """Run native and peers on the case's market and on a violent one; raise ParityError if they differ."""
-    counts = np.zeros(3, np.int64)
+    cash = case.tables.parameters.initial_cash
+    allowed = {"reward": (1e-6, 1e-6), "observation": (1e-6, 1e-6), "cash": (1e-9, 1e-9 * cash), "units": (1e-9, 0.0)}
+    # What is left after a liquidation at the bankruptcy price is rounding, and so is its logarithm.
+    given: dict[str, Any] = {"columns": ("cash", "units"), "lowest_reward": WIPED_OUT, "seed": seed, "steps": steps}
+    counts: Counter[str] = Counter()
     for part in (case, stress_case(case, seed)):
-        columns = {"cash": part.tables.parameters.initial_cash, "units": 0.0}
-        # What is left after a liquidation at the bankruptcy price is rounding, and so is its logarithm.
-        tolerance = Tolerance(columns, lowest_reward=WIPED_OUT)
-        ends, plain = compare_with_plain("trading", part, {**PEERS, **peers}, tolerance, seed=seed, steps=steps)
-        counts += (*ends, sum(plain.get_attr("liquidations")))
-    named = dict(zip(("episodes", "bankruptcies", "liquidations"), map(int, counts), strict=True))
+        found, plain = compare_with_plain("trading", part, {**PEERS, **peers}, allowed, **given)
+        counts += found + Counter(liquidations=sum(plain.get_attr("liquidations")))
+    named = {"episodes": counts["ended"], "bankruptcies": counts["terminated"], "liquidations": counts["liquidations"]}
     total = 2 * steps * COMPARED_ENVS
     return Parity(contenders=["the plain", "the NumPy rule"], reference="native", steps=total, counts=named)

@@ -17,15 +17,16 @@ from pydantic.fields import FieldInfo
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
-from velodrome.runs.config.files import describe_presets
+from velodrome.runs.config.files import DEFAULT_PRESET, describe_presets, preset_settings
 from velodrome.runs.config.messages import legal_values, section_fields
 from velodrome.runs.config.parameters import resolved_parameters
-from velodrome.runs.config.run_config import SECTIONS, RunConfig, section_model
+from velodrome.runs.config.run_config import SECTIONS, RunConfig, dotted, section_model
 
 RUN = "run"  # the name for the fields outside any section
 WIDTH = 100  # columns of a comment in YAML, and of help
 TABLES_BEGIN = "<!-- tables: python -m velodrome.runs.config.explain docs/configuration.md -->"
 TABLES_END = "<!-- end of tables -->"
+UNNAMED = (DEFAULT_PRESET, "demo")  # presets in use where none is named: with price files, and without
 ALSO_LISTED = ("portfolio",)  # environments whose parameters the page of the docs has beside those of trading
 
 
@@ -125,15 +126,21 @@ def _tables(section: str | None, env: str) -> Iterator[tuple[str, dict[str, int]
 
 
 def help_text(section: str | None = None, env: str = "trading") -> str:
-    """Return the same as plain text, for --help: a line for each field with its default, then what it means."""
+    """Return the same as plain text, for --help: a line for each field with its default, then what it means.
+
+    Values of the presets that are used where none is named stand beside the default.
+    """
+    unnamed = {name: {key: value_text(value) for key, value in preset_settings(name).items()} for name in UNNAMED}
     parts = []
     for title, _, rows in _tables(section, env):
         parts += ["", title]
         for row in rows:
             if isinstance(row, FieldLine):
-                parts += [f"  {row.key}={row.default}", *_wrapped(row.sentence, "      ")]
+                chosen = [f"{name} {content[row.key]}" for name, content in unnamed.items() if row.key in content]
+                in_presets = f"  (preset {', '.join(chosen)})" if chosen else ""
+                parts += [f"  {row.key}={row.default}{in_presets}", *_wrapped(row.sentence, "      ")]
             else:
-                parts.append(f"  {row[0]:12} {row[1]}")
+                parts.append(f"  {row[0]:14} {row[1]}")
     return "\n".join(parts[1:]) + "\n"
 
 
@@ -168,11 +175,11 @@ def value_text(value: Any) -> str:
     return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)
 
 
-def to_yaml(config: RunConfig, comments: bool = True) -> str:
+def to_yaml(config: RunConfig, comments: bool = True, origins: Mapping[str, str] | None = None) -> str:
     """Return the whole configuration as YAML that loads again to an equal one.
 
     With comments, the meaning of each field stands above it, and parameters of the environment that were not set stand
-    as comments with the values that they have.
+    as comments with the values that they have. origins: where settings come from, by dotted key; each says so.
     """
     lines = section_lines(config.env)
     known = {line.key: line for found in lines.values() for line in found}
@@ -183,7 +190,8 @@ def to_yaml(config: RunConfig, comments: bool = True) -> str:
         indent = "  " if prefix else ""
         if comments and line is not None:
             written.extend(_wrapped(line.sentence, f"{indent}# "))
-        written.append(f"{indent}{setting}")
+        origin = "" if origins is None else f"  # {origins.get(f'{prefix}{name}', 'default')}"
+        written.append(f"{indent}{setting}{origin}")
 
     for section, content in config.content().items():
         if section not in lines:
@@ -200,6 +208,17 @@ def to_yaml(config: RunConfig, comments: bool = True) -> str:
             setting = f"{value_text(name)}: {value_text(value)}"
             write(f"{section}.", name, setting if name in content else f"#{setting}")
     return "\n".join(written) + "\n"
+
+
+def settings_in_effect(config: RunConfig, origins: Mapping[str, str], width: int = WIDTH) -> str:
+    """Return the settings that are no defaults, a paragraph for each place that they come from."""
+    wrapper = textwrap.TextWrapper(min(width, WIDTH), subsequent_indent="  ", break_long_words=False)
+    used, places = dotted(config.content()), dict.fromkeys(origins.values())
+    lines = []
+    for place in places:
+        settings = [f"{key}={value_text(used[key])}" for key, origin in origins.items() if origin == place]
+        lines += wrapper.wrap(f"{place}: {', '.join(settings)}")
+    return "\n".join([*lines, "everything else: defaults; `velodrome config` with the same words lists them"])
 
 
 # Markdown

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
+from velodrome.runs.config.parameters import preset_parameters
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 from velodrome.runs.config.sections import SYNTHETIC
 from velodrome.runs.folder import INFORMATION
@@ -24,6 +25,7 @@ from velodrome.runs.folder import INFORMATION
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_PRESET = "trading"
+GIVEN = "given"  # the origin of what was typed just now
 
 
 class Layer(NamedTuple):
@@ -33,29 +35,57 @@ class Layer(NamedTuple):
     settings: dict[str, Any]
 
 
-def load_run_config(
-    source: str | Path | Mapping[str, Any] | RunConfig | None = None, overrides: Sequence[str] | Mapping[str, Any] = ()
-) -> RunConfig:
+Source = str | Path | Mapping[str, Any] | RunConfig | None
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def load_run_config(source: Source = None, overrides: Overrides = (), *, own_data: bool = False) -> RunConfig:
     """Return the configuration of a run.
 
     source: a YAML or TOML file, the name of a preset (`preset_names()` lists them), a mapping, a RunConfig to change,
-        or None for the preset "trading", or for plain defaults if the overrides name another environment. A file or
-        mapping may name a preset to start from as `preset`.
+        or None for the preset of the environment that the overrides name, "trading" if none, and for plain defaults if
+        it has no preset. A file or mapping may name a preset to start from as `preset`.
     overrides: "key=value" texts, the value written as YAML, or a mapping. Keys are dotted (ppo.learning_rate); the last
         part alone will do where only one section in use has it.
+    own_data: whether the market is the caller's own, as it is where market.source is a path. Presets for price data
+        have another, their `demo`, for the built-in markets.
     """
-    given = _read_overrides(overrides)
-    if source is None and any(given.get(key, DEFAULT_PRESET) != DEFAULT_PRESET for key in ("env", "env.id")):
-        source = {}  # the default preset's choices are for its own environment
-    layers = _read_source(source)
+    return load_with_origins(source, overrides, own_data=own_data)[0]
+
+
+def load_with_origins(
+    source: Source = None, overrides: Overrides = (), *, own_data: bool = False
+) -> tuple[RunConfig, dict[str, str]]:
+    """Return the configuration of a run, and by dotted key where each setting that is no default comes from."""
+    given = read_overrides(overrides)
+    settings = _settings(given)
+    if source is None:
+        env = str(settings.get("env", DEFAULT_PRESET))
+        source = env if env in preset_names() else {}  # another preset's choices are for its own environment
+    layers = _read_source(source, own_data or _names_files(settings))
     layers.append(Layer("", _with_full_keys(given, layers)))
-    return _checked(layers)
+    config = _checked(layers)
+    used = dotted(config.content())
+    origins = {key: layer.origin.removesuffix(": ") or GIVEN for layer in layers for key in layer.settings}
+    return config, {key: origin for key, origin in origins.items() if key in used}
+
+
+def _names_files(settings: Mapping[str, Any]) -> bool:
+    """Return whether settings say that prices come from files."""
+    source = settings.get("market.source", settings.get("source"))
+    return source is not None and str(source) not in SYNTHETIC
 
 
 def preset_names() -> tuple[str, ...]:
     """Return the presets of the package, the default first."""
     names = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     return (DEFAULT_PRESET, *(name for name in names if name != DEFAULT_PRESET))
+
+
+def preset_settings(name: str) -> dict[str, Any]:
+    """Return what the file of a preset sets, by dotted key."""
+    content = read_file(PRESETS / f"{name}.yaml")
+    return _settings({key: value for key, value in content.items() if key not in ("demo", "preset")})
 
 
 def describe_presets() -> dict[str, str]:
@@ -129,14 +159,16 @@ def read_file(path: Path) -> dict[str, Any]:
 # Layers
 
 
-def _read_source(source: Any) -> list[Layer]:
+def _read_source(source: Any, files: bool) -> list[Layer]:
+    """Return the layers of a source; files: whether prices come from files, as far as later layers say."""
     if isinstance(source, RunConfig):
         return [Layer("", _settings(source.content()))]
     if isinstance(source, Mapping):
-        return _with_preset("", source)
-    if source is None or str(source) in preset_names():
-        name = source or DEFAULT_PRESET
-        return [Layer(f"preset {name}: ", _settings(read_file(PRESETS / f"{name}.yaml")))]
+        return _with_preset("", source, files)
+    if str(source) in preset_names():
+        content = read_file(PRESETS / f"{source}.yaml")
+        demo = content.pop("demo", None)
+        return _with_preset(f"preset {source}: ", content, files) if files or not demo else _read_source(demo, files)
     if not isinstance(source, str | Path):
         raise ConfigError(
             f"a configuration is {source!r}; give the path of a file, the name of a preset, a mapping or a RunConfig."
@@ -148,7 +180,7 @@ def _read_source(source: Any) -> list[Layer]:
         raise ConfigError(f"{path} is a folder; give a configuration file ({', '.join(SUFFIXES)}) or a preset.")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a configuration file ends in {', '.join(SUFFIXES)}.")
-    layers = _with_preset(f"{path}: ", read_file(path))
+    layers = _with_preset(f"{path}: ", read_file(path), files)
     return [_without_idle(layer) for layer in layers] if path.with_name(INFORMATION).is_file() else layers
 
 
@@ -169,15 +201,15 @@ def _not_found(path: Path) -> str:
     )
 
 
-def _with_preset(origin: str, content: Mapping[Any, Any]) -> list[Layer]:
+def _with_preset(origin: str, content: Mapping[Any, Any], files: bool) -> list[Layer]:
     """Return the settings of a file or mapping above those of the preset that it names."""
-    own = {key: value for key, value in content.items() if key != "preset"}
+    own = _settings({key: value for key, value in content.items() if key != "preset"})
     name, legal = content.get("preset"), preset_names()
     if name is not None and name not in legal:
         raise ConfigError(
             f"preset = {name!r}: there is no such preset; there are {', '.join(legal)}.{did_you_mean(str(name), legal)}"
         )
-    return [*(_read_source(name) if name is not None else []), Layer(origin, _settings(own))]
+    return [*(_read_source(name, files or _names_files(own)) if name is not None else []), Layer(origin, own)]
 
 
 def _settings(content: Mapping[Any, Any]) -> dict[str, Any]:
@@ -188,7 +220,7 @@ def _settings(content: Mapping[Any, Any]) -> dict[str, Any]:
 # Overrides
 
 
-def _read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+def read_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Return overrides by key as they were written."""
     if isinstance(overrides, Mapping):
         given = dict(overrides)
@@ -272,9 +304,10 @@ def _checked(layers: Sequence[Layer]) -> RunConfig:
 
 
 def _left_behind(key: str, own: Mapping[str, Any], env: Any, later: Mapping[str, Any]) -> bool:
-    """Return whether a setting was for an environment, or for a process, that later settings replace by another."""
-    if key.partition(".")[0] == "params":
-        return later.get("env", env) != env
+    """Return whether a setting was for an environment, parameters or a process that later settings replace."""
+    section, _, name = key.partition(".")
+    if section == "params":
+        return later.get("env", env) != env or name in preset_parameters(env, later.get("params.preset"))
     if key == "market.timeframe" or (key == "market.symbols" and isinstance(own[key], int)):
         # Files bring their own instruments and bars.
         source = own.get("market.source")

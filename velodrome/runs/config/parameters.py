@@ -70,6 +70,12 @@ def parameter_fields(env: str) -> dict[str, FieldInfo]:
     return {"preset": setting(None, meaning, legal=f"one of {legal}, or null"), **model.model_fields}
 
 
+def preset_parameters(env: str, preset: Any) -> Mapping[str, Any]:
+    """Return the parameters that a set of an environment has; none where there is no such set."""
+    declared = _declared(env)
+    return declared[0].parameter_presets().get(preset, {}) if declared and isinstance(preset, str) else {}
+
+
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, checked, as plain JSON values."""
     preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
