@@ -127,7 +127,7 @@ def test_a_run_is_resumed_by_its_id_in_a_folder(tmp_path, capsys, monkeypatch):
         (["smok"], "Did you mean 'smoke'"),
         (["nowhere.yaml"], "there is no configuration file 'nowhere.yaml'"),
         (["smoke", "ou"], "one configuration, file or preset, can be named; received smoke ou"),
-        (["smoke", "--resume", "latest"], "--resume continues a run as it was configured; received smoke besides"),
+        (["smoke", "--resume", "latest"], "--resume continues a run with the configuration it has; received smoke bes"),
         (["--resume", "latest"], "there are no runs in runs"),
         (["smoke", "--json", "--quiet"], "Choose one"),
     ],
