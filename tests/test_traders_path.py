@@ -54,7 +54,8 @@ def test_the_files_are_read_as_they_were_downloaded(samples, capsys):
 def test_from_a_folder_of_files_to_the_reports_quickly(samples, monkeypatch, capsys):
     monkeypatch.chdir(samples)
     assert cli.run(["train", "market.source=prices", "logging.folder=quick", "fee=0.0002", *QUICK, "--quiet"]) == 0
-    assert cli.run(["eval", "latest", "--runs-folder", "quick", "--walk-forward", "--folds", "2"]) == 0
+    (run,) = Path("quick").glob("trading-*")
+    assert cli.run(["eval", str(run), "--walk-forward", "--folds", "2"]) == 0
     assert_whole(samples / "quick", 2)
 
 

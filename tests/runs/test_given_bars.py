@@ -54,8 +54,9 @@ def test_equal_bars_are_kept_once(run, frames, monkeypatch):
     from velodrome.runs import setup
 
     told = {**SETTINGS, "logging.folder": str(run.path.parent)}
-    same = setup.with_bars("smoke", told, {name: frame.copy() for name, frame in frames.items()})
-    other = setup.with_bars("smoke", told, {"Z": frames["Z"]})
+    same, origins = setup.with_bars("smoke", told, {name: frame.copy() for name, frame in frames.items()})
+    other, _ = setup.with_bars("smoke", told, {"Z": frames["Z"]})
+    assert origins["market.source"] == "the bars given"
     assert same.market.source == run.config.market.source != other.market.source
     assert len(list((run.path.parent / "bars").iterdir())) == 2
 

@@ -266,7 +266,8 @@ def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunCon
     # What was read is not to be adjusted, renamed or refused again.
     as_kept: dict[str, Any] = dict.fromkeys(("columns", "day_first", "max_gap"))
     as_kept |= {"source": str(place), "symbols": list(read.symbols), "timezone": read.timezone, "adjust": False}
-    return load_run_config(told, {f"market.{name}": value for name, value in as_kept.items()}), origins
+    kept = {f"market.{name}": value for name, value in as_kept.items()}
+    return load_run_config(told, kept), {**origins, **dict.fromkeys(kept, "the bars given")}
 
 
 def build_market(
