@@ -28,7 +28,7 @@ def main() -> None:
     market = config.market.build()
     console.print(f"{len(market):,} bars of {market.timeframe}; splits: {', '.join(market.splits)}")
     console.print(f"an observation shows {market.windows.length[0]} bars of {', '.join(market.feature_names[0])}")
-    console.print(f"known optimum before costs: a log return of {market.optimum:.2e} a bar")
+    console.print(f"known optimum before costs: a log return of {market.optimum:.4%} a bar")
 
     console.rule(f"2. Train: {config.num_envs} environments at once, {config.steps:,} steps (the first start compiles)")
     run = vd.train(config, market=market, console=console, evaluate=False)

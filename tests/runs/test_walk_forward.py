@@ -16,9 +16,11 @@ import velodrome as vd
 from tests.runs.small_runs import one_thread, signals_after, small_run, tiny  # noqa: F401
 from velodrome import tables
 from velodrome.errors import ConfigError, RunError
+from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import Evaluation
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import run_folders
+from velodrome.runs.report.folds import digits_shown, folds_table
 from velodrome.runs.run import Run
 from velodrome.runs.walk_forward import SPLIT, FoldsPolicy, walk_forward
 from velodrome.tables.folds import spans_of, with_splits
@@ -118,13 +120,39 @@ def test_what_is_written_is_what_is_returned(walked):
     assert walked.joined.policy.text in page
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_number_of_the_table_is_cut(walked, width):
+    def wide(found: Evaluation) -> Evaluation:
+        return replace(found, rows=tuple(replace(row, value=-12_345.6) for row in found.rows))
+
+    folds = tuple(replace(fold, evaluation=wide(fold.evaluation)) for fold in walked.folds)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(folds_table(replace(walked, folds=folds, joined=wide(walked.joined))))
+    told = console.file.getvalue().splitlines()
+    assert max(map(len, told)) <= width
+    table = told[: next(place for place, line in enumerate(told) if line.startswith("all ")) + 1]
+    assert all("…" not in line for line in table)
+    for place, fold in enumerate(folds, 1):
+        (line,) = (line for line in table if line.startswith(f"{place} "))
+        cells = [format_figure(-12_345.6, BY_NAME[name].unit) for name in ("return", "sharpe", "max_drawdown")]
+        assert all(cell in line for cell in cells)
+        assert fold.evaluation.information["first_bar"][:16] in line  # all tests are of one day: minutes are shown
+        shown = [format_figure(gain, "change") for gain in fold.evaluation.row("return").baselines.values()]
+        assert all(gain in line for gain in shown[: 1 if width == 80 else 3])
+
+
+def test_dates_are_short_where_days_tell_them_apart():
+    assert digits_shown(["2020-01-31 14:30:00", "2020-02-01 14:30:00", "", "2021-02-01 14:30:00"]) == 10
+    assert digits_shown(["2020-01-31 14:30:00", "2020-01-31 15:30:00", "2020-01-31 16:30:00"]) == 16
+
+
 def test_the_table_has_a_line_for_each_fold_and_one_for_all(walked):
     console = Console(file=io.StringIO(), width=250)
     console.print(walked.table())
     told = console.file.getvalue()
     assert all(fold.run.folder.id in told for fold in walked.folds)
     assert "3 folds, each tested on what follows" in told
-    assert "│ all " in told
+    assert "\nall " in told
     assert "positions are carried from one to the next" in told
 
 

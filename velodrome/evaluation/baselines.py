@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
-from velodrome.evaluation.play import Policy
+
+if TYPE_CHECKING:
+    from velodrome.evaluation.play import Policy
 
 BUY_AND_HOLD, FLAT, RANDOM = "buy_and_hold", "always_flat", "random"
 EQUAL_HELD, EQUAL_REBALANCED, BEST_SINGLE, CASH = "equal_held", "equal_rebalanced", "best_single", "cash"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environ
 
 YEAR = 365.2425 * 86_400e9  # nanoseconds
 LARGEST_SHOWN = 1e6  # per cent or ratio; annualising a good day gives numbers of sixty digits
-Unit = Literal["change", "share", "ratio", "count", "bars", "rate", "times", "number"]
+Unit = Literal["change", "share", "ratio", "count", "bars", "rate", "times", "number", "reward"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ METRICS = (
     Metric("longest_under_water", "Longest under water", "bars",
            "most bars in a row with equity below an earlier peak"),
     Metric("mean_log_return", "Log return per bar", "rate", "mean logarithm of equity over equity a bar before"),
-    Metric("of_optimum", "Share of known optimum", "share",
+    Metric("of_optimum", "Share of optimum", "share",
            "an account's log return per bar over the best achievable without costs, known for some synthetic markets"),
-    Metric("reward", "Reward per bar", "rate", "mean reward of the environment, what the agent was trained on"),
+    Metric("reward", "Reward per bar", "reward", "mean reward of the environment, what the agent was trained on"),
     Metric("turnover", "Turnover", "times", "traded value over equity, summed over bars"),
     Metric("fees", "Fees", "share", "fees paid, as a share of the start equity"),
     Metric("spread_and_slippage", "Spread and slippage", "share",
@@ -360,6 +360,14 @@ def drawdowns(growth: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1.0 - growth / np.where(peaks > 0.0, peaks, 1.0)
 
 
+def small_percent(value: float) -> str:
+    """Return a small share in per cent: three digits that count, and no more than eight places."""
+    if not value:
+        return "0%"
+    places = min(max(2 - math.floor(math.log10(abs(100.0 * value))), 0), 8)
+    return f"{100.0 * value:+,.{places}f}%".replace("-", "−")
+
+
 def format_figure(value: float | None, unit: Unit) -> str:
     """Return a figure for people; '–' where it is not defined."""
     if value is None or math.isnan(value):
@@ -375,9 +383,9 @@ def format_figure(value: float | None, unit: Unit) -> str:
         sign = "+" if unit == "change" and float(digits.replace(",", "")) > 0.0 else ""
         return f"{sign}{digits}%".replace("-", "−")
     if unit == "rate":
-        return f"{value:+.2e}".replace("-", "−") if value else "0"
-    if unit == "number":
-        return f"{value:,.4g}".replace("-", "−")
+        return small_percent(value)
+    if unit in ("number", "reward"):
+        return f"{value:,.{4 if unit == 'number' else 3}g}".replace("-", "−")
     if unit == "times":
         return f"{value:,.1f} ×"
     if unit in ("count", "bars"):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import glob
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from rich.console import Group
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -25,10 +27,9 @@ from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
-LABEL_WIDTH = 20  # a narrow terminal cuts off figures on the right, not their names
-SEED_FIGURES = {  # of the table of training seeds, which has to fit 80 columns
-    "backtest": ("return", "sharpe", "max_drawdown"),
-    "episodes": ("episode_return", "episode_length", "worst_episode"),
+SEED_FIGURES = {  # of the table of training seeds; the first has its interval beside it
+    "backtest": ("return", "sharpe", "max_drawdown", "trades"),
+    "episodes": ("episode_return", "episode_length", "worst_episode", "best_episode"),
 }
 FRAMES = ("trades", "equity", "bars")
 
@@ -164,19 +165,17 @@ class Evaluation:
         """Return the table, differences, notes and warnings for a terminal."""
         shown = self.baseline_names
         confidence = self.information["confidence"]
-        table = Table(title=f"{self.information['title']}: {self.label}")
-        table.add_column("", no_wrap=True, min_width=LABEL_WIDTH)
-        table.add_column("agent", justify="right", no_wrap=True)
-        table.add_column(f"{confidence:.0%} interval", justify="right", no_wrap=True)
-        for name in shown:
-            table.add_column(LABELS[name], justify="right", no_wrap=True)
-        for row in self.rows:
-            metric = BY_NAME[row.name]
-            if metric.detail:
-                continue
-            others = [format_figure(row.baselines[name], metric.unit) for name in shown]
-            table.add_row(metric.label, format_figure(row.value, metric.unit), format_interval(row), *others)
-        parts: list[Any] = [table]
+        told = [row for row in self.rows if not BY_NAME[row.name].detail]
+        both = [(row, BY_NAME[row.name].unit) for row in told]
+        columns = [
+            Figures("", [BY_NAME[row.name].label for row in told], number=False),
+            Figures("agent", [format_figure(row.value, unit) for row, unit in both]),
+            Figures(f"{confidence:.0%} interval", [format_interval(row) for row in told]),
+        ]
+        columns += [
+            Figures(LABELS[name], [format_figure(row.baselines[name], unit) for row, unit in both]) for name in shown
+        ]
+        parts: list[Any] = [FittedTable(f"{self.information['title']}: {self.label}", columns)]
         if self.seeds:
             parts += [seeds_table(self), Text(told_spread(self.kind, self.seeds, self.spread))]
         if self.policy is not None:
@@ -192,15 +191,85 @@ class Evaluation:
         return Group(*parts)
 
 
-def seeds_table(evaluation: Evaluation) -> Table:
+class Figures(NamedTuple):
+    """A column of a table that fits the terminal."""
+
+    heading: str
+    cells: Sequence[str | Text]
+    number: bool = True  # aligned on the right
+    rank: int = 0  # columns of the highest rank are left out first; those of rank 0 stay
+
+    def width(self, tight: bool) -> int:
+        """Return the characters it needs; tight: its heading may be broken between words."""
+        heading = self.heading.split() if tight else [self.heading]
+        return max(cell_len(str(part)) for part in (*heading, "", *self.cells))
+
+
+class Spacing(NamedTuple):
+    """How close columns stand."""
+
+    padding: int  # spaces on both sides of a column, besides the one between two
+    tight: bool
+
+    def width(self, columns: Sequence[Figures]) -> int:
+        """Return the characters that columns need side by side."""
+        return sum(column.width(self.tight) for column in columns) + (len(columns) - 1) * (1 + 2 * self.padding)
+
+
+SPACINGS = (Spacing(1, False), Spacing(0, False), Spacing(0, True))  # from the most readable to the closest
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A table in which no number is ever cut: what a narrow terminal has no room for is left out, or put below.
+
+    Columns with a rank are left out, the highest first, and named under the table. Columns that still do not fit follow
+    in further tables, each with the first column before them.
+    """
+
+    title: str
+    columns: Sequence[Figures]
+    sections: Sequence[int] = ()  # rows before which a line is left free
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what fits into the width that there is."""
+        room, closest = options.max_width, SPACINGS[-1]
+        shown, left_out = list(self.columns), list[str]()
+        while (worst := max(shown, key=lambda column: column.rank)).rank and closest.width(shown) > room:
+            shown.remove(worst)
+            left_out.insert(0, worst.heading)
+        spacing = next((one for one in SPACINGS if one.width(shown) <= room), closest)
+        first, rest, title = shown[0], shown[1:], self.title
+        while rest:
+            # One at least, even where the terminal is too narrow for it.
+            count = next((n for n in range(len(rest), 1, -1) if spacing.width([first, *rest[:n]]) <= room), 1)
+            yield self._table(title, [first, *rest[:count]], spacing)
+            rest, title = rest[count:], f"{self.title} (continued)"
+        if left_out:
+            yield Text(f"no room here for {', '.join(left_out)}: a wider terminal or --json shows them", style="dim")
+
+    def _table(self, title: str, columns: Sequence[Figures], spacing: Spacing) -> Table:
+        shape: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, spacing.padding)}
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", **shape)
+        for column in columns:
+            side: Literal["left", "right"] = "right" if column.number else "left"
+            table.add_column(Text(column.heading), justify=side, width=column.width(spacing.tight))
+        for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+            if place in self.sections:
+                table.add_section()
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+        return table
+
+
+def seeds_table(evaluation: Evaluation) -> FittedTable:
     """Return a line for each training seed, then what they are together."""
     headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
-    table = Table(title="training seeds: intervals of the data alone; of the means: data and seeds")
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=place in (0, 2))
-    for place, line in enumerate(lines):
-        table.add_row(*line, end_section=place == len(evaluation.seeds) - 1)
-    return table
+    columns = [
+        Figures(heading, [line[place] for line in lines], number=place > 0, rank=max(0, place - 2))
+        for place, heading in enumerate(headings)
+    ]
+    title = "training seeds (intervals: the data; means: data and seeds)"
+    return FittedTable(title, columns, sections=[len(evaluation.seeds)])
 
 
 def format_interval(row: Row | Difference) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FEWEST = 5  # validations from which a course can be told from chance
 CERTAIN = 3.0  # standard errors: the best of many means is above the others by chance, too
-NOTABLE = 0.25  # of the best validation; a smaller fall is not worth a sentence
+NOTABLE = 0.1  # of the best validation; a smaller fall is not worth a sentence
 VITAL = ("loss/", "policy/", "optimiser/", "episode/mean_reward")  # metrics that learning depends on
 
 

@@ -86,7 +86,7 @@ def test_the_page_has_the_charts_and_says_what_they_are(evaluation, tmp_path):
     assert sum(contributed.values()) == pytest.approx(evaluation.row("return").value, rel=1e-4)
     text = text_of(page)
     for words in ("short positions lie below zero", "All together are the total return", "Mean largest weight",
-                  "best one (hindsight)", "Share of known optimum", "equal, rebalanced"):  # fmt: skip
+                  "best one (hindsight)", "Share of optimum", "equal, rebalanced"):  # fmt: skip
         assert words in text, words
     assert "mean of their accounts" not in text
 

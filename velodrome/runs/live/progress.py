@@ -20,7 +20,13 @@ from velodrome.runs.live.machine_use import MachineUse
 
 PHASE_NAMES = ("environment", "inference", "learning", "other")
 # Figures of an account that are written in per cent.
-SHARES: Mapping[str, Unit] = {"return": "change", "max_drawdown": "share", "of_optimum": "share"}
+SHARES: Mapping[str, Unit] = {
+    "return": "change",
+    "max_drawdown": "share",
+    "of_optimum": "share",
+    "win_rate": "share",
+    "mean_log_return": "rate",
+}
 ASCII = str.maketrans({"−": "-", "⁶": "^6", "∞": "inf", "–": "-"})
 RECENT = 10.0  # seconds over which the speed "now" and the split into phases are measured
 LONGEST_HISTORY = 512  # points of a curve; older ones are thinned to every second one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,37 +13,53 @@ if TYPE_CHECKING:
     from velodrome.runs.walk_forward import WalkForward
 
 FILE = "walk_forward"
-SHOWN = ("return", "sharpe", "max_drawdown", "turnover", "trades")  # metrics of a fold's line
+# Metrics of a fold's line, what they are called there, and when a narrow terminal loses them: the highest number first.
+SHOWN = {
+    "return": ("return", 0),
+    "sharpe": ("Sharpe", 0),
+    "max_drawdown": ("drawdown", 0),
+    "turnover": ("turnover", 50),
+    "trades": ("trades", 60),
+}
+RUN, TRAINED_FROM, CHECKPOINT, BASELINES, TO = 70, 40, 30, 20, 10  # the same of other columns
 
 
 def folds_table(walked: WalkForward) -> Group:
     """Return a line for each fold and one for all together, then the table of the joined tests."""
     from rich.console import Group
-    from rich.table import Table
 
     from velodrome.evaluation.baselines import LABELS
     from velodrome.evaluation.measures import BY_NAME, format_figure
+    from velodrome.evaluation.result import Figures, FittedTable
 
-    joined = walked.joined
-    names = joined.baseline_names
-    table = Table(title=f"{joined.information['title']}: {len(walked.folds)} folds, each tested on what follows")
-    for heading in ("fold", "run", "trained from", "tested from", "to"):
-        table.add_column(heading, no_wrap=True)
-    for name in (*(BY_NAME[metric].label for metric in SHOWN), *(f"{LABELS[name]}: return" for name in names)):
-        table.add_column(name, justify="right")
+    joined, folds = walked.joined, walked.folds
+    tested: list[Evaluation] = [*(fold.evaluation for fold in folds), joined]
+    begins, ends = ([one.information[name] for one in tested] for name in ("first_bar", "last_bar"))
+    trained = [*(fold.splits["train"][0][:19].replace("T", " ") for fold in folds), ""]
+    digits = digits_shown([*begins, *ends, *trained])
+    steps = [format(fold.evaluation.policy.step, ",") if fold.evaluation.policy else "" for fold in folds]
+    columns = [
+        Figures("fold", [*(str(fold.number) for fold in folds), "all"], number=False),
+        Figures("run", [*(fold.run.folder.id for fold in folds), ""], number=False, rank=RUN),
+        Figures("checkpoint", [*steps, ""], rank=CHECKPOINT),
+        Figures("trained from", [moment[:digits] for moment in trained], number=False, rank=TRAINED_FROM),
+        Figures("tested from", [moment[:digits] for moment in begins], number=False),
+        Figures("to", [moment[:digits] for moment in ends], number=False, rank=TO),
+    ]
+    for name, (heading, rank) in SHOWN.items():
+        unit = BY_NAME[name].unit
+        columns.append(Figures(heading, [format_figure(one.metrics.get(name), unit) for one in tested], rank=rank))
+    for place, name in enumerate(joined.baseline_names):
+        gains = [format_figure(one.row("return").baselines[name], "change") for one in tested]
+        columns.append(Figures(f"{LABELS[name]}: return", gains, rank=BASELINES + place))
+    title = f"{joined.information['title']}: {len(folds)} folds, each tested on what follows"
+    return Group(FittedTable(title, columns, sections=(len(folds),)), joined.table())
 
-    def cells(found: Evaluation) -> list[str]:
-        gains = found.row("return").baselines
-        own = [format_figure(found.metrics.get(metric), BY_NAME[metric].unit) for metric in SHOWN]
-        others = [format_figure(gains[name], BY_NAME["return"].unit) for name in names]
-        return [found.information["first_bar"], found.information["last_bar"], *own, *others]
 
-    for fold in walked.folds:
-        trained_from = fold.splits["train"][0][:19].replace("T", " ")
-        table.add_row(str(fold.number), fold.run.folder.id, trained_from, *cells(fold.evaluation))
-    table.add_section()
-    table.add_row("all", "", "", *cells(joined))
-    return Group(table, joined.table())
+def digits_shown(moments: Sequence[str]) -> int:
+    """Return how much of moments such as 2020-01-31 14:30:00 has to be shown: days, or minutes where days repeat."""
+    days = [moment[:10] for moment in moments if moment]
+    return 10 if len(set(days)) > len(days) // 2 else 16
 
 
 def write_folds(walked: WalkForward, config: RunConfig) -> None:

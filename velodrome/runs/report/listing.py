@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from velodrome.evaluation.result import FittedTable
+
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
 SPEED, RETURN = "time/steps_per_second", "episode/return"
 CURVE_WIDTH = 60  # characters
@@ -52,27 +54,44 @@ def list_content(store: SqlStore, limit: int | None = None, **filters: Any) -> l
     return [_with_members(store, run) for run in runs[:limit]]
 
 
-def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Table:
-    """Return the runs as a table, newest first; a group of training seeds has one line, and its members if asked."""
-    rows = []
+def list_table(store: SqlStore, members: bool = False, **filters: Any) -> FittedTable | Text:
+    """Return the runs as a table, newest first; a narrow terminal loses the least telling columns.
+
+    A group of training seeds has one line, and one for each of its members if that is asked for.
+    """
+    from rich.text import Text
+
+    from velodrome.evaluation.result import Figures, FittedTable
+
     runs = list_content(store, **filters)
-    for entry in (line for run in runs for line in (run, *(run["members"] if members else ()))):
-        speed, test = entry["steps_per_second"], entry["evaluation"]
-        name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
-        name += f" ({len(entry['members'])} seeds)" if entry["members"] else ""
-        rows.append(
-            (
-                *(entry["id"], name, _status(entry), entry["env"], entry["algorithm"]),
-                _steps(entry),
-                NOTHING if speed is None else compact(speed),
-                NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"]),
-                age(entry["age_seconds"]),
-            )
-        )
-    headings = ("id", "name", "status", "env", "algorithm", "steps", "steps/s", "test return", "age")
-    table = _table("runs", headings, rows, numbers=headings[5:])
-    table.caption = None if rows else "no runs"
-    return table
+    if not runs:
+        return Text("no runs")
+    found = [line for run in runs for line in (run, *(run["members"] if members else ()))]
+    tests = [entry["evaluation"] for entry in found]
+    speeds = [entry["steps_per_second"] for entry in found]
+    returns = [
+        NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"])
+        for test in tests
+    ]
+    columns = [
+        Figures("id", [entry["id"] for entry in found], number=False),
+        Figures("name", [_name(entry) for entry in found], number=False),
+        Figures("status", [_status(entry) for entry in found], number=False),
+        Figures("env", [entry["env"] for entry in found], number=False, rank=2),
+        Figures("algorithm", [entry["algorithm"] for entry in found], number=False, rank=4),
+        Figures("steps", [_steps(entry) for entry in found], rank=1),
+        Figures("steps/s", [NOTHING if speed is None else compact(speed) for speed in speeds], rank=5),
+        Figures("test return", returns),
+        Figures("age", [age(entry["age_seconds"]) for entry in found], rank=3),
+    ]
+    return FittedTable("runs", columns)
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    """Return a run's name; a group's says how many seeds it has, a member's which one it is."""
+    if entry["group"]:
+        return f"  seed {entry['seed']}"
+    return f"{entry['name']} ({len(entry['members'])} seeds)" if entry["members"] else entry["name"]
 
 
 def _with_members(store: SqlStore, run: RunRecord) -> dict[str, Any]:
@@ -231,8 +250,7 @@ def _members_table(members: Sequence[Mapping[str, Any]]) -> Table:
         )
         for one in members
     ]
-    headings = ("seed", "id", "status", "steps", "test return [data alone]")
-    return _table("training seeds", headings, rows, numbers=headings[3:])
+    return _table("training seeds", ("seed", "id", "status", "steps", "test return [data alone]"), rows)
 
 
 def _facts(content: Mapping[str, Any]) -> Table:
@@ -366,15 +384,14 @@ def age(seconds: float) -> str:
     return f"{int(seconds)} s"
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[str] = ()) -> Table:
-    """Return a table of texts; `numbers` are the headings of columns that are aligned on the right."""
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """Return a table of texts, which a narrow terminal folds."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=title, show_header=any(headings))
     for heading in headings:
-        right = heading in numbers
-        table.add_column(Text(heading), justify="right" if right else "left", overflow="ellipsis" if right else "fold")
+        table.add_column(Text(heading), overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return table

@@ -151,7 +151,7 @@ def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> 
         ("Data", f"{about['title']} ({about['timeframe']} bars of {named})"),
         ("Split", f"{evaluation.label}: {about['first_bar']} to {about['last_bar']} UTC, {about['bars']:,} bars"),
         ("Environment", ", ".join(f"{name} {value}" for name, value in about["params"].items()) or "defaults"),
-        ("Evaluation seeds", ", ".join(map(str, about["seeds"]))),
+        ("Seeds of the evaluation", ", ".join(map(str, about["seeds"]))),
     ]
     return [*rows, ("Data hash", about["data_hash"][:16])] if about["data_hash"] else rows
 
