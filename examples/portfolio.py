@@ -48,10 +48,10 @@ def main() -> None:
     console.print(f"{len(basket):,} bars of {basket.timeframe}; instruments and when they can be traded: {shares}")
 
     # The preset's learner on a basket of our own, with fees, for which it has to look ahead. From the command line:
-    # velodrome train portfolio market.source=FOLDER params.buy_fee=1e-4 params.sell_fee=1e-4 ppo.gamma=0.9
+    # velodrome train portfolio market.source=FOLDER params.fee=1e-4 ppo.gamma=0.9
     run = vd.train(
         "portfolio", market=basket, console=console, evaluate=False, steps=chosen.steps,
-        **{"params.buy_fee": 1e-4, "params.sell_fee": 1e-4, "ppo.gamma": 0.9, "ppo.gae_lambda": 0.9,
+        **{"params.fee": 1e-4, "ppo.gamma": 0.9, "ppo.gae_lambda": 0.9,
            "logging.folder": chosen.runs},
     )  # fmt: skip
     evaluation = vd.evaluate(run, market=basket)

@@ -10,10 +10,12 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from velodrome import cli, doctor
 from velodrome.doctor import DoctorReport, Row
+from velodrome.vector import cuda
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def test_it_looks_at_everything(report):
     assert {"Python", "system", "CPU", "memory"} <= set(report.of("machine"))
     assert {"velodrome", "numpy", "numba", "llvmlite", "torch", "gymnasium", "polars"} <= set(report.of("packages"))
     assert {"driver", "numba-cuda", "simulator"} <= set(report.of("CUDA"))
-    assert {"python", "native", "cuda"} <= set(report.of("backends"))
+    assert {"python", "native", "cuda", "compilation"} <= set(report.of("backends"))
     assert {"folder", "contents", "second process"} <= set(report.of("kernel cache"))
     assert {"cores", "NUMBA_NUM_THREADS", "threading layer", "OMP_NUM_THREADS"} <= set(report.of("threads"))
     assert set(doctor.OPTIONAL) <= set(report.of("optional packages"))
@@ -61,6 +63,31 @@ def test_json_and_exit_code(report, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "delete something" in told
     assert "1 problem found" in told
+
+
+def test_money_on_a_gpu_is_compared_once_for_each_numba_cuda(tmp_path, monkeypatch):
+    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda: None)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "some GPU")
+    played: list[str] = []
+    differing = 1.0
+
+    def play(backend, **options):
+        assert options["fee"] > 0
+        played.append(backend)
+        return np.array([differing if backend == "cuda" else 0.0])
+
+    monkeypatch.setattr(doctor, "smoke_test", play)
+    (row,) = doctor._money_on_a_gpu()
+    assert (row.status, row.name) == ("problem", "cuda, money")
+    assert row.value.startswith("other bits than python (compared ")
+    differing = 0.0
+    for _ in range(2):  # a difference is looked at again, an agreement is not
+        (row,) = doctor._money_on_a_gpu()
+        assert row.status == "ok"
+        assert "the same bits as python" in row.value
+        assert "on some GPU" in row.value
+    assert played == ["python", "cuda"] * 2
 
 
 @pytest.mark.parametrize("missing", ["torch", "numba", "polars", "psutil"])

@@ -29,6 +29,7 @@ ENVIRONMENTS = 128  # of the kernel smoke test: two blocks, and enough for the p
 STEPS = 100
 FEW = 4  # environments of the smoke test with workers
 PROCESS_SECONDS = 120.0  # a cold compile on a busy core stays well below
+REPORT_IT = "do not use this backend; report it with `velodrome doctor --json`"
 LOW_MEMORY = 2e9  # bytes; torch and a compile need about half of that
 
 # Package of each extra -> the extra that brings it, and what it is for.
@@ -339,8 +340,47 @@ def _backends() -> Iterator[Row]:
         value = "the same numbers as python" if same else "other numbers than python"
         if name == "cuda" and _simulated():
             value += ", in the simulator"
-        advice = "do not use this backend; report it with `velodrome doctor --json`"
-        yield _ok(name, value) if same else _problem(name, value, advice)
+        yield _ok(name, value) if same else _problem(name, value, REPORT_IT)
+    yield _compilation()
+    if not _simulated():
+        yield from _money_on_a_gpu()
+
+
+def _compilation() -> Row:
+    """Report whether this Numba has the private names that fast compilation builds on."""
+    from velodrome.vector.compile.taught import lessons
+
+    if lessons():
+        return _ok("compilation", "functions are inlined, batches run on all cores")
+    known = "use a version of numba that Velodrome knows (pip install -c constraints.txt numba)"
+    return _note("compilation", "the ordinary way, on one core: this Numba has other private names", known)
+
+
+def _money_on_a_gpu() -> Iterator[Row]:
+    """Report whether an account on the GPU has the same bits as on the CPU: compared once for each numba-cuda."""
+    import numpy as np
+
+    import velodrome as vd
+    from velodrome.vector.cuda import unavailable_reason
+
+    if unavailable_reason() is not None:  # told under cuda
+        return
+    import torch
+
+    from velodrome.vector.compile.numba_cuda import remember_parity, remembered_parity
+
+    known = remembered_parity()
+    if known is None or not known.get("same"):
+        market = vd.build_market(vd.synthetic_bars("gbm", length=1000, seed=7))
+        trading: dict[str, Any] = {"env": "trading", "market": market, "fee": 0.001, "slippage": 0.001}
+        first, second = (smoke_test(backend, episode_length=30, **trading) for backend in ("python", "cuda"))
+        remember_parity(np.array_equal(first, second), torch.cuda.get_device_name())
+        known = remembered_parity() or {}
+    compared = f"compared {known.get('when')} on {known.get('device')}, numba-cuda {installed_version('numba-cuda')}"
+    if known.get("same"):
+        yield _ok("cuda, money", f"the same bits as python ({compared})")
+    else:
+        yield _problem("cuda, money", f"other bits than python ({compared})", REPORT_IT)
 
 
 def _backend_failed(name: str, error: Exception) -> Row:

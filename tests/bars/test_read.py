@@ -228,7 +228,7 @@ def test_files_of_one_symbol_are_joined(write, tmp_path):
 def test_extra_columns_are_kept_and_text_is_left_out(write):
     header = "Date,Open,High,Low,Close,Volume,Adj Close,Dividend,Comment,Comment"
     rows = [f"2020-01-0{i + 1},{price},{i}.25,{'' if i else 0.5},fine,fine" for i, price in enumerate(PRICES)]
-    series = read_bars(write("\n".join([header, *rows])))["TEST"]
+    series = read_bars(write("\n".join([header, *rows])), adjust=False)["TEST"]
     assert series.close.tolist() == [1.5, 2, 2.5]
     assert list(series.extra) == ["adj_close", "dividend"]
     assert series.extra["adj_close"].tolist() == [0.25, 1.25, 2.25]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.runs.small_runs import one_thread, signals_after, small_run, tiny  # noqa: F401
 from velodrome import cli
+from velodrome.runs import walk_forward
 from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run
 
@@ -115,7 +118,7 @@ def test_a_run_is_resumed_by_its_id_in_a_folder(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     resume = ["train", "--resume", found.id, "--quiet", "--no-evaluation"]
     assert "no run" in refused(resume, capsys)
-    assert cli.run([*resume, "--runs-folder", str(tmp_path)]) == 0
+    assert cli.run([*resume, "--folder", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_eval_prints_the_table_and_writes_the_report(two, capsys):
 
 def test_eval_as_json(two, capsys):
     run = two[0]
-    arguments = ["eval", run.folder.id, "--runs-folder", str(run.path.parent), "--split", "validation", "--json"]
+    arguments = ["eval", run.folder.id, "--folder", str(run.path.parent), "--split", "validation", "--json"]
     assert cli.run([*arguments, "--no-report", "--checkpoint", "latest"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["split"], found["kind"]) == ("validation", "backtest")
@@ -179,7 +182,9 @@ def test_eval_as_json(two, capsys):
             ["--split", "tset"],
             "no split 'tset' in this market; there are train, validation, test. Did you mean 'test'?",
         ),
-        (["--split", "train"], "'train', which the agent was trained on"),
+        (["--split", "train"], "or pass allow_training_split=True (velodrome eval --allow-training-split)"),
+        (["--anchored"], "--anchored is for --walk-forward"),
+        (["--folds", "3"], "--folds is for --walk-forward"),
         (["--checkpoint", "bets"], "checkpoint = 'bets'; legal: 'best', 'latest'"),
     ],
     ids=" ".join,
@@ -189,7 +194,7 @@ def test_an_eval_that_cannot_be_is_refused(arguments, told, two, capsys):
 
 
 def test_eval_of_an_unknown_run_names_those_that_there_are(two, capsys):
-    told = refused(["eval", "frist", "--runs-folder", str(two[0].path.parent)], capsys)
+    told = refused(["eval", "frist", "--folder", str(two[0].path.parent)], capsys)
     assert f"Near to that: {two[0].path.name}" in told
 
 
@@ -212,6 +217,29 @@ def test_eval_walk_forward(two, capsys):
     assert "2 folds, each tested on what follows" in told
 
 
+def test_eval_walk_forward_may_be_anchored(two, monkeypatch, capsys):
+    received: list[dict] = []
+    told = SimpleNamespace(to_json=lambda: "{}")
+    monkeypatch.setattr(walk_forward, "walk_forward", lambda *given, **named: (received.append(named), told)[1])
+    for further in ((), ("--anchored",)):
+        assert cli.run(["eval", str(two[0].path), "--walk-forward", "--json", *further]) == 0
+    assert [named["anchored"] for named in received] == [False, True]
+
+
+@pytest.mark.parametrize("flag", ["--folder", "--runs-folder", "--runs-folder="])
+def test_the_folder_of_the_runs_has_one_flag_and_its_old_name_works(flag, two, capsys):
+    folder = str(two[0].path.parent)
+    given = [flag + folder] if flag.endswith("=") else [flag, folder]
+    for command in (["runs", "show", "first"], ["eval", "first", "--no-report"]):
+        assert cli.run([*command, *given, "--json"]) == 0
+    capsys.readouterr()
+    for command in (["train"], ["eval"], ["runs", "list"]):
+        assert cli.run([*command, "--help"]) == 0
+        told = capsys.readouterr().out
+        assert "--folder" in told
+        assert "--runs-folder" not in told
+
+
 # runs
 
 
@@ -225,6 +253,18 @@ def test_runs_list(two, capsys):
     assert {run.folder.id for run in two} <= {entry["id"] for entry in found}
     assert cli.run(["runs", "list", *folder, "--json", "--limit", "1"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
+
+
+def test_runs_show_leaves_out_counters_that_never_counted(two, capsys):
+    shown, compared = (["runs", "show", "first"], ["runs", "compare", "first", "second"])
+    for command in (shown, compared):
+        assert cli.run([*command, "--folder", str(two[0].path.parent)]) == 0
+        told = capsys.readouterr().out
+        assert "episode/opened" in told
+        assert "episode/refused_cooldown" not in told
+        assert "episode/liquidated" not in told
+    assert cli.run([*shown, "--folder", str(two[0].path.parent), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["episode/liquidated"] == 0.0
 
 
 def test_runs_show(two, capsys):
@@ -285,11 +325,14 @@ def test_config_prints_presets_that_can_be_trained(tmp_path, capsys):
     assert "Did you mean 'smoke'" in refused(["config", "--preset", "smok"], capsys)
 
 
-def test_profile_shows_where_the_time_goes(tmp_path, capsys):
+def test_profile_shows_where_the_time_goes(tmp_path, capfd):
     arguments = ["--iterations", "2", "--folder", str(tmp_path / "profile")]
     assert cli.run(["profile", "smoke", *words(tmp_path), *arguments]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("environment", "inference", "learning"))
+    told, errors = capfd.readouterr()
+    shares = dict(re.findall(r"^ ?(environment|inference|learning|other) +([\d.]+)%", told, re.MULTILINE))
+    assert all(float(shares[name]) > 0 for name in ("environment", "inference", "learning"))
+    assert float(shares["other"]) < 90
+    assert "USDT:" not in errors
     assert {path.name for path in (tmp_path / "profile").iterdir()} >= {"profile.html", "trace.json"}
 
 

@@ -242,7 +242,7 @@ def test_names_that_are_taken_are_refused(fade):
     with pytest.raises(ConfigError, match="'fade' is registered already; replace=True takes its place"):
         vd.register_env("fade", fade.fade_world, data="market")
     assert vd.register_env("fade", fade.fade_world, data="market", replace=True).parameters is None
-    with pytest.raises(ConfigError, match=r"unknown environment 'fode'.*Did you mean 'fade'"):
+    with pytest.raises(ConfigError, match=r"env = 'fode': there is no such environment.*Did you mean 'fade'"):
         vd.make("fode")
 
 

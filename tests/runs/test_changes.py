@@ -186,7 +186,7 @@ def test_a_child_killed_before_its_first_checkpoint_begins_at_its_parents(parent
             "algorithm = dqn: a run that goes on keeps algorithm = ppo: its state is that of this a",
         ),
         (
-            {"ppo.normalise_rewards": True},
+            {"ppo.normalise_rewards": False},
             "the state that it goes on from depends on that. It takes steps, checkpoint, ",
         ),
         (

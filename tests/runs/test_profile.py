@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,15 @@ from rich.console import Console
 
 from velodrome.errors import ConfigError, MissingDependencyError
 from velodrome.rollout.phases import PhaseClock
-from velodrome.runs.profile import MOST_ROWS, MOST_TRACED, WARM_UP, ProfileReport, Spent, profile_iterations
+from velodrome.runs.profile import (
+    MOST_ROWS,
+    MOST_TRACED,
+    WARM_UP,
+    ProfileReport,
+    Spent,
+    _without_tracing_notes,
+    profile_iterations,
+)
 
 
 def slow_rule() -> None:
@@ -64,6 +73,33 @@ def test_phases_are_those_of_the_clock(profiled: tuple[Training, ProfileReport])
     assert phases["environment"] > phases["inference"]
     parts = sum(phases[name] for name in ("environment", "inference", "learning", "other"))
     assert parts == pytest.approx(phases["total"])
+
+
+class ReportingTraining(Training):
+    """A learner reads its clock itself, and begins to learn once it has collected enough."""
+
+    def iterate(self) -> dict[str, float]:  # type: ignore[override]
+        super().iterate()
+        seconds = self.clock.take()
+        if self.iterations < 3:
+            seconds["learning"] = 0.0
+        return {f"time/{name}": value for name, value in seconds.items()}
+
+
+def test_phases_that_a_learner_reports_are_added_up_once_it_learns(tmp_path: Path) -> None:
+    training = ReportingTraining()
+    phases = profile_iterations(training.iterate, training.clock, 2, tmp_path).phases
+    assert training.iterations == 3 + 2 + 2 + 2
+    assert 0.006 <= phases["environment"] < phases["total"]
+    assert phases["inference"] >= 0.003
+    assert phases["learning"] > 0
+    assert phases["other"] < 0.5 * phases["total"]
+
+
+def test_notes_of_the_tracer_do_not_leak(capfd: pytest.CaptureFixture[str]) -> None:
+    with _without_tracing_notes():
+        os.write(2, b"USDT:2026-11-16 profiler_start\na word that matters\n")
+    assert capfd.readouterr().err == "a word that matters\n"
 
 
 def test_operations_of_all_threads_are_counted(profiled: tuple[Training, ProfileReport]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ import pytest
 import velodrome as vd
 from tests.runs.small_runs import assert_equal_runs, lines, one_thread, rows, small_run, tiny  # noqa: F401
 from velodrome.errors import ConfigError, MetricsError, RunError, StoreError
+from velodrome.evaluation.result import Evaluation
 from velodrome.runs import checkpoint
 from velodrome.runs import evaluate as evaluating
 from velodrome.runs.run import Run
@@ -36,6 +38,17 @@ def test_it_leaves_everything_in_its_folder(run):
     parts = {".json", "-trades.csv", "-equity.png"}
     assert {f"test-best-{best}{part}" for part in parts} <= evaluated
     assert run.status == "finished"
+
+
+def test_a_run_and_an_evaluation_show_themselves_in_a_line_and_in_a_notebook(run):
+    assert repr(run) == f"Run {run.path.name}: ppo on trading, 640 steps, finished"
+    assert f"<td>configuration</td><td>{run.config.hash}</td>" in run._repr_html_()
+    evaluation = Evaluation.load(run.path, "test")
+    assert repr(evaluation).startswith("Evaluation of ")
+    assert all(len(line) < 300 for line in repr(evaluation).splitlines()[:1])
+    assert "<th>agent</th>" in evaluation._repr_html_()
+    gone = Run(replace(run.folder, path=run.path / "gone"))
+    assert repr(gone).startswith("Run gone, which cannot be read: ")
 
 
 def test_metrics_have_every_iteration_and_are_the_same_in_the_store_and_in_the_file(run):

@@ -192,6 +192,7 @@ def test_an_interrupted_fold_goes_on_where_it_stopped(walked, tmp_path, monkeypa
 def test_a_run_lends_its_configuration_and_its_folder(tmp_path):
     run = small_run(tmp_path, **{**SETTINGS, "evaluation.every_steps": None})
     result = walk_forward(run.folder.id, 2, root=tmp_path, console=silent(), anchored=True, embargo=3)
+    assert result.settings["anchored"]
     assert result.path.parent == run.path.parent
     first, second = (fold.run.market.splits for fold in result.folds)
     assert "validation" not in first  # nothing is evaluated during training, so nothing is kept back for it

@@ -242,6 +242,9 @@ SCENARIOS: dict[str, Scenario] = {
         options={"observation": "cursor", "copy": True, "autoreset": False},
         reset_ended_after=8,
     ),
+    "first and own seeds": Scenario(
+        trading({"instruments": 3}, start="first", **SHORT_EPISODES), resets={2: {"seed": [5, 5, None]}}
+    ),
     "own reward, copies": Scenario(
         trading(reward=reward_with_a_memory_of_the_peak, **SHORT_EPISODES), options={"copy": True}
     ),

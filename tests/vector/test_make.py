@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
 import gymnasium
@@ -16,6 +18,7 @@ from velodrome.envs._template import template_world
 from velodrome.envs.contract import state_columns
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ActionError, ConfigError
+from velodrome.vector import rule_env
 
 MARKET = small_market(bars=80, instruments=2)
 
@@ -30,7 +33,7 @@ def trading(num_envs: int = 3, **options: Any) -> Any:
 @pytest.mark.parametrize("factory", [vd.make, lambda env, **options: vd.make_vec(env, 2, **options)])
 def test_an_unknown_environment_suggests_the_nearest(factory):
     with pytest.raises(
-        ConfigError, match=r"unknown environment 'tradng'; there are trading, .*Did you mean 'trading'\?"
+        ConfigError, match=r"env = 'tradng': there is no such environment. Did you mean 'trading'\? Legal: trading, "
     ):
         factory("tradng")
     with pytest.raises(ConfigError, match="env must be the name of an environment or a World, received 3"):
@@ -90,6 +93,76 @@ def test_an_unknown_parameter_suggests_the_nearest():
         vd.make("trading", market=MARKET, levrage=2.0)
     with pytest.raises(ConfigError, match="the trading environment needs a Market"):
         vd.make_vec("trading", 2)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "python", "cuda", "serial", "process", "async", "SubprocVecEnv"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("tradng", "there is no such environment. Did you mean 'trading'? Legal: trading, portfolio"),
+        ("CartPol-v1", "there is no such environment. Did you mean 'CartPole-v1'? Legal: trading"),
+        ("CartPole", "there is no such environment. Did you mean 'CartPole-v1'? Legal: trading"),
+        ("velodrome.errors:CartPol-v1", "there is no such environment. Did you mean 'CartPole-v1'?"),
+        ("no_such_module:CartPole-v1", "the module 'no_such_module' cannot be imported"),
+    ],
+)
+def test_an_environment_that_nobody_knows_is_told_with_any_backend(name, told, backend):
+    with pytest.raises(ConfigError, match=re.escape(f"env = {name!r}: {told}")):
+        vd.make_vec(name, 2, backend=backend)
+
+
+def test_a_module_that_registers_an_environment_is_imported(tmp_path, monkeypatch):
+    entry = "gymnasium.envs.classic_control:CartPoleEnv"
+    (tmp_path / "registering.py").write_text(f"import gymnasium\ngymnasium.register('Own-v0', entry_point={entry!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    envs = vd.make_vec("registering:Own-v0", 2, backend="serial", seed=0)
+    assert envs.reset()[0].shape == (2, 4)
+
+
+def test_one_environment_of_gymnasium_is_left_to_gymnasium():
+    with pytest.raises(ConfigError, match=r"gymnasium\.make\('CartPole-v1'\) makes one, vd\.make_vec many"):
+        vd.make("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("trading", {"market": MARKET}),
+        ("trading", {"market": MARKET, "observation": "cursor"}),
+        ("template", {"backend": "python"}),
+        ("CartPole-v1", {"backend": "auto"}),
+        ("CartPole-v1", {"backend": "process"}),
+    ],
+)
+def test_more_environments_than_memory_holds_are_refused_at_once(env, options):
+    began = time.perf_counter()
+    with pytest.raises(
+        ConfigError, match=r"num_envs = 1,000,000,000: they take .* GB are free: at most about [\d,]+ fit"
+    ):
+        vd.make_vec(env, num_envs=10**9, **options)
+    assert time.perf_counter() - began < 5
+
+
+def test_what_fits_is_told_for_this_memory(monkeypatch):
+    monkeypatch.setattr(rule_env, "free_memory", lambda: 200_000_000)
+    envs = vd.make_vec("template", 3, backend="python")
+    with pytest.raises(
+        ConfigError, match=r"num_envs = 2,000,000: .* and 0\.2 GB are free: at most about 1,800,000 fit"
+    ):
+        envs.resize(2_000_000)
+    assert envs.num_envs == 3
+
+
+@pytest.mark.parametrize("env", ["template", "CartPole-v1"])
+def test_fractions_among_discrete_actions_are_told(env):
+    envs = vd.make_vec(env, 3, backend="python" if env == "template" else "serial", seed=0)
+    envs.reset()
+    with pytest.raises(ActionError, match=r"That of environment 1 is nan: the policy that chose it has diverged"):
+        envs.step(np.array([0.0, np.nan, np.inf]))
+    with pytest.raises(
+        ActionError, match=r"whole numbers, not float32; convert those that are whole with \.astype\(int\)"
+    ):
+        envs.step(np.zeros(3, np.float32))
 
 
 def test_a_world_is_taken_as_it_is():

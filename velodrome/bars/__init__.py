@@ -1,7 +1,8 @@
-"""Outside data in: file readers, synthetic generators, and the checks that refuse or report what they find.
+"""Outside data in: readers of files and frames, synthetic generators, and checks that refuse or report what they find.
 
-Read `frame`, what bars are, and `timeframe`, their sizes. Then a file's way: `columns`, `rules`, `files`, `values`,
-`inspection`, `read`. Then `check`, the report on files, and `factors` and `synthetic`, bars that are made.
+Read `summary` (how things show themselves), `frame`, what bars are, and `timeframe`, their sizes. Then a file's way:
+`columns`, `rules`, `gaps`, `files`, a frame's: `dataframes`, and what they share: `values`, `inspection`, `read`. Then
+`check`, the report on what was found, and `factors` and `synthetic`, bars that are made.
 """
 
 from velodrome.bars.check import check_bars

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from velodrome.bars.frame import BAR_COLUMNS, Series
+from velodrome.bars.gaps import AUTO, describe_length, find_gaps
 from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, SymbolRows
-from velodrome.bars.timeframe import DAY, HOUR, MINUTE, Timeframe, bin_edges, describe_time, infer_timeframe
+from velodrome.bars.summary import Summarised, Summary
+from velodrome.bars.timeframe import Timeframe, describe_time, infer_timeframe
+
+if TYPE_CHECKING:
+    from velodrome.bars.inspection import Source
 
 JUMP = 0.2  # relative change from close to close that is worth a look
 FLAT_BARS = 20  # bars in a row without any movement that are worth a look
 LISTED_GAPS = 5
-LONGEST_BREAK = 5 * DAY  # weekend and holidays together; a longer pause is a gap even if its hours repeat
-FEWEST_REPETITIONS = 3
-WEEK = 7 * DAY
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class SymbolSummary:
     zero_volume_share: float
 
 
-@dataclass(frozen=True)
-class BarsReport:
+@dataclass(frozen=True, repr=False)
+class BarsReport(Summarised):
     """What a check found."""
 
     path: str
@@ -66,28 +67,47 @@ class BarsReport:
         """Return the findings of one severity: 'refused', 'note' or 'ok'."""
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
+    @property
+    def verdict(self) -> str:
+        """Whether bars can be read, and what was found, in a line."""
+        counts = f"{len(self.of(OK))} checks passed, {len(self.of(NOTE))} notes, {len(self.of(REFUSED))} refusals"
+        return f"These bars {'can be read' if self.ok else 'would be refused'}. {counts}"
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        found = (*self.of(REFUSED), *self.of(NOTE))
+        rows = tuple((one.severity, one.symbol, one.rule, f"{one.count:,}", str(one)) for one in found)
+        headings = ("", "symbol", "rule", "count", "what, and what to do")
+        return Summary(f"{self.path}: {self.verdict}", headings, rows, tuple(map(str, found)), "finding", True)
+
 
 def check_bars(
-    path: str | Path,
+    source: Source,
     symbols: str | Sequence[str] | None = None,
     timeframe: str | None = None,
     timezone: str = "UTC",
     day_first: bool | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    adjust: bool = True,
+    max_gap: str | None = AUTO,
 ) -> BarsReport:
     """Return all that `read_bars` with the same arguments would refuse, and notes on what it would let pass.
 
     Data never raises here, nor does a path without data; a wrong argument raises `ConfigError` as in `read_bars`.
     """
-    from velodrome.bars.inspection import inspect_bars
+    from velodrome.bars.dataframes import describe_source
+    from velodrome.bars.inspection import Reading, inspect_bars
 
-    inspection = inspect_bars(path, symbols, timeframe, timezone, day_first)
+    reading = Reading(symbols, timeframe, timezone, day_first, columns, adjust, max_gap)
+    inspection = inspect_bars(source, reading)
     findings = list(inspection.findings)
     summaries = []
     for symbol, rows in inspection.rows.items():
         summary, notes = describe(rows, inspection.series[symbol], timezone)
         summaries.append(summary)
         findings.extend(notes)
-    return BarsReport(str(path), tuple(findings), tuple(summaries))
+    return BarsReport(describe_source(source), tuple(findings), tuple(summaries))
 
 
 def describe(rows: SymbolRows, series: Series, timezone: str) -> tuple[SymbolSummary, list[Finding]]:
@@ -102,7 +122,7 @@ def describe(rows: SymbolRows, series: Series, timezone: str) -> tuple[SymbolSum
     volume = rows.values["volume"]
     summary = SymbolSummary(
         rows.symbol,
-        tuple(str(table.file) for table in rows.tables),
+        tuple(table.origin for table in rows.tables),
         len(rows),
         describe_time(series.time[0]) if len(series) else "",
         describe_time(series.time[-1]) if len(series) else "",
@@ -129,7 +149,7 @@ def note_order(rows: SymbolRows) -> Finding:
 def note_volume(rows: SymbolRows) -> Finding:
     if not rows.has_volume:
         advice = "Volumes are read as zero; features that use them will be constant."
-        file = str(rows.tables[0].file)
+        file = rows.tables[0].origin
         return Finding(NOTE, "volume", rows.symbol, 1, file, message="there is no volume column", advice=advice)
     empty = np.flatnonzero(rows.values["volume"] == 0)
     message = f"volume is zero in {len(empty) / max(len(rows), 1):.1%} of the rows"
@@ -144,53 +164,6 @@ def note_missing_extra(rows: SymbolRows) -> list[Finding]:
         for name, values in rows.values.items()
         if name not in BAR_COLUMNS and len(missing := np.flatnonzero(np.isnan(values)))
     ]
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """Pauses between bars, in order of time."""
-
-    before: NDArray[np.int64]  # index of the last bar before each gap
-    missing: NDArray[np.int64]  # bars missing in each gap
-    length: NDArray[np.int64]  # nanoseconds from the bar before to the bar after
-    session_breaks: int  # pauses that are nights, weekends or holidays
-
-
-def find_gaps(time: NDArray[np.int64], size: Timeframe, timezone: str) -> Gaps:
-    """Return the gaps of increasing times.
-
-    A pause is a session break if it contains a Saturday and no bar ever falls on one, or if pauses between the same two
-    times of day occur in at least half of the weeks (three times or more), and if it lasts five days at most. Times of
-    day and Saturdays are those of the time zone.
-    """
-    step = np.diff(time)
-    # Rounding takes days of 23 and 25 hours, and months of 28 to 31 days, as one.
-    missing = np.rint(step / size.typical_nanoseconds).astype(np.int64) - 1
-    pauses = np.flatnonzero(missing > 0)
-    if len(pauses) == 0:
-        return Gaps(pauses, missing[pauses], step[pauses], 0)
-
-    midnight, _ = bin_edges(time, Timeframe(1, "d"), timezone)
-    # 13 hours after local midnight the date in UTC is the local one, for zones from −10 to +13 hours.
-    weekday = ((midnight + 13 * HOUR) // DAY + 3) % 7  # Monday is 0
-    begin, end = pauses, pauses + 1
-    days_to_saturday = (5 - weekday[begin] - 1) % 7 + 1
-    weekend = (midnight[end] - midnight[begin] > days_to_saturday * DAY - HOUR) & (not np.any(weekday == 5))
-    if size.typical_nanoseconds < DAY:
-        clock = np.stack([time[begin] - midnight[begin], time[end] - midnight[end]], axis=1)
-        _, kind, count = np.unique(clock, axis=0, return_inverse=True, return_counts=True)
-        weeks = (time[-1] - time[0]) / WEEK
-        repeats = count[kind.ravel()] >= max(FEWEST_REPETITIONS, weeks / 2)
-    else:
-        repeats = np.zeros(len(pauses), np.bool_)
-    closed = (weekend | repeats) & (step[pauses] <= LONGEST_BREAK) & (size.typical_nanoseconds <= DAY)
-    gaps = pauses[~closed]
-    lost = missing[gaps]
-    if closed.any():
-        # In a gap of days the market would have been open only part of the time.
-        open_share = len(time) / (1 + (time[-1] - time[0]) / size.typical_nanoseconds)
-        lost = np.where(step[gaps] > DAY, np.maximum(1, np.rint(lost * open_share)), lost).astype(np.int64)
-    return Gaps(gaps, lost, step[gaps], int(closed.sum()))
 
 
 def summarise_gaps(
@@ -253,18 +226,7 @@ def note_flat(rows: SymbolRows, series: Series) -> Finding:
 def note_at(
     rows: SymbolRows, moment: np.int64, rule: str, column: str, message: str, advice: str, count: int
 ) -> Finding:
-    row = int(np.argmax((rows.time == moment) & rows.timed))
-    return rows.finding(NOTE, rule, row, column, message, advice, count)
-
-
-def describe_length(nanoseconds: int) -> str:
-    """Return a length as '3d 4h' or '25m'."""
-    parts = []
-    for unit, length in (("d", DAY), ("h", HOUR), ("m", MINUTE)):
-        if nanoseconds >= length:
-            parts.append(f"{nanoseconds // length}{unit}")
-            nanoseconds %= length
-    return " ".join(parts[:2]) or f"{nanoseconds / 1e9:g}s"
+    return rows.finding(NOTE, rule, rows.row_at(moment), column, message, advice, count)
 
 
 def rich_table(report: BarsReport) -> Any:
@@ -273,6 +235,8 @@ def rich_table(report: BarsReport) -> Any:
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
+
+    from velodrome.bars.files import suffix_of
 
     overview = Table(title=escape(report.path))
     for heading in ("symbol", "rows", "first (UTC)", "last (UTC)", "bar", "missing", "session breaks", "zero volume"):
@@ -288,10 +252,12 @@ def rich_table(report: BarsReport) -> Any:
     style = {REFUSED: "bold red", NOTE: "yellow"}
     shown = (*report.of(REFUSED), *report.of(NOTE))
     for finding in shown:
-        location = " ".join(part for part in (Path(finding.file).name, finding.place, finding.column) if part)
+        file = Path(finding.file)
+        where = (file.name if suffix_of(file) else finding.file, finding.place, finding.column)
+        location = " ".join(part for part in where if part)
         cells = (finding.symbol, finding.rule, f"{finding.count:,}", location, finding.message, finding.advice)
         details.add_row(Text(finding.severity, style=style[finding.severity]), *map(escape, cells))
-    passed = f"{len(report.of(OK))} checks passed, {len(report.of(NOTE))} notes, {len(report.of(REFUSED))} refusals"
-    verdict = Text("These bars can be read. " if report.ok else "These bars would be refused. ", style="bold")
+    sentence, _, counts = report.verdict.partition(". ")
+    verdict = Text(f"{sentence}. ", style="bold")
     tables = [table for table, filled in ((overview, report.symbols), (details, shown)) if filled]
-    return Group(*tables, verdict + Text(passed))
+    return Group(*tables, verdict + Text(counts))

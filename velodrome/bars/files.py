@@ -11,15 +11,16 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from velodrome.bars.columns import count_price_names
+from velodrome.bars.columns import TIME_SPELLINGS, count_price_names, spelling_key
+from velodrome.bars.frame import BAR_COLUMNS, Bars
 from velodrome.errors import DataError, did_you_mean
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -32,17 +33,15 @@ PREAMBLE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Table:
-    """One file as read."""
+    """One file, or one frame of a program, as received."""
 
-    file: Path
-    frame: pl.DataFrame  # text columns, or typed ones from Parquet
-    row: NDArray[np.int64]  # of each frame row: the line in a text file, counted from 1, or the Parquet row, from 0
-    separator: str | None  # None: Parquet
-
-    @property
-    def stem(self) -> str:
-        """The file's name without its ending: the symbol, where no column holds one."""
-        return self.file.name[: -len(suffix_of(self.file))]
+    origin: str  # path of the file, or which frame it is
+    frame: pl.DataFrame  # text columns, or typed ones from Parquet and from frames
+    row: NDArray[np.int64]  # of each frame row: the line in a text file, counted from 1, or the row, from 0
+    separator: str | None  # None: not a text file
+    symbol: str  # where no column holds one: the file's name without its ending
+    named: bool = False  # the symbol was given with the table, whatever a column says
+    roles: Mapping[str, str] = field(default_factory=dict)  # columns whose meaning is known, such as a time index
 
     def place(self, index: int) -> str:
         """Return where a frame row stands in the file, as an editor or Polars counts."""
@@ -50,11 +49,27 @@ class Table:
         return f"row {row} (counted from 0)" if self.separator is None else f"line {row}"
 
 
+def write_bars(bars: Bars, folder: Path) -> None:
+    """Write bars into a new folder, a Parquet file for each symbol, which `read_bars` reads to the same bits."""
+    folder.mkdir(parents=True)
+    for number, (symbol, series) in enumerate(bars.series.items()):
+        names = ("close", "volume") if series.close_only else BAR_COLUMNS
+        moments = pl.Series(series.time).cast(pl.Datetime("ns", "UTC"))
+        columns = {"time": moments, "symbol": pl.repeat(symbol, len(series), eager=True)}
+        columns |= {name: pl.Series(series.column(name)) for name in (*names, *series.extra)}
+        pl.DataFrame(columns).write_parquet(folder / f"{number}.parquet")
+
+
 def suffix_of(file: Path) -> str:
     """Return the file's ending among those that can be read, as spelled in its name, or ''."""
     name = file.name.lower()
     known = max((suffix for suffix in SUFFIXES if name.endswith(suffix)), key=len, default="")
     return file.name[len(file.name) - len(known) :]
+
+
+def stem_of(file: Path) -> str:
+    """Return the file's name without its ending."""
+    return file.name[: len(file.name) - len(suffix_of(file))]
 
 
 def find_files(path: str | Path) -> list[Path]:
@@ -82,9 +97,12 @@ def find_files(path: str | Path) -> list[Path]:
     return files
 
 
-def read_table(file: Path) -> Table:
-    """Return the file's table, or refuse a file without rows or that is not what its ending says."""
-    table = read_parquet(file) if suffix_of(file).lower() in PARQUET_SUFFIXES else read_text(file)
+def read_table(file: Path, named: Collection[str] = ()) -> Table:
+    """Return the file's table, or refuse a file without rows or that is not what its ending says.
+
+    named: columns that the caller knows the header to have.
+    """
+    table = read_parquet(file) if suffix_of(file).lower() in PARQUET_SUFFIXES else read_text(file, named)
     if len(table.frame) == 0:
         raise DataError(f"{file}: no rows below the header. Check that the export finished, or remove the file.")
     return table
@@ -95,14 +113,14 @@ def read_parquet(file: Path) -> Table:
         frame = pl.read_parquet(file)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{file}: not a Parquet file that Polars can read ({error}). Export it again.") from error
-    return Table(file, frame, np.arange(len(frame)), None)
+    return Table(str(file), frame, np.arange(len(frame)), None, stem_of(file))
 
 
-def read_text(file: Path) -> Table:
+def read_text(file: Path, named: Collection[str] = ()) -> Table:
     content = file_bytes(file)
     if not content.strip():
         raise DataError(f"{file}: the file is empty. Check that the export finished, or remove the file.")
-    header_line, separator = find_header(content)
+    header_line, separator = find_header(content, named)
     from_header = content.split(b"\n", header_line - 1)[-1]
     names = unique_names(fields_of(from_header.split(b"\n", 1)[0].decode("utf-8", errors="replace"), separator))
     if not names:
@@ -123,7 +141,7 @@ def read_text(file: Path) -> Table:
     blank = frame.select(pl.all_horizontal(pl.all().is_null() | (pl.all().str.strip_chars() == ""))).to_series()
     if blank.any():
         frame, row = frame.filter(~blank), row[~blank.to_numpy()]
-    return Table(file, frame, row, separator)
+    return Table(str(file), frame, row, separator, stem_of(file))
 
 
 def file_bytes(file: Path) -> bytes:
@@ -140,17 +158,25 @@ def file_bytes(file: Path) -> bytes:
     return content if b"\n" in content else content.replace(b"\r", b"\n")
 
 
-def find_header(content: bytes) -> tuple[int, str]:
+def find_header(content: bytes, named: Collection[str] = ()) -> tuple[int, str]:
     """Return the header's line, counted from 1, and the separator.
 
-    The header is the first line that names at least two of the four prices. Lines above it are a preamble, such as the
-    address in the first line of CryptoDataDownload's files. Where no line does, the first one that is not blank counts.
+    The header is the first line that names at least two of the four prices, or all columns that the caller named. Lines
+    above it are a preamble, such as the address in the first line of CryptoDataDownload's files. Where no line does, it
+    is the first that names a time and one price, and else the first one that is not blank.
     """
     lines = content[:PREAMBLE_BYTES].decode("utf-8", errors="replace").split("\n")[:PREAMBLE_LINES]
-    for number, line in enumerate(lines, start=1):
-        scores = [count_price_names(fields_of(line, mark)) for mark in SEPARATORS]
-        if max(scores) >= 2:
-            return number, SEPARATORS[scores.index(max(scores))]
+    wanted = {spelling_key(name) for name in named}
+    for least in (2, 1):
+        for number, line in enumerate(lines, start=1):
+            scores = []
+            for mark in SEPARATORS:
+                fields = fields_of(line, mark)
+                keys = {spelling_key(name) for name in fields}
+                timed = least == 2 or not keys.isdisjoint(TIME_SPELLINGS)
+                scores.append(4 if wanted and wanted <= keys else count_price_names(fields) if timed else 0)
+            if max(scores) >= least:
+                return number, SEPARATORS[scores.index(max(scores))]
     number = next((number for number, line in enumerate(lines, start=1) if line.strip()), 1)
     counts = [lines[number - 1].count(mark) for mark in SEPARATORS]
     return number, SEPARATORS[counts.index(max(counts))]

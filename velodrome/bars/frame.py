@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.bars.summary import Summarised, Summary, day_span
 from velodrome.errors import ConfigError, did_you_mean
 
 PRICE_COLUMNS = ("open", "high", "low", "close")
@@ -25,8 +26,8 @@ def read_only(array: NDArray) -> NDArray:
     return frozen
 
 
-@dataclass(frozen=True)
-class Series:
+@dataclass(frozen=True, repr=False)
+class Series(Summarised):
     """One instrument's bars: strictly increasing open times and float64 columns of equal length."""
 
     time: NDArray[np.int64]  # open time of each bar, nanoseconds since 1970-01-01 UTC
@@ -36,6 +37,7 @@ class Series:
     close: NDArray[np.float64]
     volume: NDArray[np.float64]
     extra: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # further numeric columns of the file
+    close_only: bool = False  # there were closes and nothing else: all four prices are the close
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time", read_only(np.asarray(self.time, dtype=np.int64)))
@@ -58,11 +60,25 @@ class Series:
     def slice(self, begin: int, end: int) -> Series:
         """Return the bars begin … end − 1."""
         own = {name: getattr(self, name)[begin:end] for name in ("time", *BAR_COLUMNS)}
-        return Series(**own, extra={name: column[begin:end] for name, column in self.extra.items()})
+        return replace(self, **own, extra={name: column[begin:end] for name, column in self.extra.items()})
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        kind = "closes" if self.close_only else "bars"
+        span = f", {day_span(self.time)}" if len(self) else ""
+        shown = [*range(min(len(self), 3)), *range(max(3, len(self) - 3), len(self))]
+        rows = tuple(
+            (
+                str(self.time[row].astype("datetime64[ns]").astype("datetime64[s]")),
+                *(f"{getattr(self, name)[row]:g}" for name in BAR_COLUMNS),
+            )
+            for row in shown
+        )
+        return Summary(f"Series: {len(self):,} {kind}{span}", ("time (UTC)", *BAR_COLUMNS), rows)
 
 
-@dataclass(frozen=True)
-class Bars:
+@dataclass(frozen=True, repr=False)
+class Bars(Summarised):
     """Bars of one or many instruments, all of the same bar size."""
 
     series: Mapping[str, Series]  # by symbol
@@ -71,6 +87,7 @@ class Bars:
     source: str = ""  # file, folder or generator that they came from
     optimum: float | None = None  # best achievable expected log return a bar without costs, where it is known
     optimum_of: Literal["instrument", "portfolio"] = "instrument"  # of each instrument by itself, or of one account
+    notes: tuple[str, ...] = ()  # in which the prices differ from what was read: adjusted, made of closes …
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "series", MappingProxyType(dict(self.series)))
@@ -92,3 +109,16 @@ class Bars:
     def __len__(self) -> int:
         """Return the number of bars of all instruments together."""
         return sum(len(series) for series in self.series.values())
+
+    def summary(self) -> Summary:
+        """Return what is shown of them in a line, and in a notebook."""
+        count = f"{len(self.series)} symbols" if len(self.series) > 1 else "".join(self.series)
+        span = day_span(*(series.time for series in self.series.values()))
+        where = f", from {self.source}" if self.source else ""
+        line = f"Bars: {count}, {len(self):,} bars of {self.timeframe}, {span} ({self.timezone}){where}"
+        rows = tuple(
+            (symbol, f"{len(own):,}", day_span(own.time), f"{own.close[0]:g}", f"{own.close[-1]:g}")
+            for symbol, own in self.series.items()
+            if len(own)
+        )
+        return Summary(line, ("symbol", "bars", "days (UTC)", "first close", "last close"), rows, self.notes)

@@ -1,61 +1,115 @@
-"""From a path to findings and bars: the steps that `read_bars` and `check_bars` share."""
+"""From a path or a frame to findings and bars: the steps that `read_bars` and `check_bars` share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from velodrome.bars.columns import ColumnMap, map_columns
+from velodrome.bars.columns import ColumnMap, check_roles, map_columns
+from velodrome.bars.dataframes import describe_source, frame_tables, is_frame
 from velodrome.bars.files import Table, find_files, read_table
 from velodrome.bars.frame import Bars, Series
-from velodrome.bars.rules import NOTE, REFUSED, Finding, SymbolRows, clean_series, judge_rows
+from velodrome.bars.gaps import AUTO, check_max_gap, judge_gaps
+from velodrome.bars.rules import (
+    ADJUSTED,
+    CLOSE_ONLY,
+    FUTURE,
+    NOTE,
+    REFUSED,
+    Finding,
+    SymbolRows,
+    clean_series,
+    judge_rows,
+)
+from velodrome.bars.summary import listed
 from velodrome.bars.timeframe import Timeframe, check_timezone, infer_timeframe, parse_timeframe, resample
-from velodrome.bars.values import join_date_and_clock, parse_numbers, parse_times
+from velodrome.bars.values import decimal_marks, join_date_and_clock, parse_numbers, parse_times
 from velodrome.errors import ConfigError, DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+    Frame: TypeAlias = pl.DataFrame | pl.LazyFrame | pd.DataFrame | pd.Series
+    Source: TypeAlias = str | Path | Frame | Mapping[str, Frame]
+
+# Notes that stay with the bars.
+SAID = {
+    CLOSE_ONLY: "there are closes and no other price: open, high and low are the close, and orders fill at closes",
+    ADJUSTED: "prices are multiplied by adjusted close over close",
+    FUTURE: "some bars lie in the future",
+}
+NAMED = 3  # symbols that such a note names
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How bars are read; `read_bars` explains each option."""
+
+    symbols: str | Sequence[str] | None = None
+    timeframe: str | None = None
+    timezone: str = "UTC"
+    day_first: bool | None = None
+    columns: Mapping[str, str] | None = None
+    adjust: bool = True
+    max_gap: str | None = AUTO
+
+    @property
+    def requested(self) -> tuple[str, ...] | None:
+        """The symbols to keep; None keeps all."""
+        return (
+            None if self.symbols is None else (self.symbols,) if isinstance(self.symbols, str) else tuple(self.symbols)
+        )
+
+    def check(self) -> None:
+        """Refuse an option that no data could make legal."""
+        if self.timeframe is not None:
+            parse_timeframe(self.timeframe)
+        check_timezone(self.timezone)
+        check_roles(self.columns)
+        check_max_gap(self.max_gap)
+        if self.requested == ():
+            raise ConfigError("symbols is empty. Name at least one symbol, or pass None for all of them.")
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found at a path, and the bars if nothing is refused."""
+    """What was found in a source, and the bars if nothing is refused."""
 
     findings: tuple[Finding, ...]
-    rows: Mapping[str, SymbolRows]  # by symbol, as the files hold them
+    rows: Mapping[str, SymbolRows]  # by symbol, as received
     series: Mapping[str, Series]  # by symbol, cleaned as far as the faults allow, before resampling
     bars: Bars | None  # None: at least one finding is a refusal
 
+    @property
+    def refusals(self) -> list[Finding]:
+        """The findings for which there are no bars."""
+        return [finding for finding in self.findings if finding.severity == REFUSED]
 
-def inspect_bars(
-    path: str | Path, symbols: str | Sequence[str] | None, timeframe: str | None, timezone: str, day_first: bool | None
-) -> Inspection:
-    """Read everything at the path and judge it. Only a wrong argument raises (`ConfigError`); data never does."""
-    wanted = parse_timeframe(timeframe) if timeframe is not None else None
-    check_timezone(timezone)
-    requested = (symbols,) if isinstance(symbols, str) else tuple(symbols) if symbols is not None else None
-    if requested == ():
-        raise ConfigError("symbols is empty. Name at least one symbol, or pass None for all of them.")
-    try:
-        files = find_files(path)
-    except DataError as error:
-        return Inspection((file_refusal(error, str(path)),), {}, {}, None)
 
+def inspect_bars(source: Source, reading: Reading) -> Inspection:
+    """Read everything there is and judge it. Only a wrong argument raises (`ConfigError`); data never does."""
+    reading.check()
+    requested, where = reading.requested, describe_source(source)
     findings: list[Finding] = []
     parts: dict[str, list[SymbolRows]] = {}
-    for file in files:
+    for get_table, origin in tables_of(source, reading):
         try:
-            for part in read_rows(file, timezone, day_first, findings):
+            for part in read_rows(get_table(), reading, findings):
                 parts.setdefault(part.symbol, []).append(part)
         except DataError as error:
-            findings.append(file_refusal(error, str(file)))
+            findings.append(file_refusal(error, origin))
     if requested is not None:
         unknown = [symbol for symbol in requested if symbol not in parts]
         if unknown and not any(finding.severity == REFUSED for finding in findings):
             raise ConfigError(
-                f"no symbol {unknown[0]!r} in {path}; there are {', '.join(sorted(parts))}."
+                f"no symbol {unknown[0]!r} in {where}; there are {', '.join(sorted(parts))}."
                 f"{did_you_mean(unknown[0], parts)}"
             )
         if not unknown:  # faults elsewhere in the folder do not concern these symbols
@@ -67,16 +121,50 @@ def inspect_bars(
         findings.extend(judge_rows(symbol_rows))
     series = {symbol: clean_series(symbol_rows) for symbol, symbol_rows in rows.items()}
     for symbol, own in series.items():
-        if len(own) < 2 and rows[symbol].timed.all():  # unreadable times are a finding already
+        if len(own) >= 2:
+            size = infer_timeframe(own.time)
+            findings.extend(judge_gaps(rows[symbol], own, size, reading.timezone, reading.max_gap))
+        elif rows[symbol].timed.all():  # unreadable times are a finding already
             findings.append(too_short(symbol, own, rows[symbol]))
     bars = None
     if not any(finding.severity == REFUSED for finding in findings):
         try:
-            common, sized = fit_timeframe(series, wanted, timezone)
-            bars = Bars(sized, common.text, timezone, str(path))
+            wanted = None if reading.timeframe is None else parse_timeframe(reading.timeframe)
+            common, sized = fit_timeframe(series, wanted, reading.timezone)
+            bars = Bars(sized, common.text, reading.timezone, where, notes=tuple(what_is_said(findings)))
         except DataError as error:
             findings.append(file_refusal(error, "", rule="bar size"))
     return Inspection(tuple(findings), rows, series, bars)
+
+
+def what_is_said(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the notes that stay with the bars, with the symbols that each is about."""
+    for rule, note in SAID.items():
+        symbols = [finding.symbol for finding in findings if finding.rule == rule and finding.severity == NOTE]
+        if symbols:
+            yield f"{', '.join(listed(tuple(symbols), NAMED))}: {note}"
+
+
+def tables_of(source: Source, reading: Reading) -> list[tuple[Callable[[], Table], str]]:
+    """Return how to get each table of a source, which may refuse, and where it comes from."""
+
+    def refuse(error: DataError) -> Table:
+        raise error
+
+    requested = reading.requested
+    try:
+        if is_frame(source) or isinstance(source, Mapping):
+            name = requested[0] if requested and len(requested) == 1 else None
+            return [(partial(lambda table: table, table), table.origin) for table in frame_tables(source, name)]
+        if not isinstance(source, str | Path):
+            raise ConfigError(
+                f"bars are read from a path, a pandas or Polars DataFrame, or {{symbol: frame}}; received a "
+                f"{type(source).__name__}."
+            )
+        named = (reading.columns or {}).values()
+        return [(partial(read_table, file, named), str(file)) for file in find_files(source)]
+    except DataError as error:
+        return [(partial(refuse, error), describe_source(source))]
 
 
 def file_refusal(error: DataError, file: str, rule: str = "unreadable file") -> Finding:
@@ -85,27 +173,33 @@ def file_refusal(error: DataError, file: str, rule: str = "unreadable file") -> 
 
 
 def too_short(symbol: str, series: Series, rows: SymbolRows) -> Finding:
-    file = str(rows.tables[0].file)
+    file = rows.tables[0].origin
     message = f"{symbol} has {len(series)} bar{'' if len(series) == 1 else 's'}; at least 2 are needed"
     advice = "Add bars or leave the symbol out."
     return Finding(REFUSED, "too few bars", symbol, 1, file, message=message, advice=advice)
 
 
-def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[Finding]) -> list[SymbolRows]:
-    """Return the file's rows by symbol; notes on the file's columns are added to the findings."""
-    table = read_table(file)
-    columns = map_columns(table.frame.columns, str(file))
+def read_rows(table: Table, reading: Reading, findings: list[Finding]) -> list[SymbolRows]:
+    """Return the table's rows by symbol; what is found in its columns is added to the findings."""
+    columns = map_columns(table.frame.columns, table.origin, {**table.roles, **(reading.columns or {})})
+    adjusted = columns.adjusted if reading.adjust else None
+    close_only = len(columns.prices) == 1
     names = {"time": columns.time, **columns.prices}
     volume_column, extra = choose_volume(table, columns)
     if volume_column is not None:
         names["volume"] = volume_column
     numbers = {name: parse_numbers(table.frame[names[name]], table.separator).value for name in names if name != "time"}
     numbers.setdefault("volume", np.zeros(len(table.frame)))
+    if close_only:
+        numbers |= dict.fromkeys(("open", "high", "low"), numbers["close"])
+    findings.extend(judge_decimals(table, columns))
     for name, column in extra.items():
         parsed = parse_numbers(table.frame[column], table.separator)
-        if parsed.unreadable.any() or np.isnan(parsed.value).all():
+        empty = bool(np.isnan(parsed.value).all())
+        if empty or (parsed.unreadable.any() and name != adjusted):
+            adjusted = None if name == adjusted else adjusted
             message, advice = "the column holds no numbers and is left out", "Nothing to do unless you need it."
-            findings.append(Finding(NOTE, "text column", table.stem, 1, str(file), "", column, message, advice))
+            findings.append(Finding(NOTE, "text column", table.symbol, 1, table.origin, "", column, message, advice))
             continue
         names[name], numbers[name] = column, parsed.value
 
@@ -116,10 +210,10 @@ def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[
             names["time"], moments = columns.clock, table.frame[columns.clock]
         else:
             moments = together
-    times = parse_times(moments, "UTC" if columns.time_is_utc else timezone, day_first)
+    times = parse_times(moments, "UTC" if columns.time_is_utc else reading.timezone, reading.day_first)
 
     everything = SymbolRows(
-        table.stem,
+        table.symbol,
         [table],
         np.zeros(len(table.frame), np.int64),
         np.arange(len(table.frame)),
@@ -128,8 +222,32 @@ def read_rows(file: Path, timezone: str, day_first: bool | None, findings: list[
         numbers,
         [names],
         volume_column is not None,
+        close_only,
+        adjusted,
     )
     return split_symbols(everything, table, columns)
+
+
+def judge_decimals(table: Table, columns: ColumnMap) -> list[Finding]:
+    """Refuse prices with decimal commas in some rows and decimal points in others: 1.234 may then be either."""
+    prices = [] if table.separator is None else list(dict.fromkeys(columns.prices.values()))
+    if not any(table.frame[column].str.contains(",", literal=True).any() for column in prices):
+        return []
+    seen: dict[str, tuple[int, str]] = {}  # mark → first row and column that has it
+    for column in prices:
+        for mark, rows in decimal_marks(table.frame[column], table.separator).items():
+            if len(rows) and (mark not in seen or rows[0] < seen[mark][0]):
+                seen[mark] = (int(rows[0]), column)
+    if len(seen) < 2:
+        return []
+    (first, first_column), (later, column) = sorted(seen.values())
+    message = (
+        f"decimal commas and decimal points in one file: {table.frame[column][later]!r} here and "
+        f"{table.frame[first_column][first]!r} in {table.place(first)}, column {first_column!r}"
+    )
+    advice = "Write all numbers with one of them."
+    where = (table.origin, table.place(later), column)
+    return [Finding(REFUSED, "mixed decimals", table.symbol, 1, *where, message, advice)]
 
 
 def choose_volume(table: Table, columns: ColumnMap) -> tuple[str | None, dict[str, str]]:
@@ -152,11 +270,18 @@ def split_symbols(rows: SymbolRows, table: Table, columns: ColumnMap) -> list[Sy
     """Return the rows by the value of the symbol column, if the file has one."""
     if columns.symbol is None:
         return [rows]
+    if table.named:
+        if (count := table.frame[columns.symbol].n_unique()) > 1:
+            raise DataError(
+                f"{table.origin}: column {columns.symbol!r} holds {count} symbols. Give the frame without a symbol, or "
+                "one frame for each."
+            )
+        return [rows]
     symbol = table.frame[columns.symbol].cast(pl.String).str.strip_chars()
     nameless = (symbol.is_null() | (symbol == "")).to_numpy()
     if nameless.any():
         place = table.place(int(np.argmax(nameless)))
-        raise DataError(f"{table.file}: {place}, column {columns.symbol!r}: no symbol. Fill it in or delete the row.")
+        raise DataError(f"{table.origin}: {place}, column {columns.symbol!r}: no symbol. Fill it in or delete the row.")
     values = symbol.to_numpy()
     unique = sorted(symbol.unique().to_list())
     if len(unique) == 1:
@@ -198,6 +323,8 @@ def joined(parts: list[SymbolRows]) -> SymbolRows:
         together(lambda part: part.values, absent=np.nan),
         [own for part in parts for own in part.names],
         any(part.has_volume for part in parts),
+        any(part.close_only for part in parts),
+        next((part.adjusted for part in parts if part.adjusted is not None), None),
     )
 
 

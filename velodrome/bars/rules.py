@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +29,9 @@ TIME_ADVICE = {
     SKIPPED_HOUR: "Clocks skip this local time: pass the time zone that the file is really in, or export it in UTC.",
     ROW_NUMBER: "The numbers are too small for an epoch after March 1973: give the file a column with times.",
 }
+# Notes that stay with the bars, as `Bars.notes`.
+CLOSE_ONLY, ADJUSTED, FUTURE = "close only", "adjusted prices", "in the future"
+RATIO_NOISE = 1e-12  # an adjusted close this near to the close is the close
 TOLERANCE = 1e-9  # relative: a close this far above the high is rounding, and the high is widened
 
 
@@ -63,6 +69,8 @@ class SymbolRows:
     values: dict[str, NDArray[np.float64]]  # open, high, low, close, volume, then extra columns
     names: Sequence[dict[str, str]]  # for each table: value name or "time" → the file's own column
     has_volume: bool
+    close_only: bool = False  # there is no other price; the other three are the close
+    adjusted: str | None = None  # the value by which prices are adjusted: a close less splits and dividends
 
     def __len__(self) -> int:
         return len(self.time)
@@ -80,13 +88,20 @@ class SymbolRows:
     ) -> Finding:
         """Return a finding located at a row."""
         table, names = self.tables[self.table[row]], self.names[self.table[row]]
-        where = (str(table.file), table.place(self.index[row]), names.get(column, column))
+        where = (table.origin, table.place(self.index[row]), names.get(column, column))
         return Finding(severity, rule, self.symbol, count, *where, message, advice)
 
     def received(self, row: int, column: str) -> str:
         """Return the value as the file has it, quoted."""
         table, name = self.tables[self.table[row]], self.names[self.table[row]].get(column)
-        return repr(table.frame[name][int(self.index[row])]) if name else "nothing"
+        if name is None:
+            return "nothing"
+        value = table.frame[name][int(self.index[row])]
+        return repr(str(value) if isinstance(value, date) else value)
+
+    def row_at(self, moment: int | np.int64) -> int:
+        """Return the first row of a time."""
+        return int(np.argmax((self.time == moment) & self.timed))
 
     @property
     def timed(self) -> NDArray[np.bool_]:
@@ -105,10 +120,21 @@ def judge_times(rows: SymbolRows) -> list[Finding]:
     ]
 
 
+def judge_future(rows: SymbolRows) -> list[Finding]:
+    """No bar can have opened after this moment. It is said and not refused: what is read must not depend on a clock."""
+    ahead = np.flatnonzero(rows.timed & (rows.time > time.time_ns()))
+
+    def tell(row: int) -> str:
+        return f"{rows.received(row, 'time')} is {describe_time(rows.time[row])} UTC, which lies in the future"
+
+    advice = "Check the time zone of the file, the order of day and month, the year, and the unit of epoch numbers."
+    return [rows.found(NOTE, FUTURE, ahead, "time", tell, advice)]
+
+
 def judge_numbers(rows: SymbolRows) -> list[Finding]:
     """Every price must be a positive finite number, and every volume a finite one from zero up."""
     findings = []
-    for name in BAR_COLUMNS:
+    for name in ("close", "volume") if rows.close_only else BAR_COLUMNS:
         value = rows.values[name]
         number = np.isfinite(value)
         rules = [("not a number", ~number, "Repair the row, or delete it to leave a gap.")]
@@ -127,8 +153,42 @@ def judge_numbers(rows: SymbolRows) -> list[Finding]:
     return findings
 
 
+def judge_closes(rows: SymbolRows) -> list[Finding]:
+    """Say what becomes of closes that stand alone, and of those that come with adjusted ones."""
+    findings = []
+    closed = rows.values["close"]
+    if rows.close_only:
+        message = "there are closes and no other price: open, high and low are the close"
+        advice = (
+            "Orders fill at closes. If there are other prices, name them: columns={'open': …, 'high': …, 'low': …}."
+        )
+        findings.append(rows.finding(NOTE, CLOSE_ONLY, 0, "close", message, advice, 1))
+    if rows.adjusted is None:
+        return findings
+    adjusted = rows.values[rows.adjusted]
+    broken = np.flatnonzero(~(np.isfinite(adjusted) & (adjusted > 0)))
+
+    def tell(row: int) -> str:
+        return f"the adjusted close is {rows.received(row, rows.adjusted or '')}"
+
+    advice = "Fill it in, or pass adjust=False to use prices as they are."
+    findings.append(rows.found(REFUSED, "adjusted close", broken, rows.adjusted, tell, advice))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = adjusted / closed
+    changed = np.flatnonzero(np.isfinite(ratio) & (np.abs(ratio - 1.0) > RATIO_NOISE))
+    if len(changed) and not len(broken):
+        low, high = ratio[changed].min(), ratio[changed].max()
+        message = f"all prices are multiplied by adjusted close over close, {low:.4g} … {high:.4g}; the volume is not"
+        advice = "adjust=False (market.adjust=false) keeps prices as they are."
+        row = int(changed[0])
+        findings.append(rows.finding(NOTE, ADJUSTED, row, rows.adjusted, message, advice, len(changed)))
+    return findings
+
+
 def judge_shape(rows: SymbolRows) -> list[Finding]:
     """High is the highest and low the lowest price of a bar."""
+    if rows.close_only:
+        return []
     opened, high, low, closed = (rows.values[name] for name in PRICE_COLUMNS)
     room = TOLERANCE * np.abs(np.where(np.isfinite(high), high, 0))
     advice = "The bar is impossible: repair it from another source, or delete the row."
@@ -174,7 +234,7 @@ def judge_duplicates(rows: SymbolRows) -> list[Finding]:
     def tell_conflict(row: int) -> str:
         earlier = int(order[np.argmax(differs) - 1])
         other = rows.tables[rows.table[earlier]]
-        place = f"{other.file.name}, {other.place(rows.index[earlier])}"
+        place = f"{Path(other.origin).name}, {other.place(rows.index[earlier])}"
         return f"two rows for {moment(row)} with different values; the other is {place}"
 
     def tell_repeated(row: int) -> str:
@@ -188,17 +248,28 @@ def judge_duplicates(rows: SymbolRows) -> list[Finding]:
     ]
 
 
+JUDGES = (judge_times, judge_future, judge_numbers, judge_shape, judge_closes, judge_duplicates)
+
+
 def judge_rows(rows: SymbolRows) -> list[Finding]:
     """Return what every rule found, refusals in the order in which reading reports them."""
-    return [*judge_times(rows), *judge_numbers(rows), *judge_shape(rows), *judge_duplicates(rows)]
+    return [finding for judge in JUDGES for finding in judge(rows)]
 
 
 def clean_series(rows: SymbolRows) -> Series:
-    """Return the rows sorted, each time once, with highs and lows widened over rounding noise."""
+    """Return the rows sorted, each time once, prices adjusted, highs and lows widened over rounding noise."""
     order, repeats = time_order(rows)
     kept = order[~repeats]
     value = {name: values[kept] for name, values in rows.values.items()}
     opened, high, low, closed, volume = (value.pop(name) for name in BAR_COLUMNS)
+    if rows.close_only:
+        opened = high = low = closed
+    if rows.adjusted is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = value[rows.adjusted] / closed
+            opened, high, low, closed = opened * ratio, high * ratio, low * ratio, value[rows.adjusted]
     highest = np.maximum.reduce([opened, high, low, closed])
     lowest = np.minimum.reduce([opened, high, low, closed])
-    return Series(rows.time[kept], opened, highest, lowest, closed, volume, value)
+    if rows.close_only:
+        opened = highest = lowest = closed
+    return Series(rows.time[kept], opened, highest, lowest, closed, volume, value, rows.close_only)

@@ -195,6 +195,7 @@ def resample(series: Series, timeframe: str | Timeframe, timezone: str = "UTC") 
 
     A bin [start, end) gives one bar at its start: first open, highest high, lowest low, last close, summed volume, and
     the last value of each extra column. A bin without a row gives no bar. The bar is known in full at `close_time`.
+    Bars that are made of closes stay so: each has the last close of its bin and no other price.
     """
     timeframe = parse_timeframe(timeframe)
     check_timezone(timezone)
@@ -203,16 +204,12 @@ def resample(series: Series, timeframe: str | Timeframe, timezone: str = "UTC") 
     start, end = bin_edges(series.time, timeframe, timezone)
     first = np.flatnonzero(np.r_[True, start[1:] != start[:-1]])  # row that opens each bin
     last = np.r_[first[1:], len(start)] - 1
-    bars = Series(
-        start[first],
-        series.open[first],
-        np.maximum.reduceat(series.high, first),
-        np.minimum.reduceat(series.low, first),
-        series.close[last],
-        np.add.reduceat(series.volume, first),
-        {name: column[last] for name, column in series.extra.items()},
-    )
-    return bars, end[first]
+    close = series.close[last]
+    prices = (series.open[first], np.maximum.reduceat(series.high, first), np.minimum.reduceat(series.low, first))
+    opened, high, low = (close, close, close) if series.close_only else prices
+    extra = {name: column[last] for name, column in series.extra.items()}
+    volume = np.add.reduceat(series.volume, first)
+    return Series(start[first], opened, high, low, close, volume, extra, series.close_only), end[first]
 
 
 def describe_time(nanoseconds: Any) -> str:

@@ -92,6 +92,16 @@ def plain_decimals(text: pl.Series, separator: str | None) -> pl.Series:
     return text
 
 
+def decimal_marks(column: pl.Series, separator: str | None) -> dict[str, NDArray[np.int64]]:
+    """Return the rows of a text column whose decimal sign is surely a comma, and those where it is a point."""
+    text = column.cast(pl.String).str.strip_chars().str.strip_prefix("$")
+    comma = text.str.contains(r"^[+-]?[\d.]*\d,\d+$")
+    if separator != ";":  # 1,234 is a whole number there
+        comma &= ~text.str.contains(THOUSANDS_COMMAS)
+    point = text.str.contains(r"^[+-]?[\d,]*\d\.\d+$") & ~text.str.contains(THOUSANDS_POINTS)
+    return {mark: np.flatnonzero(rows.fill_null(False).to_numpy()) for mark, rows in ((",", comma), (".", point))}
+
+
 # Times
 
 

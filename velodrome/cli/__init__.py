@@ -7,6 +7,7 @@ Read `shared` (what all commands use), then the commands: `training` (train, eva
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -17,11 +18,13 @@ from velodrome.cli.shared import DEBUG_FLAG, DEBUG_VARIABLE, INTERRUPTED, PROBLE
 from velodrome.errors import VelodromeError
 
 __all__ = ["INTERRUPTED", "PROBLEM_FOUND", "REFUSED", "app", "main", "run"]
+OLD_FLAG = r"^--runs-folder\b"  # what train and eval called the folder of the runs once
 COMMANDS = (training, trained_runs, inspection, measuring)  # importing them adds their commands to the application
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out a command line and return its exit code; errors meant for people become one message on stderr."""
+    arguments = [re.sub(OLD_FLAG, "--folder", argument) for argument in arguments]
     debug = DEBUG_FLAG in arguments or os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     try:
         result = app(

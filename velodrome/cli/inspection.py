@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from velodrome.cli.shared import PROBLEM_FOUND, Words, app, console, data
+from velodrome.errors import ConfigError
 
 
 @data.command
@@ -19,6 +20,9 @@ def check(
     timeframe: str | None = None,
     timezone: str = "UTC",
     day_first: bool | None = None,
+    columns: Words = None,
+    adjust: bool = True,
+    max_gap: str = "auto",
 ) -> int:
     """Report what reading price files would refuse, and what it would let pass but deserves a look.
 
@@ -36,10 +40,21 @@ def check(
         IANA zone in which times without a zone are read and in which days begin.
     day_first
         Whether 02/03/2020 is 2 March; decided from the values if not given.
+    columns
+        Which column holds what, where its name does not say: close=Mid time="Trade day".
+    adjust
+        Whether prices are adjusted where there is an adjusted close.
+    max_gap
+        Longest time without a bar, besides nights and weekends, such as 30d; none for any.
     """
     from velodrome.bars.check import check_bars, rich_table
 
-    report = check_bars(path, symbols, timeframe, timezone, day_first)
+    given = {role: column for role, _, column in (word.partition("=") for word in columns or ())}
+    if unequal := [word for word in columns or () if "=" not in word]:
+        raise ConfigError(f"--columns {unequal[0]}: write what it holds and its name, such as close={unequal[0]}.")
+    longest = None if max_gap == "none" else max_gap
+    options: dict[str, Any] = {"columns": given, "adjust": adjust, "max_gap": longest}
+    report = check_bars(path, symbols, timeframe, timezone, day_first, **options)
     console().print(rich_table(report))
     return 0 if report.ok else PROBLEM_FOUND
 

@@ -21,7 +21,7 @@ def train(
     resume: str | None = None,
     data: str | None = None,
     seed: int | None = None,
-    runs_folder: str = "runs",
+    folder: str = "runs",
     json: Flag = False,
     quiet: Flag = False,
     no_evaluation: Flag = False,
@@ -45,8 +45,8 @@ def train(
         With --resume: file or folder in which the run's data lies now, if it moved.
     seed
         The same as seed=N.
-    runs_folder
-        Folder in which --resume looks for runs; logging.folder=… is where a new one goes.
+    folder
+        Folder of the runs, in which --resume looks; logging.folder=… is where a new one goes.
     json
         Print one JSON object per line instead of the live view.
     quiet
@@ -67,7 +67,7 @@ def train(
                 f"--resume continues a run with the configuration it has; received {' '.join(sources)} besides. Give "
                 "settings to change, such as steps=1_000_000, or train a new run."
             )
-        finished = running.resume(resume, words, root=runs_folder, data=data, **shown)
+        finished = running.resume(resume, words, root=folder, data=data, **shown)
     elif data is not None:
         raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
@@ -100,12 +100,13 @@ def evaluate(
     *,
     split: str | None = None,
     checkpoint: str = "best",
-    runs_folder: str = "runs",
+    folder: str = "runs",
     allow_training_split: Flag = False,
     no_report: Flag = False,
     json: Flag = False,
     walk_forward: Flag = False,
-    folds: int = 4,
+    folds: int | None = None,
+    anchored: Flag = False,
     data: str | None = None,
     official: Flag = False,
     episodes: int | None = None,
@@ -123,8 +124,8 @@ def evaluate(
         The split; evaluation.final_split of its configuration if not given.
     checkpoint
         best (on the validation split) or latest.
-    runs_folder
-        Folder of all runs.
+    folder
+        Folder of the runs.
     allow_training_split
         Allow a split that the agent learnt from; the result is labelled so.
     no_report
@@ -134,7 +135,9 @@ def evaluate(
     walk_forward
         Train again over rolling windows with the run's configuration, and evaluate each on what follows it.
     folds
-        Windows of --walk-forward.
+        Windows of --walk-forward; 4 if not given.
+    anchored
+        --walk-forward: every window begins with the first bar and grows, instead of moving on.
     data
         File or folder in which the run's data lies now, if it moved.
     official
@@ -146,6 +149,10 @@ def evaluate(
     from velodrome.runs import evaluate as evaluating
 
     out = console()
+    if (folds is not None or anchored) and not walk_forward:
+        raise ConfigError(
+            f"{'--anchored' if anchored else '--folds'} is for --walk-forward; add that, or leave it out."
+        )
     if episodes is not None and not official:
         raise ConfigError("--episodes is for --official; evaluation.episodes of the configuration sets the others'.")
     if official:
@@ -156,7 +163,7 @@ def evaluate(
         from velodrome.runs.official import official_evaluation
 
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
-            scores = official_evaluation(run, root=runs_folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
+            scores = official_evaluation(run, root=folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
         _show(scores, out, json)
         return
     if walk_forward:
@@ -165,13 +172,14 @@ def evaluate(
         from velodrome.runs.walk_forward import walk_forward as walk
 
         # What is printed on the way must not get between the lines of JSON.
-        result = walk(run, folds, root=runs_folder, data=data, console=Console(stderr=True) if json else out)
+        told = Console(stderr=True) if json else out
+        result = walk(run, 4 if folds is None else folds, root=folder, data=data, console=told, anchored=anchored)
         _show(result, out, json)
         return
     found = evaluating.evaluate(
         run,
         split,
-        root=runs_folder,
+        root=folder,
         checkpoint=checkpoint,
         data=data,
         allow_training_split=allow_training_split,
@@ -182,7 +190,7 @@ def evaluate(
     if not (json or no_report):
         from velodrome.runs.run import Run
 
-        out.print(f"report: {evaluating.report_path(Run.open(run, runs_folder), found)}", soft_wrap=True)
+        out.print(f"report: {evaluating.report_path(Run.open(run, folder), found)}", soft_wrap=True)
 
 
 def _show(result: Any, out: Any, json: bool) -> None:

@@ -37,7 +37,7 @@ class EnvEntry:
             from velodrome.envs.parameters import with_preset
 
             preset = values.pop("preset", None)
-            values = with_preset(presets, preset, values)
+            values = with_preset(presets, preset, values, self.parameter_model())
         return load(self.world)(**values)
 
     def parameter_model(self) -> type[EnvConfig] | None:

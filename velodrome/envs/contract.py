@@ -51,7 +51,8 @@ UInt64 = Annotated[NDArray[np.uint64], Column(np.uint64)]
 
 LANES = 64  # environments in a block; a multiple of the 32 threads of a GPU's warp
 
-# Every State has these; the engine seeds the generator and reads the cursor to gather windows.
+# Every State has these; the engine seeds the generator and reads the cursor to gather windows. A column `episode`, if
+# there is one, is set to 0 when an environment is seeded.
 REQUIRED_COLUMNS = {"rng_key": np.uint64, "rng_counter": np.uint64, "cursor": np.int32}
 
 
@@ -114,6 +115,7 @@ class World:
     window_names: tuple[str, ...] = ()
     cursors: tuple[tuple[int, int], ...] = ()  # [begin, end) of the bars that a cursor can be at; none given: all
     instruments: InstrumentLayout | None = None  # how observations and actions divide by instrument, if they do
+    in_turn: bool = False  # whether environment i begins at place i: `rng.stream_index` and `episode` add up to it then
     shortest_truncation: int = 1  # the fewest steps that a truncated episode can have had
     substitutions: Mapping[str, Callable] = field(default_factory=dict)  # name in the rule -> function in its place
     substitution_examples: Mapping[str, tuple] = field(default_factory=dict)  # arguments to try each on

@@ -19,15 +19,38 @@ def option(default: Any, meaning: str, **limits: Any) -> Any:
     return Field(default, description=meaning, **limits)
 
 
-def ranged(default: Ranged, low: float, high: float, meaning: str, unit: str, *, whole: bool = False) -> Any:
-    """Declare a numeric parameter that may be a range; low and high are the legal bounds, both included."""
+def ranged(
+    default: Ranged | None,
+    low: float,
+    high: float,
+    meaning: str,
+    unit: str,
+    *,
+    whole: bool = False,
+    covers: tuple[str, ...] = (),
+) -> Any:
+    """Declare a numeric parameter that may be a range; low and high are the legal bounds, both included.
+
+    covers: parameters that this one is a short way to write; it has no value of its own in an episode.
+    """
     bounds: dict[str, Any] = {"number": True, "low": low, "high": high, "unit": unit, "whole": whole}
+    bounds["covers"] = list(covers)
     return Field(default, description=meaning, json_schema_extra=bounds)
 
 
 def _bounds(model: type[BaseModel], name: str) -> dict[str, Any] | None:
     extra = model.model_fields[name].json_schema_extra
     return extra if isinstance(extra, dict) and extra.get("number") else None
+
+
+def covered_names(model: type[BaseModel], name: str) -> tuple[str, ...]:
+    """Return the parameters that this one is a short way to write; mostly none."""
+    return tuple((_bounds(model, name) or {}).get("covers", ()))
+
+
+def _as_range(value: Any) -> Any:
+    """Return a range as a tuple: files write lists."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 class EnvConfig(BaseModel):
@@ -47,7 +70,7 @@ class EnvConfig(BaseModel):
     @classmethod
     def _ranged_within_bounds(cls, value: Any, info: Any) -> Any:
         bounds = _bounds(cls, info.field_name)
-        if bounds is None:
+        if bounds is None or value is None:
             return value
         ends = value if isinstance(value, tuple) else (value, value)
         legal = f"{bounds['low']:g} … {bounds['high']:g} ({bounds['unit']})"
@@ -70,7 +93,7 @@ class EnvConfig(BaseModel):
                     f"unknown parameter {name!r}.{did_you_mean(name, legal)} Legal parameters: {', '.join(legal)}."
                 )
         try:
-            return cls(**values)
+            return cls(**cls.spelled_out(values))
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0]) if first["loc"] else ""
@@ -83,20 +106,38 @@ class EnvConfig(BaseModel):
             stop = "" if problem.endswith("?") else "."
             raise ConfigError(received + problem + (f"{stop} {name}: {meaning}." if meaning else "")) from error
 
+    @classmethod
+    def spelled_out(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values, those of parameters that cover others under the names of the others, too."""
+        found = dict(values)
+        for name in cls.model_fields:
+            given = values.get(name)
+            covered = covered_names(cls, name)
+            for other in covered if given is not None else ():
+                if other in values and _as_range(values[other]) != _as_range(given):
+                    raise ConfigError(
+                        f"{name} = {given!r} stands for {' and '.join(covered)}, and {other} = {values[other]!r} is "
+                        f"given besides. Give {name}, or {' and '.join(covered)}."
+                    )
+                found[other] = given
+        return found
 
-def with_preset(presets: Mapping[str, Mapping[str, Any]], preset: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values on top of those of a preset; None is no preset."""
+
+def with_preset(
+    presets: Mapping[str, Mapping[str, Any]], preset: Any, values: Mapping[str, Any], model: type[EnvConfig] | None
+) -> dict[str, Any]:
+    """Return the values on top of those of a preset; None is no preset. model: of the parameters, where declared."""
     if preset is None:
         return dict(values)
     if preset not in presets:
         close = did_you_mean(str(preset), presets)
         raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(presets)}.{close}")
-    return {**presets[preset], **values}
+    return {**presets[preset], **(values if model is None else model.spelled_out(values))}
 
 
 def ranged_names(model: type[EnvConfig]) -> tuple[str, ...]:
-    """Return the numeric parameters in the order of declaration, in which ranges are drawn."""
-    return tuple(name for name in model.model_fields if _bounds(model, name))
+    """Return the numeric parameters of an episode in the order of declaration, in which ranges are drawn."""
+    return tuple(name for name in model.model_fields if _bounds(model, name) and not covered_names(model, name))
 
 
 def ranges_of(config: EnvConfig) -> dict[str, tuple[float, float, bool]]:

@@ -61,7 +61,8 @@ def check_out_of_sample(market: WindowedRows, split: str, trained_on: str | None
         raise LeakError(
             f"the split {split!r} shares time with {trained_on!r}, which the agent was trained on: a result there says "
             f"nothing about new data. Evaluate on another split ({', '.join(n for n in market.splits if n != split)}), "
-            "or pass allow_training_split=True for a result that is labelled as in sample."
+            "or pass allow_training_split=True (velodrome eval --allow-training-split) for a result that is labelled "
+            "as in sample."
         )
     return overlap
 
@@ -120,6 +121,7 @@ def evaluate_policy(
     named: which policy it is; the result carries it, and is labelled where the split chose the checkpoint.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
     """
+    notes = (*notes, *market.notes)
     in_sample = check_out_of_sample(market, split, trained_on, allow_training_split)
     if samples < 1 or random_seeds < 1:
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")

@@ -19,6 +19,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
@@ -27,9 +28,10 @@ from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
-SEED_FIGURES = {  # of the table of training seeds; the first has its interval beside it
-    "backtest": ("return", "sharpe", "max_drawdown", "trades"),
-    "episodes": ("episode_return", "episode_length", "worst_episode", "best_episode"),
+IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
+SEED_FIGURES = {  # of the table of training seeds
+    "backtest": ("return", "sharpe", "max_drawdown"),
+    "episodes": ("episode_return", "episode_length", "worst_episode"),
 }
 FRAMES = ("trades", "equity", "bars")
 
@@ -56,8 +58,8 @@ class Difference:
     high: float
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Summarised):
     """What a policy did on a split: the table, the curves behind it, and what speaks against trusting it."""
 
     kind: Literal["backtest", "episodes"]
@@ -161,20 +163,36 @@ class Evaluation:
         plain["policy"] = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
         return cls(**{**plain, "warnings": tuple(plain["warnings"]), "notes": tuple(plain["notes"])})
 
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        shown = self.baseline_names
+        cells, first = [], []
+        for row in self.rows:
+            metric = BY_NAME[row.name]
+            own, interval = format_figure(row.value, metric.unit), format_interval(row)
+            others = [format_figure(row.baselines[name], metric.unit) for name in shown]
+            cells.append((metric.label, own, interval, *others))
+            if self.kind == "episodes" or row.name in IN_A_LINE:
+                first.append(f"{metric.label} {own}" + (f" ({interval})" if interval != "–" else ""))
+        line = f"Evaluation of {self.information['title']}, {self.label}: {', '.join(first[:3])}"
+        interval = f"{self.information['confidence']:.0%} interval"
+        headings = ("", "agent", interval, *(LABELS[name] for name in shown))
+        return Summary(line, headings, tuple(cells), self.warnings, "warning")
+
     def table(self) -> Group:
         """Return the table, differences, notes and warnings for a terminal."""
         shown = self.baseline_names
         confidence = self.information["confidence"]
-        told = [row for row in self.rows if not BY_NAME[row.name].detail]
-        both = [(row, BY_NAME[row.name].unit) for row in told]
+        both = [(row, BY_NAME[row.name]) for row in self.rows if not BY_NAME[row.name].detail]
         columns = [
-            Figures("", [BY_NAME[row.name].label for row in told], number=False),
-            Figures("agent", [format_figure(row.value, unit) for row, unit in both]),
-            Figures(f"{confidence:.0%} interval", [format_interval(row) for row in told]),
+            Figures("", [metric.label for _, metric in both], number=False),
+            Figures("agent", [format_figure(row.value, metric.unit) for row, metric in both]),
+            Figures(f"{confidence:.0%} interval", [format_interval(row) for row, _ in both]),
         ]
-        columns += [
-            Figures(LABELS[name], [format_figure(row.baselines[name], unit) for row, unit in both]) for name in shown
-        ]
+        for name in shown:
+            columns.append(
+                Figures(LABELS[name], [format_figure(row.baselines[name], metric.unit) for row, metric in both])
+            )
         parts: list[Any] = [FittedTable(f"{self.information['title']}: {self.label}", columns)]
         if self.seeds:
             parts += [seeds_table(self), Text(told_spread(self.kind, self.seeds, self.spread))]
@@ -189,6 +207,16 @@ class Evaluation:
         parts += [Text(f"warning: {warning}", style="yellow") for warning in self.warnings]
         parts += [Text(f"note: {note}", style="dim") for note in self.notes]
         return Group(*parts)
+
+
+def seeds_table(evaluation: Evaluation) -> FittedTable:
+    """Return a line for each training seed, then what they are together."""
+    headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
+    columns = [
+        Figures(heading, [line[place] for line in lines], number=place > 0) for place, heading in enumerate(headings)
+    ]
+    title = "training seeds (intervals: the data; means: data and seeds)"
+    return FittedTable(title, columns, sections=(len(evaluation.seeds),))
 
 
 class Figures(NamedTuple):
@@ -259,17 +287,6 @@ class FittedTable:
                 table.add_section()
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
         return table
-
-
-def seeds_table(evaluation: Evaluation) -> FittedTable:
-    """Return a line for each training seed, then what they are together."""
-    headings, lines = seeds_rows(evaluation, SEED_FIGURES[evaluation.kind])
-    columns = [
-        Figures(heading, [line[place] for line in lines], number=place > 0, rank=max(0, place - 2))
-        for place, heading in enumerate(headings)
-    ]
-    title = "training seeds (intervals: the data; means: data and seeds)"
-    return FittedTable(title, columns, sections=[len(evaluation.seeds)])
 
 
 def format_interval(row: Row | Difference) -> str:

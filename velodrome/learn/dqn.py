@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -206,8 +207,9 @@ class DQN(Learner):
             return self.policy.encode_bars(self.worlds.bank)
 
     def _precision(self) -> Any:
-        half = self.config.precision == "bfloat16"
-        return torch.autocast(self.worlds.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.worlds.device.type, torch.bfloat16, cache_enabled=False)
 
     def check_size(self, num_envs: int) -> None:
         """Refuse more environments than the buffer can hold a step of."""

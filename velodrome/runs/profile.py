@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from velodrome.rollout.phases import PhaseClock
 
 WARM_UP = 1  # iterations before anything is measured: compilers run in the first
+MOST_WARM_UP = 200  # iterations that a learner may take to collect experience before it begins to learn
 MOST_TRACED = 3  # iterations in the trace; every operation of each is a line in it
 MOST_ROWS = 15  # of a table
 SAMPLE_EVERY = 0.001  # seconds between two looks at the Python stack
@@ -84,7 +89,8 @@ def profile_iterations(
     """Call `iterate` again and again and measure where its time goes, leaving the files in the folder.
 
     There are three rounds, because a profiler slows down what the other one sees: phases alone, then the Python stack
-    sampled, then torch's operations recorded (a few iterations only). One iteration before them warms up.
+    sampled, then torch's operations recorded (a few iterations only). One iteration before them warms up, or as many
+    as a learner needs that collects experience first.
     """
     if iterations < 1:
         raise ConfigError(f"A profile needs 1 or more iterations; received {iterations}.")
@@ -94,12 +100,11 @@ def profile_iterations(
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for _ in range(WARM_UP):
-        iterate()
-    clock.take()
-    for _ in range(iterations):
-        iterate()
-    phases = {name: seconds / iterations for name, seconds in clock.take().items()}
+    for warmed in range(1, MOST_WARM_UP + 1):
+        learning = (iterate() or {}).get("time/learning")
+        if warmed >= WARM_UP and learning != 0.0:
+            break
+    phases = _time_phases(iterate, clock, iterations)
     flame_graph, speedscope = folder / "profile.html", folder / "profile.speedscope.json"
     functions = _sample_stacks(iterate, iterations, flame_graph, speedscope)
     trace = folder / "trace.json"
@@ -109,6 +114,43 @@ def profile_iterations(
     return ProfileReport(
         iterations, device, phases, operations, every_thread, functions, flame_graph, speedscope, trace
     )
+
+
+def _time_phases(iterate: Callable[[], Any], clock: PhaseClock, iterations: int) -> dict[str, float]:
+    """Return the seconds of each phase per iteration.
+
+    A learner reads its clock at the end of an iteration and reports what it read (as `time/environment` …), so the
+    clock holds only what came after; a caller that reports nothing leaves all of it there.
+    """
+    from velodrome.rollout.phases import PHASES
+
+    clock.take()
+    begin = perf_counter()
+    reports = [iterate() or {} for _ in range(iterations)]
+    left = clock.take()
+    wall = perf_counter() - begin
+    named = {name: left[name] + sum(report.get(f"time/{name}", 0.0) for report in reports) for name in PHASES}
+    # The device's clock and the host's differ by microseconds, so the rest could come out below 0.
+    seconds = {**named, "other": max(wall - sum(named.values()), 0.0), "total": max(wall, sum(named.values()))}
+    return {name: spent / iterations for name, spent in seconds.items()}
+
+
+@contextmanager
+def _without_tracing_notes() -> Iterator[None]:
+    """Drop the lines `USDT:…` that torch's profiler writes to standard error about itself; all others pass."""
+    sys.stderr.flush()
+    error = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(error, 2)
+            os.close(error)
+            written.seek(0)
+            for line in written:
+                if not line.startswith(b"USDT:"):
+                    os.write(2, line)
 
 
 def _sample_stacks(iterate: Callable[[], Any], iterations: int, flame_graph: Path, speedscope: Path) -> list[Spent]:
@@ -162,7 +204,10 @@ def _record_operations(
 
     settings = _every_thread()
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-    with profile(activities=activities, experimental_config=settings, acc_events=True) as profiler:
+    profiler = profile(activities=activities, experimental_config=settings, acc_events=True)
+    with _without_tracing_notes():
+        profiler.start()
+    try:
         begin = perf_counter()
         for _ in range(iterations):
             iterate()
@@ -171,6 +216,9 @@ def _record_operations(
 
             torch.cuda.synchronize()
         wall = perf_counter() - begin
+    finally:
+        with _without_tracing_notes():
+            profiler.stop()
     profiler.export_chrome_trace(str(trace))
     on_gpu = device == "cuda"
     found = []

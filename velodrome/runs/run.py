@@ -36,6 +36,8 @@ from velodrome.runs.store.store import checkpoint_rows, lineage_rows
 from velodrome.runs.trained import Run, SeedGroup
 
 if TYPE_CHECKING:
+    from velodrome.bars.frame import Bars
+    from velodrome.bars.inspection import Source
     from velodrome.rollout.worlds import Worlds
     from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
@@ -53,6 +55,7 @@ def train(
     mode: Mode | None = None,
     evaluate: bool = True,
     market: Market | Basket | Mapping[str, Any] | None = None,
+    bars: Bars | Source | None = None,
     **overrides: Any,
 ) -> Run:
     """Train an agent, or several that differ only in their seed (seeds=5), and return the run, or the group of runs.
@@ -63,10 +66,17 @@ def train(
     evaluate: play the final split at the end and write the report.
     market: a market (portfolio: a basket) that is built already, or settings of the section `market`; if None, the
         configuration says which. To continue or evaluate a run that was given one, give it again.
+    bars: prices that a program has, as Bars, a DataFrame or several by symbol, in place of `market.source`. They are
+        read as the section `market` says and kept beside the runs, so that nothing need be given again.
     """
     if isinstance(market, Mapping):
         overrides["market"], market = market, None
-    chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
+    if market is not None and bars is not None:
+        raise ConfigError("market and bars were both given; a market has its bars already. Leave one of them out.")
+    if bars is None:
+        chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
+    else:
+        chosen, origins = setup.with_bars(config, overrides, bars)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
     console = console or Console()
     if (mode or choose_mode(console)) in ("live", "plain"):
@@ -281,10 +291,11 @@ class _Session:
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
         health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
-        if self.monitor is not None:
-            metrics |= self.monitor.metrics()
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
-        if steps // (steps - before) % config.logging.log_every == 0:
+        logged = steps // (steps - before) % config.logging.log_every == 0
+        if self.monitor is not None and (logged or self.mode != "quiet"):
+            metrics |= self.monitor.metrics()
+        if logged:
             self._log(metrics)
         self.view.update(steps, metrics)
         improved = _due(before, steps, config.evaluation.every_steps) and self._validate()

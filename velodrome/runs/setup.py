@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
+from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.vector.config import MEBIBYTE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import gymnasium
     from torch import Tensor
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from velodrome.vector.fleet.autoscale import Autoscaler
 
 log = logging.getLogger("velodrome.runs")
+BARS_FOLDER = "bars"  # beside the runs: bars that programs gave
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
 
@@ -241,6 +243,30 @@ def load_policy(
         moments.load_state(saved)
     further: dict[str, Any] = {"window_names": tuple(agent["window_names"]), "observation_space": observation_space}
     return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
+
+
+def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunConfig, dict[str, str]]:
+    """Return the configuration of a run on bars that a program has, as Bars or as frames, and its settings' origins.
+
+    They are kept beside the runs, in a folder named for their content, so that the run can be continued and evaluated
+    like one on files.
+    """
+    from velodrome.bars.files import write_bars
+    from velodrome.tables.hashing import content_hash
+
+    told, origins = load_with_origins(config, {**overrides, "market.source": BARS_FOLDER})
+    read = told.market.read(bars)
+    content = {symbol: {**vars(series), "extra": dict(series.extra)} for symbol, series in read.series.items()}
+    place = Path(told.logging.folder) / BARS_FOLDER / content_hash(content)[:16]
+    if not place.exists():
+        unfinished = place.with_name(f".{place.name}-{os.getpid()}")
+        write_bars(read, unfinished)
+        with contextlib.suppress(OSError):  # another process has written the same
+            unfinished.rename(place)
+    # What was read is not to be adjusted, renamed or refused again.
+    as_kept: dict[str, Any] = dict.fromkeys(("columns", "day_first", "max_gap"))
+    as_kept |= {"source": str(place), "symbols": list(read.symbols), "timezone": read.timezone, "adjust": False}
+    return load_run_config(told, {f"market.{name}": value for name, value in as_kept.items()}), origins
 
 
 def build_market(

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import CheckpointError, ConfigError, RunError
+from velodrome.bars.summary import Summarised, Summary
+from velodrome.errors import CheckpointError, ConfigError, RunError, VelodromeError
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
-from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.files import load_run_config, read_file
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import RunFolder, lineage_entry, run_folders
@@ -37,8 +38,16 @@ if TYPE_CHECKING:
 EPISODES = "episodes"  # what is played for validation where there is no market to split
 
 
-@dataclass(frozen=True)
-class Run:
+def as_it_was_read(path: Path) -> dict[str, Any]:
+    """Return settings of files that an older run's configuration does not have, as such files were read then."""
+    market = read_file(path).get("market") or {}
+    before = {"adjust": False, "max_gap": None}
+    # `timezone` is written wherever prices come from files.
+    return {f"market.{name}": value for name, value in before.items() if "timezone" in market and name not in market}
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Summarised):
     """A run that was trained, or is being trained: its folder and what is in it."""
 
     folder: RunFolder
@@ -108,7 +117,7 @@ class Run:
     @functools.cached_property
     def config(self) -> RunConfig:
         """The configuration it was trained with."""
-        return load_run_config(self.folder.config_path)
+        return load_run_config(self.folder.config_path, as_it_was_read(self.folder.config_path))
 
     @property
     def validation_split(self) -> str | None:
@@ -129,6 +138,18 @@ class Run:
         if row is not None:
             return row.shown_status(self.path)
         return "running" if self.folder.is_locked() else KILLED  # too early for a row
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        try:
+            config, status = self.config, self.status
+            seeds = f" with {config.seeds} training seeds" if config.seeds > 1 else ""
+            line = f"Run {self.path.name}: {config.algorithm} on {config.env}{seeds}, {config.steps:,} steps, {status}"
+            about = {"folder": self.path, "seed": config.seed, "configuration": config.hash}
+        except (VelodromeError, OSError) as error:  # to look at a run must never fail
+            return Summary(f"Run {self.path.name}, which cannot be read: {error}")
+        about["data"] = self.folder.information.get("data_hash") or "none"
+        return Summary(line, ("", ""), tuple((name, str(value)) for name, value in about.items()))
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows; a run that was moved by itself is entered into that of its new place."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.bars.summary import Summarised, Summary
 from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
@@ -63,8 +64,8 @@ class Fold:
         }
 
 
-@dataclass(frozen=True)
-class WalkForward:
+@dataclass(frozen=True, repr=False)
+class WalkForward(Summarised):
     """All folds, and the tests joined into one."""
 
     path: Path  # folder with the report and the JSON file
@@ -80,6 +81,11 @@ class WalkForward:
     def to_json(self) -> str:
         """Return `to_dict` as text."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook: the joined tests."""
+        joined = self.joined.summary()
+        return joined._replace(line=f"WalkForward over {len(self.folds)} folds in {self.path.name}. {joined.line}")
 
     def table(self) -> Group:
         """Return a line for each fold and one for all together, then the table of the joined tests."""
@@ -143,6 +149,8 @@ def walk_forward(
     plan = [_dates(whole, splits, share) for splits in parts]
     settings = {"configuration": config.hash, "data": whole.content_hash, "folds": len(plan)}
     settings |= {"embargo": embargo, "splits": plan}
+    if lengths.get("anchored"):  # named only then: the key of others stays what it was
+        settings["anchored"] = True
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     done: list[Fold] = []
     policies: list[list[TrainedPolicy]] = []  # of each fold, by training seed

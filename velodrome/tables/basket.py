@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from velodrome.tables.market import WindowedRows
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Basket(WindowedRows):
     """Bars of K instruments on one grid of T rows; a window's row holds the F features of each instrument in turn.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, read_only
-from velodrome.bars.read import read_bars
+from velodrome.bars.read import as_bars
 from velodrome.tables.basket import Basket
 from velodrome.tables.choices import Alone, Choices, FeatureChoice, OnGrid, WindowLengths, shows_options
 from velodrome.tables.features import indicators
@@ -21,10 +20,13 @@ from velodrome.tables.market import CARRIED, NOTHING, OWN, Market
 from velodrome.tables.prepare import Prepared, prepare
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows
 
+if TYPE_CHECKING:
+    from velodrome.bars.inspection import Source
+
 
 @shows_options
 def build_market(
-    bars: Bars | str | Path,
+    bars: Bars | Source,
     features: FeatureChoice = None,
     windows: WindowLengths = 32,
     timeframe: str | None = None,
@@ -36,6 +38,7 @@ def build_market(
 ) -> Market:
     """Turn bars into the frozen arrays that environments read, one instrument after another.
 
+    bars: or what `read_bars` takes: a file, a folder, a DataFrame or several by symbol.
     features: names (`describe_features()` lists them), columns of the data, functions of the bars or ("name", function)
         pairs. One list for all windows, or one for each timeframe. The default is eight features that do not follow
         the price level.
@@ -52,7 +55,7 @@ def build_market(
         instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
     scalers: those of another market, applied as they are instead of fitting any.
     """
-    prepared = _prepared(Choices(_read(bars), Alone(session), features, windows, timeframe, **options), check_leaks)
+    prepared = _prepared(Choices(as_bars(bars), Alone(session), features, windows, timeframe, **options), check_leaks)
     choices = prepared.choices
     lines = [stretch.instruments[0].execution for stretch in prepared.stretches if stretch.instruments[0]]
     ends = [session_ends(line.series.time, line.close_time, session, choices.bars.timezone) for line in lines]
@@ -77,7 +80,7 @@ def build_market(
 
 @shows_options
 def build_basket(
-    bars: Bars | str | Path,
+    bars: Bars | Source,
     features: FeatureChoice = None,
     windows: WindowLengths = 32,
     timeframe: str | None = None,
@@ -89,7 +92,8 @@ def build_basket(
 ) -> Basket:
     """Lay several instruments on one time grid and freeze what environments read of them.
 
-    bars: of several symbols, or a folder of their files. They may begin and end at different times and have gaps.
+    bars: of several symbols, a folder of their files, or their frames by symbol. They may begin and end at different
+        times and have gaps.
     features: as for `build_market`, and comparisons of instruments: "rank:log_return_5", "zscore:rsi_14",
         "mean:log_return", "market_return".
     windows, timeframe, check_leaks and further options: as for `build_market`. A window shows every instrument's
@@ -97,7 +101,7 @@ def build_basket(
     min_instruments: decisions begin when this many instruments have complete windows.
     """
     layout = OnGrid(min_instruments)
-    prepared = _prepared(Choices(_read(bars), layout, features, windows, timeframe, **options), check_leaks)
+    prepared = _prepared(Choices(as_bars(bars), layout, features, windows, timeframe, **options), check_leaks)
     (grid,) = prepared.stretches
     arrays: dict[str, NDArray] = {"time": grid.time, "open": grid.open, "close": grid.close, "tradable": grid.tradable}
     return Basket(
@@ -109,10 +113,6 @@ def build_basket(
         name=name or "basket",
         origins=_origins(prepared),
     )
-
-
-def _read(bars: Bars | str | Path) -> Bars:
-    return read_bars(bars) if isinstance(bars, str | Path) else bars
 
 
 def _prepared(choices: Choices, check_leaks: bool) -> Prepared:
@@ -166,6 +166,8 @@ def _content(
         "window_names": tuple(window.timeframe.text for window in choices.windows),
         "splits": prepared.splits,
         "scalers": prepared.scalers,
+        "notes": choices.bars.notes,
+        "close_only": tuple(symbol for symbol, series in choices.bars.series.items() if series.close_only),
         "content_hash": content_hash({"choices": record, "arrays": arrays, **further, "windows": tuple(windows)}),
     }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.frame import Series
+from velodrome.bars.frame import PRICE_COLUMNS, Series
 from velodrome.bars.timeframe import DAY
 from velodrome.tables.choices import Choices
 from velodrome.tables.splits import distinct_times
@@ -81,9 +82,9 @@ def altered_after(source: Series, keep: int) -> Series:
     def changed(column: NDArray[np.float64], factor: float, offset: float = 0.0) -> NDArray[np.float64]:
         return np.concatenate([column[:keep], column[keep:] * factor + offset])
 
-    prices = {name: changed(getattr(source, name), 1.375) for name in ("open", "high", "low", "close")}
-    extra = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
-    return Series(source.time, **prices, volume=changed(source.volume, 0.5, 3.0), extra=extra)
+    altered: dict[str, Any] = {name: changed(getattr(source, name), 1.375) for name in PRICE_COLUMNS}
+    altered["extra"] = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
+    return replace(source, **altered, volume=changed(source.volume, 0.5, 3.0))
 
 
 def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.bars.frame import Bars, Series
+from velodrome.bars.read import as_bars
 from velodrome.bars.timeframe import describe_time
 from velodrome.errors import LeakError
 from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths, shows_options
@@ -28,6 +29,9 @@ from velodrome.tables.features.features import Feature, column_names, compute_fe
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
 from velodrome.tables.stretches import Stretch, make_stretch
+
+if TYPE_CHECKING:
+    from velodrome.bars.inspection import Source as BarsSource
 
 Where: TypeAlias = tuple[str, str, str]  # feature, timeframe, symbol
 DENSE_INSTRUMENTS = 3
@@ -81,14 +85,14 @@ class LeakReport:
 
 @shows_options
 def check_leaks(
-    bars: Bars,
+    bars: Bars | BarsSource,
     features: FeatureChoice = None,
     windows: WindowLengths = 32,
     timeframe: str | None = None,
     **options: Any,
 ) -> LeakReport:
     """Check the market that `build_market` would make with these options, and report instead of raising."""
-    return find_leaks(prepare(Choices(bars, Alone(), features, windows, timeframe, **options)))
+    return find_leaks(prepare(Choices(as_bars(bars), Alone(), features, windows, timeframe, **options)))
 
 
 class Check:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.bars.summary import Summarised, Summary, day_span
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.tables.scaling import Scaler
 from velodrome.tables.windows import WindowTables
@@ -18,8 +19,8 @@ NOTHING, CARRIED, OWN = 0, 1, 2  # a window's value: none yet, from an earlier b
 AnyMarket = TypeVar("AnyMarket", bound="WindowedRows")
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowedRows:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WindowedRows(Summarised):
     """Rows on which decisions are taken, in stretches, with the windows that an observation shows at each.
 
     T counts rows, S counts stretches: the instruments of a `Market` one after another, the one grid of a `Basket`.
@@ -44,6 +45,8 @@ class WindowedRows:
     # Best achievable expected log return a bar without costs, where it is known: of one instrument by itself for a
     # `Market`, of long weights on all of them and cash for a `Basket`.
     optimum: float | None = None
+    notes: tuple[str, ...] = ()  # in which its prices differ from those that were read, as `Bars.notes`
+    close_only: tuple[str, ...] = ()  # instruments whose bars are made of closes: nothing is known of what lies between
 
     @property
     def stretches(self) -> tuple[str, ...]:
@@ -75,8 +78,24 @@ class WindowedRows:
     def __len__(self) -> int:
         return len(self.time)
 
+    def summary(self) -> Summary:
+        """Return what is shown of it in a line, and in a notebook."""
+        listed = ", ".join(self.symbols[:3]) + (f" and {len(self.symbols) - 3} more" if len(self.symbols) > 3 else "")
+        windows = zip(self.window_names, self.windows.length.tolist(), self.feature_names, strict=True)
+        shown = ", ".join(f"{length} × {name} of {len(features)} features" for name, length, features in windows)
+        line = (
+            f"{type(self).__name__} {self.name!r}: {listed}; {len(self):,} bars of {self.timeframe}, "
+            f"{day_span(*(self.time[low:high] for low, high in zip(self.begin, self.end, strict=True)))} "
+            f"({self.timezone}); windows {shown or 'none'}; splits {', '.join(self.splits) or 'none'}"
+        )
+        rows = []
+        for split, ranges in self.splits.items():
+            times = [self.time[low:high] for low, high in ranges]
+            rows.append((split, f"{sum(map(len, times)):,}", day_span(*times)))
+        return Summary(line, ("split", "bars", "days (UTC)"), tuple(rows), self.notes)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Market(WindowedRows):
     """Execution bars of all instruments one after another, and the windows that an observation shows of them.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from velodrome.errors import ConfigError
+
+ALWAYS_FREE = 1 << 26  # bytes that nobody has to be asked for
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -20,6 +22,21 @@ def checked_count(name: str, value: Any) -> int:
     if not is_whole(value, 1):
         raise ConfigError(f"{name} = {value!r}: needs a whole number of at least 1")
     return int(value)
+
+
+def check_that_they_fit(
+    num_envs: int, bytes_each: float, free_memory: Callable[[], int], of_what: str = "memory"
+) -> None:
+    """Refuse more environments than memory can hold, before anything is allocated."""
+    wanted = num_envs * bytes_each
+    if wanted < ALWAYS_FREE or wanted <= (free := free_memory()):
+        return
+    most = int(free // bytes_each)
+    most -= most % max(10 ** (len(str(most)) - 2), 1)  # two digits: the estimate has no more
+    raise ConfigError(
+        f"num_envs = {num_envs:,}: they take {wanted / 1e9:,.1f} GB of {of_what} or more, and "
+        f"{free / 1e9:,.1f} GB are free: at most about {most:,} fit. Take fewer."
+    )
 
 
 def check_seed(seed: Any) -> int:

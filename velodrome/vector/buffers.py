@@ -68,6 +68,12 @@ def bytes_per_environment(world: World, num_envs: int) -> float:
     return state_dtype(world.state_type).itemsize * block_count(num_envs) / num_envs + outputs
 
 
+def bytes_of_buffers(world: World, num_envs: int, with_windows: bool) -> float:
+    """Return the bytes per environment of everything that a batch of this size allocates."""
+    windows = sum(rows * width for rows, width in world.window_shapes) if with_windows else 0
+    return bytes_per_environment(world, num_envs) + 2 * 4 * windows
+
+
 def allocate_blocks(world: World, num_envs: int) -> NDArray:
     """Allocate the state of n environments on the CPU, as before the first episode."""
     dtype = state_dtype(world.state_type)

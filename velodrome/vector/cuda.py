@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.errors import BackendError
+from velodrome.vector.argument_checks import check_that_they_fit
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import (
     Buffers,
     allocate_blocks,
     allocate_outputs,
+    bytes_of_buffers,
     bytes_per_environment,
     column_rows,
     copy_outputs,
@@ -73,8 +75,10 @@ class CudaVectorEnv(RuleVectorEnv):
 
         from velodrome.vector.compile import cuda_loops, numba_cuda
 
+        numba_cuda.tell_of_parity()
         self._torch, self._cuda, self._loops = torch, numba_cuda, cuda_loops
         self.device = torch.device("cpu" if numba_cuda.SIMULATED else "cuda")
+        self._check_device_memory(self.num_envs)
         self._kernels = cuda_loops.compile_kernels(world, specialise, with_windows=self.observation != "cursor")
         self._params = constant_scalars(world)
         self._tensors = [[self._to_device(array) for array in table] for table in (world.tables, self.windows)]
@@ -83,6 +87,12 @@ class CudaVectorEnv(RuleVectorEnv):
         self._attach(self._allocate_buffers(allocate_blocks(world, self.num_envs), self.num_envs))
 
     # Memory
+
+    def _check_device_memory(self, num_envs: int) -> None:
+        """Refuse more environments than fit on the device."""
+        if not self._cuda.SIMULATED:
+            each = bytes_of_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
+            check_that_they_fit(num_envs, each, lambda: self._torch.cuda.mem_get_info()[0], "the GPU's memory")
 
     def _allocate_buffers(self, blocks: NDArray, num_envs: int) -> Buffers:
         """Allocate memory on the device, with this state in it."""
@@ -104,7 +114,11 @@ class CudaVectorEnv(RuleVectorEnv):
         self._grid = (-(-count // THREADS), THREADS)
         self._gather_grid = (-(-count // ROWS), (self._loops.WARP, ROWS))
 
+    def _host_bytes(self, num_envs: int) -> float:
+        return state_dtype(self.world.state_type).itemsize / LANES  # on its way to the device
+
     def _move(self, num_envs: int, kept: int) -> None:
+        self._check_device_memory(num_envs)
         blocks = allocate_blocks(self.world, num_envs)
         copy_states(self._host_blocks(), blocks, kept)
         buffers = self._allocate_buffers(blocks, num_envs)

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World
 from velodrome.errors import BackendError, ConfigError, did_you_mean
+from velodrome.vector.argument_checks import check_that_they_fit, checked_count
+from velodrome.vector.cores import free_memory
 from velodrome.vector.messages import tell
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import ObservationKind
@@ -25,6 +27,7 @@ FOREIGN_CLASSES = {
     "process": "velodrome.vector.workers.process:ProcessVectorEnv",
     "async": "velodrome.vector.workers.asynchronous:AsyncVectorEnv",
 }
+LEAST_BYTES = 2_500  # of one environment of another library; CartPole, one of the smallest, takes 2,900
 # Options that only rules have, with their defaults.
 RULE_DEFAULTS = {"observation": "flat", "check_actions": True, "threads": None, "specialise": None}
 
@@ -36,6 +39,10 @@ def _world(env: str | World, params: dict[str, Any]) -> World:
         return env
     if not isinstance(env, str):
         raise ConfigError(f"env must be the name of an environment or a World, received {env!r}")
+    if is_foreign(env):
+        raise ConfigError(
+            f"env = {env!r} is an environment of Gymnasium: gymnasium.make({env!r}) makes one, vd.make_vec many"
+        )
     return CATALOG.get(env).make_world(**params)
 
 
@@ -134,6 +141,7 @@ def _make_foreign(
             f"backend = {backend!r} for an environment that is no rule of Velodrome; legal: "
             f"{', '.join(FOREIGN_BACKENDS)}.{did_you_mean(backend, FOREIGN_BACKENDS)}"
         )
+    check_that_they_fit(checked_count("num_envs", num_envs), LEAST_BYTES, free_memory)
     options = WorkerOptions(**given)
     idle = {name: given[name] for name in PROCESS_OPTIONS if given.get(name) is not None}
     if backend == "serial" and idle:

@@ -20,7 +20,7 @@ from velodrome.vector.argument_checks import is_whole
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
 from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop
 from velodrome.vector.compile.packing import pack_arguments
-from velodrome.vector.compile.threads import step_parts
+from velodrome.vector.compile.taught import lessons
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
 
@@ -101,7 +101,7 @@ class NativeVectorEnv(RuleVectorEnv):
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._first_illegal = compiled_function("actions", first_illegal, "check")
             self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise)
-            self._has_cores = min(threads or available, available) > 1
+            self._has_cores = min(threads or available, available) > 1 and bool(lessons())
         else:
             self._reset_loop, self._step_part = python_loop(world, "reset_all"), python_loop(world, "step_part")
         self._choose_loop()
@@ -208,7 +208,8 @@ class NativeVectorEnv(RuleVectorEnv):
             start_threads()
             address = self._step_part(0, 0, actions, self.autoreset, self._pack)
             # Compiled for the first environments that need it; the same for all rules.
-            self._step_parts = functools.partial(compiled_function("batches", step_parts, "all cores"), address)
+            loop = compiled_function("batches", lessons()["threads"].step_parts, "all cores")
+            self._step_parts = functools.partial(loop, address)
         return self._step_parts(numba.get_num_threads(), actions, self.autoreset, self._pack)
 
     def _trial_step(self, actions: NDArray) -> int:

@@ -15,9 +15,10 @@ from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
 from velodrome.errors import ActionError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
-from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
-from velodrome.vector.buffers import Buffers
-from velodrome.vector.space_arrays import map_nested, resized
+from velodrome.vector.argument_checks import check_seed, check_that_they_fit, checked_count, seed_of_each
+from velodrome.vector.buffers import Buffers, bytes_of_buffers
+from velodrome.vector.cores import free_memory
+from velodrome.vector.space_arrays import about_fractions, leaves, map_nested, resized
 
 ObservationKind = Literal["flat", "dict", "cursor"]
 OBSERVATIONS = get_args(ObservationKind)
@@ -75,6 +76,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self.render_mode = "ansi" if world.describe_state else None
         self.single_action_space = world.action_space
         self.single_observation_space = single_observation_space(world, observation)
+        self._check_memory(self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.windows = world.windows if observation != "cursor" else no_windows(world.windows.rows.shape[1])
@@ -117,8 +119,9 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Start episodes of all environments, or of those in options["reset_mask"].
 
-        An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed. An
-        integer for all environments is also the seed of those that `resize` adds later.
+        An integer seed gives environment i the stream (seed, i); a list gives each environment its own seed, so that
+        it draws the same in any row. Where episodes begin in turn (start="sequential" or "first" on a market), its row
+        is its place in both cases. An integer for all environments is also the seed of those that `resize` adds later.
         """
         options = dict(options or {})
         chosen = self._chosen(options.pop("reset_mask", None))
@@ -145,6 +148,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         """
         num_envs = checked_count("num_envs", num_envs)
         if num_envs != self.num_envs:
+            self._check_memory(num_envs)
             kept = min(num_envs, self.num_envs)
             self._move(num_envs, kept)
             self.num_envs = num_envs
@@ -155,6 +159,16 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
                 self.reset(options={"reset_mask": ~self._started})
             self._ready = bool(self._started.all())
         return self._observations() if self._ready else None
+
+    def _check_memory(self, num_envs: int) -> None:
+        """Refuse more environments than fit, before anything is allocated."""
+        values = sum(int(np.prod(leaf.shape)) for leaf in leaves(self.single_observation_space, "observation"))
+        # Gymnasium's space of a batch holds two bounds of each value, and whether there are any.
+        check_that_they_fit(num_envs, 2 * (4 + 1) * values + self._host_bytes(num_envs), free_memory)
+
+    def _host_bytes(self, num_envs: int) -> float:
+        """Return the bytes per environment that the backend takes of the host's memory."""
+        return bytes_of_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
 
     def mark_begun(self) -> None:
         """Say that all environments are in episodes, after their state was written from outside."""
@@ -183,10 +197,13 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         """Seed the chosen environments, and those that never had a seed from the seed that the batch was made with."""
         keys = np.zeros(self.num_envs, np.uint64)
         counters = np.zeros(self.num_envs, np.uint64)
+        episodes = np.zeros(self.num_envs, np.int32)
         written = np.zeros(self.num_envs, bool)
 
         def give(seed: int, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
             keys[rows], counters[rows] = seed_streams(seed, indices)
+            if self.world.in_turn:
+                episodes[rows] = rows - indices
             written[rows] = True
 
         new = np.flatnonzero(~self._seeded)
@@ -205,7 +222,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
             self._write_state("rng_key", rows, keys[rows])
             self._write_state("rng_counter", rows, counters[rows])
             if "episode" in state_columns(self.world.state_type):
-                self._write_state("episode", rows, np.zeros(len(rows), np.int32))
+                self._write_state("episode", rows, episodes[rows])
         self._seeded |= written
 
     def _option_values(self, options: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
@@ -242,9 +259,11 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         )
 
     def _bad_shape(self, actions: Any) -> ActionError:
+        fractions = about_fractions(actions) if self._action_dtype.kind == "i" else ""
         return ActionError(
             f"actions have shape {tuple(np.shape(actions))} and type {getattr(actions, 'dtype', type(actions))}; "
-            f"expected one for each of {self.num_envs} environments: {self.action_space}"
+            f"expected one for each of {self.num_envs} environments: {self.action_space}. Nothing was stepped."
+            f"{fractions}"
         )
 
     def _view(self, observations: Any, cursors: Any) -> Any:
@@ -287,11 +306,15 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
 
 def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
     """Return the lowest and the highest legal action: numbers, or arrays if the parts of an action differ."""
+    if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) and np.any(space.start):
+        raise ConfigError(
+            f"a rule's actions count from 0, received {space}; leave `start` out and let the rule add it to the action"
+        )
     if isinstance(space, gymnasium.spaces.Discrete):
         return 0, int(space.n) - 1
     if isinstance(space, gymnasium.spaces.Box):
         low, high = space.low, space.high
-    elif isinstance(space, gymnasium.spaces.MultiDiscrete) and not space.start.any():
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
         low, high = np.zeros_like(space.nvec), space.nvec - 1
     else:
         low, high = np.zeros(0), np.zeros(0)
@@ -299,4 +322,4 @@ def action_bounds(space: gymnasium.Space) -> tuple[Any, Any]:
         return low.flat[0].item(), high.flat[0].item()
     if low.size:
         return low, high
-    raise ConfigError(f"a rule's action space must be Discrete, MultiDiscrete (from 0) or Box, received {space}")
+    raise ConfigError(f"a rule's action space must be Discrete, MultiDiscrete or Box, received {space}")

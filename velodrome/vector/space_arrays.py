@@ -171,6 +171,17 @@ def on_host(value: Any) -> NDArray:
     return value.detach().to("cpu", copy=True).numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
+def about_fractions(actions: Any) -> str:
+    """Return what to say about fractions where actions are whole numbers; '' where there are none."""
+    given = on_host(actions)
+    if given.dtype.kind != "f":
+        return ""
+    broken = np.flatnonzero(~np.isfinite(given.reshape(len(given), -1)).all(axis=1)) if given.ndim else np.zeros(0)
+    if len(broken):
+        return f" That of environment {broken[0]} is {given[broken[0]]}: the policy that chose it has diverged."
+    return f" They are whole numbers, not {given.dtype}; convert those that are whole with .astype(int)."
+
+
 def resized(array: NDArray, count: int, fill: Any = 0) -> NDArray:
     """Return a copy with this many rows: the first as they were, new ones filled."""
     new = np.full((count, *array.shape[1:]), fill, array.dtype)

@@ -369,6 +369,36 @@ def test_presets_are_legal_and_give_way(preset):
     assert portfolio_config(preset, buy_fee=0.05).buy_fee == 0.05
 
 
+def fees_of(**params) -> tuple[Any, Any]:
+    config = portfolio_config(**params)
+    return config.buy_fee, config.sell_fee
+
+
+def test_a_fee_is_paid_on_both_sides():
+    assert fees_of(fee=0.003) == (0.003, 0.003)
+    assert fees_of(fee=(0.001, 0.002)) == ((0.001, 0.002), (0.001, 0.002))
+    assert fees_of(preset="crypto", fee=0.001) == (0.001, 0.001)
+    assert fees_of(preset="crypto", buy_fee=0.001) == (0.001, 0.0025)
+    kept = portfolio_config("crypto", fee=(0.001, 0.002)).model_dump(mode="json")
+    assert portfolio_config(**kept).sell_fee == (0.001, 0.002)
+    both, apart = (
+        vd.make_vec("portfolio", 3, market=small_basket(), backend="python", seed=0, **fees)
+        for fees in ({"fee": 0.01}, {"buy_fee": 0.01, "sell_fee": 0.01})
+    )
+    assert_same_bits(run(both, 20), run(apart, 20))
+
+
+def test_a_fee_beside_others_or_out_of_range_is_refused():
+    with pytest.raises(ConfigError, match=r"fee = 0\.01 stands for buy_fee and sell_fee, and sell_fee = 0\.02"):
+        portfolio_config(fee=0.01, sell_fee=0.02)
+    with pytest.raises(ConfigError, match=r"^fee = 5: out of range; legal: 0 … 0\.1"):
+        portfolio_config(fee=5)
+    with pytest.raises(ConfigError, match=r"give either fee \(or buy_fee and sell_fee\) or fee_tiers"):
+        portfolio_config(fee=0.01, fee_tiers=((0, 0.01),))
+    with pytest.raises(ConfigError, match="Did you mean 'fee'"):
+        portfolio_config(fees=0.01)
+
+
 def test_an_account_is_described_for_people():
     env = one(flat_basket(2), weighting="simplex", render_mode="ansi")
     assert env.render().endswith("equity 10000.00 cash 10000.00 nothing held")

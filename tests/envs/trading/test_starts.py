@@ -161,6 +161,26 @@ def test_sequential_episodes_without_a_length_are_whole_instruments():
     assert (envs.column("last") == [*(market.end - 1), market.end[0] - 1]).all()
 
 
+@pytest.mark.parametrize("backend", ["native", "python"])
+@pytest.mark.parametrize(("start", "length"), [("first", None), ("sequential", 10), ("sequential", None)])
+def test_each_row_has_its_place_however_it_was_seeded(start, length, backend):
+    market = small_market(bars=60, instruments=3, windows=((5, 1),))
+    options = {"market": market, "backend": backend, "threads": 1, "start": start, "episode_length": length}
+    by_one, by_list = (vd.make_vec("trading", 4, seed=3, **options) for _ in range(2))
+    by_one.reset(seed=5)
+    by_list.reset(seed=[8, 8, 9, 9])
+    for episode in range(3):
+        places = by_one.column("start").tolist()
+        assert by_list.column("start").tolist() == places, episode
+        assert len(set(places)) >= 3
+        by_one.reset()
+        by_list.reset()
+    # Which row has which seed does not move anything, and a new seed starts over.
+    by_list.reset(seed=[None, 1, 2, None])
+    by_one.reset(seed=6)
+    assert by_list.column("start")[1:3].tolist() == by_one.column("start")[1:3].tolist()
+
+
 def test_one_environment_sees_every_block_once_and_a_new_seed_starts_over():
     market = small_market(bars=60, instruments=2, windows=((5, 1),))
     blocks = blocks_of(market, 10)

@@ -154,6 +154,13 @@ def test_a_short_key_goes_to_the_section_in_use():
     assert load_run_config("cartpole", ["clip=0.1"]).ppo.clip == 0.1
 
 
+def test_a_fee_is_a_parameter_of_every_market_environment():
+    assert load_run_config({"env": "portfolio"}, ["fee=0.001"]).params == {"fee": 0.001}
+    assert load_run_config({"env": "trading"}, ["fee=0.001"]).params == {"fee": 0.001}
+    with pytest.raises(ConfigError, match=r"Did you mean 'params\.fee'"):
+        load_run_config({"env": "portfolio"}, ["params.fees=0.001"])
+
+
 def test_a_short_key_of_several_sections_is_refused_with_the_candidates():
     assert refusal(None, ["every_steps=3"]) == (
         "'every_steps' may mean checkpoint.every_steps or evaluation.every_steps; write which."

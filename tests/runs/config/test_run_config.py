@@ -55,8 +55,8 @@ def test_the_market_takes_every_argument_of_those_functions_that_can_be_written_
         for function in (vd.synthetic_bars, vd.build_market, vd.build_basket, vd.read_bars)
         for name in inspect.signature(function).parameters
     }
-    assert arguments - set(FIELDS) == {"kind", "path", "bars", "scalers", "name"}
-    assert set(FIELDS) - arguments == {"source"}
+    assert arguments - set(FIELDS) == {"kind", "bars", "scalers", "name"}
+    assert set(FIELDS) - arguments == set()
 
 
 def test_splits_scalers_and_processes_are_those_of_the_package():

@@ -135,6 +135,20 @@ def test_everything_is_on_the_page_and_no_line_is_too_long(width: int, colours: 
         assert "".join(expected.split()) in page, expected
 
 
+def test_counters_are_shown_once_they_have_counted(clock: Clock) -> None:
+    target = console(width=200, color_system=None)
+    shown = view(target, clock)
+    shown.progress.update(5000, {"episode/liquidated": 0.0, "episode/refused_cash": 0.0, "episode/trades": 0.0})
+    told = text_of(target, shown)
+    assert "trades 0" in told
+    assert "liquidated" not in told
+    shown.progress.update(6000, {"episode/liquidated": 0.25})
+    shown.progress.update(7000, {"episode/liquidated": 0.0})
+    told = text_of(target, shown)
+    assert "liquidated 0" in told
+    assert "refused cash" not in told
+
+
 def test_the_curves_rise_with_the_returns(clock: Clock) -> None:
     target = console(color_system=None)
     page = text_of(target, view(target, clock))

@@ -196,8 +196,20 @@ def test_a_database_of_another_program_is_refused(tmp_path):
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / FILE_NAME).write_text("prices, prices, prices\n" * 100)
-    with pytest.raises(StoreError, match="file is not a database"):
+    with pytest.raises(StoreError, match=r"velodrome\.db: this file is not a store.*Move it away, or name another"):
         open_store(tmp_path)
+
+
+def test_a_damaged_store_is_told_with_what_to_do(tmp_path):
+    with open_store(tmp_path) as store:
+        store.create_run(RUN)
+    file = tmp_path / FILE_NAME
+    content = bytearray(file.read_bytes())
+    content[4096:8192] = bytes(4096)  # a page of a table
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=r"the file is damaged\. Repair it \(sqlite3 FILE \.recover\)"):  # noqa: SIM117
+        with open_store(tmp_path) as store:
+            store.runs()
 
 
 def test_looking_does_not_make_a_store(tmp_path):
@@ -235,7 +247,7 @@ def test_a_missing_driver_names_the_extra_and_hides_the_password(monkeypatch):
 
 
 def test_a_folder_that_does_not_exist_is_told(tmp_path):
-    with pytest.raises(StoreError, match="unable to open database file"):
+    with pytest.raises(StoreError, match=r"cannot be opened as a file\. Is there such a folder"):
         SqlStore(f"sqlite:///{tmp_path}/missing/{FILE_NAME}")
 
 

@@ -27,7 +27,7 @@ class MarketState:
     last: Int32  # the episode's last bar
     next_start: Int32  # start and last bar that reset() was asked for; −1: none
     next_last: Int32
-    episode: Int32  # episodes begun since seeding
+    episode: Int32  # begun since seeding, from the environment's place on; with start="first" the place alone
     per_bar: Float64  # 1 / bars of the episode
     cash: Float64
     equity: Float64  # at the close of the cursor's bar

@@ -58,18 +58,19 @@ def begin_episode(i: int, state: Any, tables: Any, params: Any) -> None:
     length = params.episode_length_low
     if params.episode_length_high > length:
         length += int(uniform(i, state) * (params.episode_length_high - length + 1))
-    index = stream_index(i, state)
+    place = stream_index(i, state) + state.episode[i]
     stretches = tables.begin.size
     shortest = max(1, length)
-    start, last = tables.begin[index % stretches], tables.end[index % stretches] - 1
+    start, last = tables.begin[place % stretches], tables.end[place % stretches] - 1
     if params.start != FIRST:
+        state.episode[i] += 1
         blocks = params.start == SEQUENTIAL
         total = 0
         for k in range(stretches):
             free = tables.end[k] - shortest - tables.begin[k]
             if free > 0:
                 total += ((free - 1) // length + 1 if length > 0 else 1) if blocks else free
-        chosen = (index + state.episode[i]) % total if blocks else int(uniform(i, state) * total)
+        chosen = place % total if blocks else int(uniform(i, state) * total)
         for k in range(stretches):
             free = tables.end[k] - shortest - tables.begin[k]
             count = 0
@@ -94,7 +95,6 @@ def begin_episode(i: int, state: Any, tables: Any, params: Any) -> None:
         last = state.next_last[i]
     state.next_start[i] = -1
     state.next_last[i] = -1
-    state.episode[i] += 1
     state.start[i] = start
     state.cursor[i] = start
     state.last[i] = last
@@ -142,6 +142,7 @@ def world_of_episodes(market: WindowedRows, config: EpisodeConfig) -> dict[str, 
         "windows": market.windows,
         "window_names": market.window_names,
         "cursors": tuple((int(begin), int(end)) for begin, end in zip(market.begin, market.end, strict=True)),
+        "in_turn": config.start != "random",
         # From the first bar on, an episode may find fewer bars than it is long.
         "shortest_truncation": 1 if config.start == "first" else max(1, config.episode_lengths[0]),
         "reset_options": {"cursor": "next_start", "last": "next_last"},

@@ -25,6 +25,14 @@ class PortfolioConfig(EpisodeConfig):
 
     # Numeric parameters. Each may be a range (low, high); episodes draw from ranges in this order.
     initial_cash: Ranged = ranged(10_000.0, 1e-3, 1e15, "cash at the start of an episode", "currency")
+    fee: Ranged | None = ranged(
+        None,
+        0,
+        0.1,
+        "fee on every purchase and every sale: `buy_fee` and `sell_fee` in one (of a range, each draws its own)",
+        "fraction of notional",
+        covers=("buy_fee", "sell_fee"),
+    )
     buy_fee: Ranged = ranged(0.0, 0, 0.1, "fee on every purchase", "fraction of notional")
     sell_fee: Ranged = ranged(0.0, 0, 0.1, "fee on every sale", "fraction of notional")
     half_spread: Ranged = ranged(0.0, 0, 0.1, "half of the bid-ask spread, always paid", "fraction of price")
@@ -131,8 +139,8 @@ class PortfolioConfig(EpisodeConfig):
     def _parameters_agree(self) -> PortfolioConfig:
         if self.fee_tiers and (self.buy_fee != 0.0 or self.sell_fee != 0.0):
             raise ValueError(
-                "give either buy_fee and sell_fee or fee_tiers, not both; a preset's fees count too: set buy_fee=0 and "
-                "sell_fee=0 beside fee_tiers"
+                "give either fee (or buy_fee and sell_fee) or fee_tiers, not both; a preset's fees count too: "
+                "set fee=0 beside fee_tiers"
             )
         if self.allow_short and self.action == "weights" and self.weighting != "signed":
             raise ValueError(f"weighting={self.weighting!r} has no weights below zero; allow_short needs 'signed'")
@@ -193,4 +201,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 def portfolio_config(preset: str | None = None, **values: Any) -> PortfolioConfig:
     """Return the parameters of a preset (or the defaults) with some values replaced."""
-    return PortfolioConfig.create(**with_preset(PRESETS, preset, values))
+    return PortfolioConfig.create(**with_preset(PRESETS, preset, values, PortfolioConfig))

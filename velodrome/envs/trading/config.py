@@ -135,4 +135,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 def trading_config(preset: str | None = None, **values: Any) -> TradingConfig:
     """Return the parameters of a preset (or the defaults) with some values replaced."""
-    return TradingConfig.create(**with_preset(PRESETS, preset, values))
+    return TradingConfig.create(**with_preset(PRESETS, preset, values, TradingConfig))

@@ -130,6 +130,12 @@ def trading_world(
     config = trading_config(preset, **values)
     if split is not None:
         market = market.split(split)
+    if config.action == "brackets" and market.close_only:
+        raise ConfigError(
+            f"action = 'brackets': stops and targets fill inside a bar, and the bars of {', '.join(market.close_only)} "
+            "are made of closes, so that nothing is known of what lies between. Use 'levels' or 'continuous', or data "
+            "with highs and lows."
+        )
     continuous = config.action == "continuous"
     names = () if continuous else action_names(config)
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}

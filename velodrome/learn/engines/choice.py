@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from velodrome.learn.engines.autograd import AutogradEngine, Task
-from velodrome.learn.engines.cpu.engine import FusedEngine, perceptrons_of
 from velodrome.rollout.storage import Rollout
+from velodrome.vector.messages import tell
+
+try:
+    from velodrome.learn.engines.cpu.engine import FusedEngine, perceptrons_of
+except (ImportError, AttributeError) as error:
+    NUMBA_CHANGED = f"Numba has changed names that this engine builds on ({error})"
+    tell(f"learning on a CPU is by autograd, which is slower: {NUMBA_CHANGED}")
+else:
+    NUMBA_CHANGED = ""
 
 logger = logging.getLogger(__name__)
 
 ON_A_GPU = ("relu", "tanh")  # activations that its engine has
 
 
-Engine = AutogradEngine | FusedEngine  # the GPU's is a subclass of the first
+Engine: TypeAlias = "AutogradEngine | FusedEngine"  # the GPU's is a subclass of the first
 
 
 def _perceptron(task: Task) -> str | None:
@@ -26,6 +35,7 @@ def _perceptron(task: Task) -> str | None:
 # the layers themselves (`cpu/perceptrons.py`) and has their sentence.
 BOTH, CPU, GPU = ("fused", "cuda"), ("fused",), ("cuda",)
 REASONS: tuple[tuple[tuple[str, ...], str, Callable[[Task], object]], ...] = (
+    (CPU, NUMBA_CHANGED, lambda task: NUMBA_CHANGED),
     (BOTH, "the network is not a plain perceptron", lambda task: task.policy.linear_layers() is None),
     (
         BOTH,

@@ -33,6 +33,8 @@ class QNetwork(nn.Module):
                 "network.kind = 'instruments': DQN chooses one of several actions, which does not divide by "
                 "instrument; use 'mlp', 'mlp_batch_norm' or 'conv', or algorithm = 'ppo'."
             )
+        if isinstance(trunk, Trunk):
+            spread_out(trunk)
         self.trunk = trunk
         self.actions = action_count(space)
         self.action_head = linear(trunk.out_features, self.actions, HEAD_GAIN)
@@ -58,6 +60,17 @@ class QNetwork(nn.Module):
         """Compute the market's part of the first layer once per bar, into `table` if there is one."""
         assert isinstance(self.trunk, Trunk)
         return encode_bars(self.trunk.first, bank, table)
+
+
+def spread_out(trunk: Trunk) -> None:
+    """Start the linear layers as torch does, with biases of their own, and not with those of 0 that PPO starts from.
+
+    Units without biases all bend at the origin and hardly tell the states around it apart. On CartPole the last quarter
+    of 12,000 steps brought returns of 137 ± 6 with them, and 178 ± 6 since (32 and 48 seeds).
+    """
+    for layer in trunk.modules():
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()
 
 
 def action_count(space: gymnasium.Space) -> int:

@@ -33,7 +33,8 @@ class LinearFirst(nn.Module):
 
     def join(self, encoded: Tensor | None, values: Tensor) -> Tensor:
         """Return the layer's output given the windows' part of it."""
-        own = functional.linear(values, self.layer.weight[:, self.window_floats :], self.layer.bias)
+        weight = self.layer.weight[:, self.window_floats :] if self.window_floats else self.layer.weight
+        own = functional.linear(values, weight, self.layer.bias)
         return own if encoded is None else encoded + own
 
 

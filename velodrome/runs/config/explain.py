@@ -202,7 +202,7 @@ def to_yaml(config: RunConfig, comments: bool = True, origins: Mapping[str, str]
         unset: dict[str, Any] = {}
         if section == "params" and comments and "params" not in known:
             resolved = {"preset": None, **resolved_parameters(config.env, content)}
-            unset = {name: resolved[name] for name in section_fields("params", config.env)}
+            unset = {name: resolved.get(name) for name in section_fields("params", config.env)}
         written.append(f"{section}:" if content or unset else f"{section}: {{}}")
         for name, value in {**unset, **content}.items():
             setting = f"{value_text(name)}: {value_text(value)}"

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
-from velodrome.runs.config.parameters import preset_parameters
+from velodrome.runs.config.parameters import preset_parameters, same_parameters
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
 from velodrome.runs.config.sections import SYNTHETIC
 from velodrome.runs.folder import INFORMATION
@@ -307,7 +307,11 @@ def _left_behind(key: str, own: Mapping[str, Any], env: Any, later: Mapping[str,
     """Return whether a setting was for an environment, parameters or a process that later settings replace."""
     section, _, name = key.partition(".")
     if section == "params":
-        return later.get("env", env) != env or name in preset_parameters(env, later.get("params.preset"))
+        if later.get("env", env) != env:
+            return True
+        replaced = {other.removeprefix("params.") for other in later if other.startswith("params.")}
+        replaced |= set(preset_parameters(env, later.get("params.preset")))
+        return not replaced.isdisjoint(same_parameters(env, name))
     if key == "market.timeframe" or (key == "market.symbols" and isinstance(own[key], int)):
         # Files bring their own instruments and bars.
         source = own.get("market.source")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from velodrome.envs.catalog import CATALOG, Data, EnvEntry
-from velodrome.envs.parameters import with_preset
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.envs.parameters import covered_names, with_preset
+from velodrome.errors import ConfigError
 from velodrome.runs.config.sections import setting
 
 if TYPE_CHECKING:
@@ -30,14 +30,9 @@ def known_environment(env: str) -> str:
     """Return a name that is known, and refuse others."""
     if is_known(env):
         return env
-    import gymnasium
+    from velodrome.vector.workers.env_maker import unknown_environment
 
-    own = CATALOG.names()
-    raise ConfigError(
-        f"env = {env!r}: there is no such environment.{did_you_mean(env, (*own, *gymnasium.registry))} Legal: "
-        f"{', '.join(own)}, an environment registered with Gymnasium such as CartPole-v1, or module:Name-v1 to import "
-        "a module first."
-    )
+    raise unknown_environment(env)
 
 
 def is_rule(env: str) -> bool:
@@ -76,6 +71,16 @@ def preset_parameters(env: str, preset: Any) -> Mapping[str, Any]:
     return declared[0].parameter_presets().get(preset, {}) if declared and isinstance(preset, str) else {}
 
 
+def same_parameters(env: str, name: str) -> tuple[str, ...]:
+    """Return a parameter, those that it is a short way to write, and those that are a short way to write it."""
+    declared = _declared(env)
+    if declared is None:
+        return (name,)
+    fields, model = declared[1].model_fields, declared[1]
+    shorter = [other for other in fields if name in covered_names(model, other)]
+    return (name, *(covered_names(model, name) if name in fields else ()), *shorter)
+
+
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, checked, as plain JSON values."""
     preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
@@ -90,8 +95,10 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
             return json.loads(json.dumps(dict(given)))
         (entry, model), own = declared, dict(given)
         preset = own.pop("preset", None)
-        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own)
-        return model.create(**values).model_dump(mode="json")
+        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own, model)
+        found = model.create(**values).model_dump(mode="json")
+        # A short way to write others that was not used says nothing: hashes stay those of before there was one.
+        return {name: value for name, value in found.items() if name in given or not covered_names(model, name)}
     except ConfigError as error:
         cause = error.__cause__
         about_one = isinstance(cause, ValidationError) and bool(cause.errors()[0]["loc"])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
 
@@ -89,7 +89,7 @@ SYNTHETIC = {
     "regimes": ("length", "seed", "start", "price", "volatility", "persistence", "states"),
     "factors": ("length", "seed", "start", "price", "volatility", "drift", "phi", "common"),
 }
-FOR_FILES = ("timezone", "day_first")
+FOR_FILES = ("timezone", "day_first", "columns", "adjust", "max_gap")
 FOR_SOME_SOURCES = frozenset(FOR_FILES).union(*SYNTHETIC.values())
 FOR_DATA = {"session": "market", "min_instruments": "basket"}  # fields that only one kind of price data uses
 FEWEST_INSTRUMENTS = 2  # of a basket
@@ -105,6 +105,18 @@ def unused_by_source(name: str, source: str) -> str | None:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
+
+
+def _legal_columns(columns: dict[str, str] | None) -> dict[str, str] | None:
+    from velodrome.bars.columns import check_roles
+
+    return check_roles(columns) or None
+
+
+def _legal_gap(max_gap: str | None) -> str | None:
+    from velodrome.bars.gaps import check_max_gap
+
+    return check_max_gap(max_gap)
 
 
 class MarketConfig(Section):
@@ -126,6 +138,18 @@ class MarketConfig(Section):
     )
     timezone: str = setting("UTC", "files: IANA zone of times that name none, and in which days begin")
     day_first: bool | None = setting(None, "files: whether 02/03/2020 is 2 March; decided from the values if null")
+    columns: Annotated[dict[str, str] | None, AfterValidator(_legal_columns)] = setting(
+        None,
+        "files: which column holds what, where its name does not say",
+        legal="{what: column} with time, open, high, low, close, volume, symbol, adj_close: {close: Mid}; or null",
+    )
+    adjust: bool = setting(True, "files: multiply all prices by adjusted close over close where there is such a column")
+    max_gap: Annotated[str | None, AfterValidator(_legal_gap)] = setting(
+        "auto",
+        "files: longest time without a bar, besides nights and weekends; a longer one is refused; auto: 90 days, or 10 "
+        "bars if they are longer; null: any",
+        legal="length such as 30d or 12h, or auto, or null",
+    )
     length: int = setting(20_000, "built-in process: bars of each instrument", ge=2, le=1_000_000_000)
     seed: int = setting(0, "built-in process: seed of the prices; the run's seed does not change them", ge=0)
     start: str = setting("2020-01-01", "built-in process: UTC time of the first bar")
@@ -185,9 +209,18 @@ class MarketConfig(Section):
         """Whether the bars come from a built-in process rather than from files."""
         return self.source in SYNTHETIC
 
+    def read(self, source: Any) -> Bars:
+        """Read bars from a path or from frames as these settings say; bars that are read already stay as they are."""
+        from velodrome.bars import Bars, read_bars
+
+        if isinstance(source, Bars):
+            return source
+        names = None if self.symbols is None else list(self.symbols)  # type: ignore[arg-type]
+        return read_bars(source, names, **{name: getattr(self, name) for name in FOR_FILES})
+
     def bars(self) -> Bars:
         """Read or make the bars."""
-        from velodrome.bars import read_bars, synthetic_bars
+        from velodrome.bars import synthetic_bars
 
         if self.is_synthetic:
             own: dict[str, Any] = {name: getattr(self, name) for name in SYNTHETIC[self.source]}
@@ -199,8 +232,7 @@ class MarketConfig(Section):
                 f"market.source = {self.source!r} is neither a file or folder (looked for {path.absolute()}) nor a "
                 f"built-in process ({', '.join(SYNTHETIC)}).{did_you_mean(self.source, SYNTHETIC)}"
             )
-        names = None if self.symbols is None else list(self.symbols)  # type: ignore[arg-type]
-        return read_bars(path, names, timezone=self.timezone, day_first=self.day_first)
+        return self.read(path)
 
     def _choices(self) -> dict[str, Any]:
         """Return the choices that a market and a basket share."""

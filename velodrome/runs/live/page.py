@@ -37,9 +37,17 @@ LOSSES = {
 }
 
 
-def _episode_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the statistics of episodes, the telling ones first; the return has a line of its own."""
-    found = {name.removeprefix("episode/"): value for name, value in metrics.items() if name.startswith("episode/")}
+def _episode_numbers(progress: Progress) -> dict[str, float]:
+    """Return the statistics of episodes, the telling ones first; the return has a line of its own.
+
+    What never counted anything, such as the refusals of a limit that is not set, is left out.
+    """
+    prefix = "episode/"
+    found = {
+        name.removeprefix(prefix): value
+        for name, value in progress.metrics.items()
+        if name.startswith(prefix) and (name in progress.counted or name.removeprefix(prefix) in EPISODE_FIRST)
+    }
     found.pop("return", None)
     ordered = [name for name in EPISODE_FIRST if name in found]
     ordered += [name for name in found if name not in EPISODE_FIRST]
@@ -70,7 +78,7 @@ class Page:
             self.sentence("Bottleneck", progress.bottleneck(use).sentence)
         self.returns(progress)
         self.actions(progress, action_names)
-        self.numbers("Episodes", _episode_numbers(metrics))
+        self.numbers("Episodes", _episode_numbers(progress))
         self.numbers("Losses", {label: metrics[name] for name, label in LOSSES.items() if name in metrics})
         self.saved(progress, use)
         for warning in [] if use is None else use.warnings():

@@ -77,6 +77,7 @@ class Progress:
         self.first_steps = first_steps  # done before: a resumed run does not begin at 0
         self.facts = facts or RunFacts()
         self.metrics: dict[str, float] = {}  # the last finite value of each
+        self.counted: set[str] = set()  # metrics that were not always 0
         self.curves: dict[str, Curve] = {"episode/return": Curve()}
         self.evaluations: dict[str, dict[str, float]] = {}  # the last of each split
         self.notes: deque[str] = deque(maxlen=3)
@@ -101,6 +102,8 @@ class Progress:
             for name, value in metrics.items():
                 if math.isfinite(value):
                     self.metrics[name] = value
+                    if value:
+                        self.counted.add(name)
             self.curves["episode/return"].add(metrics.get("episode/return", math.nan))
             phases = {name: metrics.get(f"time/{name}", 0.0) for name in PHASE_NAMES}
             if len(self._recent) > 2 and now - self._recent[-2].ended < RECENT / 20:

@@ -53,6 +53,7 @@ def folds_table(walked: WalkForward) -> Group:
         gains = [format_figure(one.row("return").baselines[name], "change") for one in tested]
         columns.append(Figures(f"{LABELS[name]}: return", gains, rank=BASELINES + place))
     title = f"{joined.information['title']}: {len(folds)} folds, each tested on what follows"
+    title += ", trained from the first bar on" if walked.settings.get("anchored") else ""
     return Group(FittedTable(title, columns, sections=(len(folds),)), joined.table())
 
 

@@ -57,16 +57,16 @@ def list_content(store: SqlStore, limit: int | None = None, **filters: Any) -> l
 def list_table(store: SqlStore, members: bool = False, **filters: Any) -> FittedTable | Text:
     """Return the runs as a table, newest first; a narrow terminal loses the least telling columns.
 
-    A group of training seeds has one line, and one for each of its members if that is asked for.
+    A group of training seeds has one line, and its members if asked.
     """
     from rich.text import Text
 
     from velodrome.evaluation.result import Figures, FittedTable
 
     runs = list_content(store, **filters)
-    if not runs:
-        return Text("no runs")
     found = [line for run in runs for line in (run, *(run["members"] if members else ()))]
+    if not found:
+        return Text("no runs")
     tests = [entry["evaluation"] for entry in found]
     speeds = [entry["steps_per_second"] for entry in found]
     returns = [
@@ -88,10 +88,8 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    """Return a run's name; a group's says how many seeds it has, a member's which one it is."""
-    if entry["group"]:
-        return f"  seed {entry['seed']}"
-    return f"{entry['name']} ({len(entry['members'])} seeds)" if entry["members"] else entry["name"]
+    name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
+    return f"{name} ({len(entry['members'])} seeds)" if entry["members"] else name
 
 
 def _with_members(store: SqlStore, run: RunRecord) -> dict[str, Any]:
@@ -190,7 +188,8 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     content = show_content(store, run)
     changed = [(key, _text(own), _text(default)) for key, (own, default) in content["config_differences"].items()]
     made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
-    known = store.last_metrics(run.id)
+    counted = _counted_metrics(store, [run])
+    known = {name: values[0] for name, values in counted.items()}
     metrics = [(_metric_name(name), _metric(name, value, known)) for name, value in known.items()]
     place = (
         "of the members, means of the last" if content["members"] else f"at step {run.steps:,}, or the last before it"
@@ -241,16 +240,20 @@ def _evaluations_view(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     return view
 
 
-def _members_table(members: Sequence[Mapping[str, Any]]) -> Table:
+def _members_table(members: Sequence[Mapping[str, Any]]) -> FittedTable:
     """Return a line for each training seed of a group."""
-    rows = [
-        (
-            *(str(one["seed"]), one["id"], _status(one), _steps(one)),
-            NOTHING if one["evaluation"] is None else _with_interval("return", one["evaluation"]),
-        )
-        for one in members
+    from velodrome.evaluation.result import Figures, FittedTable
+
+    tests = [one["evaluation"] for one in members]
+    returns = [NOTHING if test is None else _with_interval("return", test) for test in tests]
+    columns = [
+        Figures("seed", [str(one["seed"]) for one in members], number=False),
+        Figures("id", [one["id"] for one in members], number=False),
+        Figures("status", [_status(one) for one in members], number=False),
+        Figures("steps", [_steps(one) for one in members]),
+        Figures("test return [data alone]", returns),
     ]
-    return _table("training seeds", ("seed", "id", "status", "steps", "test return [data alone]"), rows)
+    return FittedTable("training seeds", columns)
 
 
 def _facts(content: Mapping[str, Any]) -> Table:
@@ -329,7 +332,7 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
         (key, *(NOTHING if found is None else _with_interval(key.split("/")[-1], found) for found in values))
         for key, values in content["evaluations"].items()
     ]
-    measured = _last_metrics(store, runs)
+    measured = _counted_metrics(store, runs)
     metrics = [
         (_metric_name(name), *(_metric(name, value, measured) for value in values)) for name, values in measured.items()
     ]
@@ -350,6 +353,17 @@ def _last_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, list[
     """Return the last of each metric by name, one for each run; None where it has none."""
     found = [store.last_metrics(run.id) for run in runs]
     return {name: [own.get(name) for own in found] for name in sorted({name for own in found for name in own})}
+
+
+def _counted_metrics(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, list[float | None]]:
+    """Return the last of each metric, without statistics of episodes that were 0 in every run from first to last."""
+    last = _last_metrics(store, runs)
+    silent = [name for name, values in last.items() if name.startswith("episode/") and not any(values)]
+    for run in runs if silent else ():
+        rows = store.metrics(run.id, silent)
+        counted = set(rows.filter(rows["value"] != 0.0)["name"])
+        silent = [name for name in silent if name not in counted]
+    return {name: values for name, values in last.items() if name not in silent}
 
 
 def _last_evaluations(store: SqlStore, run: RunRecord) -> dict[str, dict[str, float | None]]:

@@ -23,6 +23,16 @@ FILE_NAME = "velodrome.db"
 BUSY_SECONDS = 30.0  # how long a writer waits for the others before it gives up
 CHUNK = 5_000  # rows in a statement
 
+# What to do about a file that SQLite refuses, by its name for the reason.
+OTHERWISE = "name another store (--store, logging.store); the runs' own folders hold the same metrics as metrics.jsonl"
+ADVICE = {
+    "SQLITE_NOTADB": f"this file is not a store, nor any other SQLite database. Move it away, or {OTHERWISE}.",
+    "SQLITE_CORRUPT": f"the file is damaged. Repair it (sqlite3 FILE .recover), move it away, or {OTHERWISE}.",
+    "SQLITE_CANTOPEN": f"cannot be opened as a file. Is there such a folder, may it be written? Else {OTHERWISE}.",
+    "SQLITE_READONLY": f"may not be written. Change its permissions, or {OTHERWISE}.",
+    "SQLITE_FULL": "the disk is full. Make room and resume what was interrupted: velodrome train --resume latest.",
+}
+
 Result = TypeVar("Result")
 
 
@@ -409,7 +419,9 @@ class SqlStore:
                 cause = getattr(error, "orig", None) or error
                 if not getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                     # What the database said, without the statement and its values.
-                    raise StoreError(f"{self.place}: {type(cause).__name__}: {str(cause).strip()}") from error
+                    found = ADVICE.get(getattr(cause, "sqlite_errorname", "").removesuffix("_ISDIR"), "")
+                    said = found or f"{type(cause).__name__}: {str(cause).strip()}"
+                    raise StoreError(f"{self.place}: {said}") from error
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"{self.place}: locked by another process for more than {self._busy_seconds:g} seconds. "

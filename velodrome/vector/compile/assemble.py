@@ -1,11 +1,13 @@
 """Puts a rule into the loops of `batch.py`, and tells by a hash what a loop was made of.
 
 Functions are rebuilt with the same code and other globals: names that are Python functions become compiled ones, and
-names to be substituted (the rule's functions, a user's reward) become those given.
+names to be substituted (the rule's functions, a user's reward) become those given. What the loops call `step` is the
+rule's; what a rule's helper calls by that name is the helper's own.
 """
 
 from __future__ import annotations
 
+import dis
 import hashlib
 from collections.abc import Callable, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -13,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.envs.contract import World
+from velodrome.envs.contract import LOCKSTEP, Rule, World, increment
+from velodrome.envs.terms import are_drawn
 from velodrome.errors import ConfigError
 
 
@@ -22,6 +25,15 @@ def _referenced_names(code: CodeType) -> set[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names |= _referenced_names(constant)
+    return names
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Return the names that a function takes from its module; `step` in `state.step` is none of them."""
+    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _global_names(constant)
     return names
 
 
@@ -40,19 +52,28 @@ def rebuild(
 ) -> FunctionType:
     """Return the function with every function that it calls rebuilt and passed through `finish`.
 
-    Names in `substitutions` stand for the values given, except in functions that are substitutes themselves: what a
-    user's reward calls `step` is the user's.
+    Names in `substitutions` stand for the values given; those of the loops only in Velodrome's own loops, and none in
+    functions that are substitutes themselves: what a user's reward calls `step` is the user's.
     known: by fingerprint, functions that were rebuilt and finished before, for other loops; read and added to.
     """
     known = {} if known is None else known
     done: dict[FunctionType, Any] = {}
+    begun: list[FunctionType] = [function]  # each calls the next
 
     def inner(value: FunctionType, names: Mapping[str, Any]) -> Any:
+        if value in begun:
+            circle = " → ".join(each.__qualname__ for each in (*begun[begun.index(value) :], value))
+            raise ConfigError(
+                f"{circle}: a function of a rule that calls itself, directly or through others, cannot be compiled for "
+                "a GPU; write a loop"
+            )
         if value not in done:
+            begun.append(value)
             key = f"{value.__module__}.{value.__qualname__} {fingerprint(value, names)}"
             if key not in known:
                 known[key] = finish(_copy_with(value, names, inner))
             done[value] = known[key]
+            begun.pop()
         return done[value]
 
     copy = _copy_with(function, substitutions, inner)
@@ -66,9 +87,15 @@ def _copy_with(
 ) -> FunctionType:
     """Return a copy that calls what `inner` makes of each function; names are those of `substitutions`."""
     namespace = dict(function.__globals__)
-    for name in sorted(_referenced_names(function.__code__)):
+    of_rule = USER_FUNCTIONS in substitutions
+    for name in sorted(_global_names(function.__code__)):
+        if of_rule and name in REPLACED_ON_A_GPU and namespace.get(name) is not REPLACED_ON_A_GPU[name]:
+            raise ConfigError(
+                f"{function.__qualname__} uses a global {name!r} of its own; code for a GPU has Velodrome's of that "
+                "name in its place. Choose another name."
+            )
         value = substitutions.get(name, namespace.get(name))
-        if _is_plain_function(value) and value is not function:
+        if _is_plain_function(value):
             namespace[name] = inner(value, _names_within(value, substitutions))
         elif name in substitutions:
             namespace[name] = value
@@ -76,7 +103,8 @@ def _copy_with(
     if closure is not None:
         contents = [cell.cell_contents for cell in closure]
         closure = tuple(
-            CellType(inner(value, substitutions) if _is_plain_function(value) else value) for value in contents
+            CellType(inner(value, _names_within(value, substitutions)) if _is_plain_function(value) else value)
+            for value in contents
         )
     copy = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__, closure)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -87,9 +115,21 @@ def _copy_with(
 
 
 def _names_within(function: FunctionType, substitutions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the substitutions that apply inside a function: none, if it is a substitute of the user's."""
-    return {} if function in substitutions.get(USER_FUNCTIONS, ()) else substitutions
+    """Return the substitutions that apply inside a function: none, if it is a substitute of the user's, and none of
+    the loops' in any other that is not of the loops.
+    """
+    if function in substitutions.get(USER_FUNCTIONS, ()):
+        return {}
+    if (function.__module__ or "").startswith(LOOPS):
+        return substitutions
+    return {name: value for name, value in substitutions.items() if name not in NAMES_OF_LOOPS}
 
+
+LOOPS = "velodrome.vector."  # modules of the loops, and of what takes the place of their functions
+OF_LOOPS = "chosen_params CONSTANT unpack own_address copy_floats stream_floats wait_for_stores prefetch_floats"
+NAMES_OF_LOOPS = frozenset((*Rule._fields, *OF_LOOPS.split()))
+# What kernels for a GPU have other things in place of, wherever a rule names it.
+REPLACED_ON_A_GPU = {"increment": increment, "are_drawn": are_drawn, "LOCKSTEP": LOCKSTEP}
 
 # A key that is not a name: the substitutes that come from the user, each with arguments to try it on.
 USER_FUNCTIONS = "functions of the user"

@@ -69,7 +69,7 @@ def kernel_folder(
 
     how: whatever else the generated code depends on.
     """
-    versions = "|".join(f"{package}={_version(package)}" for package in ("numba", "numba-cuda", "numpy", "llvmlite"))
+    versions = package_versions()
     key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}|{how}".encode())
     label = re.sub(r"[^A-Za-z0-9_]+", "-", f"{name}-{target}")
     folder = cache_folder() / f"{label}-{key.hexdigest()[:24]}"
@@ -84,8 +84,14 @@ def kernel_folder(
     return folder
 
 
+def package_versions() -> str:
+    """Return the versions of the packages that make machine code."""
+    return "|".join(f"{package}={version_of(package)}" for package in ("numba", "numba-cuda", "numpy", "llvmlite"))
+
+
 @functools.cache
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
+    """Return the version of an installed package, or "none"."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

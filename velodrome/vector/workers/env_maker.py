@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import gymnasium
 
-from velodrome.errors import BackendError, ConfigError
+from velodrome.errors import BackendError, ConfigError, did_you_mean
 
 
 class EnvMaker:
@@ -19,7 +20,9 @@ class EnvMaker:
         if isinstance(env, str):
             # The specification itself is sent to workers, which do not have what this process has registered.
             try:
-                self.source = gymnasium.spec(env)
+                self.source = gymnasium.spec(_imported(env))
+            except gymnasium.error.NameNotFound as error:
+                raise unknown_environment(env) from error
             except gymnasium.error.Error as error:
                 raise ConfigError(f"env = {env!r}: {error}") from error
         elif not callable(env):
@@ -74,7 +77,10 @@ def environment_makers(env: Any, params: dict[str, Any]) -> list[EnvMaker]:
 
 
 def is_foreign(env: Any) -> bool:
-    """Return whether this is an environment of another library: an id that is not a rule's, a class or a callable."""
+    """Return whether this is an environment of another library: an id that is not a rule's, a class or a callable.
+
+    A name that neither the catalogue nor Gymnasium knows is refused.
+    """
     # Workers import this module and have no use for the catalogue.
     from velodrome.envs.catalog import CATALOG
     from velodrome.envs.contract import World
@@ -82,8 +88,33 @@ def is_foreign(env: Any) -> bool:
     if isinstance(env, World):
         return False
     if isinstance(env, str):
-        return env not in CATALOG and _gymnasium_knows(env)
+        if env not in CATALOG and not _gymnasium_knows(env):
+            raise unknown_environment(env)
+        return env not in CATALOG
     return callable(env) or isinstance(env, EnvMaker | list | tuple)
+
+
+def unknown_environment(env: str) -> ConfigError:
+    """Return what to say about a name that is no environment's: the nearest one, and what is legal."""
+    from velodrome.envs.catalog import CATALOG
+
+    own = CATALOG.names()
+    near = did_you_mean(env.rpartition(":")[2], (*own, *gymnasium.registry))
+    return ConfigError(
+        f"env = {env!r}: there is no such environment.{near} Legal: {', '.join(own)}, an environment registered with "
+        "Gymnasium such as CartPole-v1, or module:Name-v1 to import a module first."
+    )
+
+
+def _imported(name: str) -> str:
+    """Return the id in "module:Id", having imported the module that registers it; any other name as it is."""
+    module, _, own = name.rpartition(":")
+    if module:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise ConfigError(f"env = {name!r}: the module {module!r} cannot be imported: {error}.") from error
+    return own
 
 
 def _gymnasium_knows(name: str) -> bool:

@@ -17,7 +17,7 @@ from velodrome.errors import ActionError, BackendError, ConfigError
 from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
 from velodrome.vector.infos import RowInfo, add_info
 from velodrome.vector.seeding import spread_seeds
-from velodrome.vector.space_arrays import flat_leaves, leaves, map_nested, resized, take_one
+from velodrome.vector.space_arrays import about_fractions, flat_leaves, leaves, map_nested, resized, take_one
 from velodrome.vector.workers.batch_arrays import BatchArrays
 from velodrome.vector.workers.env_host import EnvDescription
 from velodrome.vector.workers.env_maker import EnvMaker
@@ -225,9 +225,10 @@ class ForeignVectorEnv(VectorEnv):
     def _bad_actions(self, actions: Any, count: int) -> ActionError:
         shape = map_nested(np.shape, actions) if isinstance(actions, dict | tuple) else np.shape(actions)
         kind = f" and type {actions.dtype}" if hasattr(actions, "dtype") else ""
+        whole = np.issubdtype(self.single_action_space.dtype or np.object_, np.integer)
         return ActionError(
             f"actions have shape {shape}{kind}; expected one of {self.single_action_space} for each of {count} "
-            f"environments. Nothing was stepped."
+            f"environments. Nothing was stepped.{about_fractions(actions) if whole else ''}"
         )
 
     def _observations(self) -> Any:
