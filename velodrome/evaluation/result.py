@@ -215,7 +215,7 @@ def seeds_table(evaluation: Evaluation) -> FittedTable:
     columns = [
         Figures(heading, [line[place] for line in lines], number=place > 0) for place, heading in enumerate(headings)
     ]
-    title = "training seeds: intervals of the data alone; of the means: data and seeds"
+    title = "training seeds (intervals: the data; means: data and seeds)"
     return FittedTable(title, columns, sections=(len(evaluation.seeds),))
 
 
