@@ -73,9 +73,9 @@ def test_a_gradient_step_of_dqn_is_theirs(monkeypatch):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
 
 
-def test_the_trunk_of_dqn_starts_as_theirs():
-    ours = our_dqn().policy.trunk
-    theirs = their_dqn().q_net.q_net[:-1]  # without the head: ours begins with values close to 0
+def test_the_network_of_dqn_starts_as_theirs():
+    ours = our_dqn().policy
+    theirs = their_dqn().q_net.q_net
     for own, other in zip(layers_of(ours), layers_of(theirs), strict=True):
         bounds = [float(tensor.abs().max()) for tensor in (own, other)]
         assert bounds[0] == pytest.approx(bounds[1], rel=0.15)

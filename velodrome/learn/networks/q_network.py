@@ -12,7 +12,7 @@ from velodrome.learn.networks.layers import BarEncoding, encode_bars, linear
 from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
-HEAD_GAIN = 0.01  # first values close to 0: market rewards are thousandths, and an error of 1 would take long to decay
+HEAD_GAIN = 0.01  # on markets, first values close to 0: rewards are thousandths, and an error of 1 decays slowly
 
 
 class QNetwork(nn.Module):
@@ -37,8 +37,9 @@ class QNetwork(nn.Module):
             spread_out(trunk)
         self.trunk = trunk
         self.actions = action_count(space)
-        self.action_head = linear(trunk.out_features, self.actions, HEAD_GAIN)
-        self.state_head = linear(trunk.out_features, 1, HEAD_GAIN) if duelling else None
+        on_market = bool(shape.windows)
+        self.action_head = head(trunk.out_features, self.actions, on_market)
+        self.state_head = head(trunk.out_features, 1, on_market) if duelling else None
         own = isinstance(trunk, UserTrunk)  # decides for itself what to do with windows
         # Whether acting and learning differ, as with batch norm. A user's own network may do anything.
         self.acts_otherwise = own or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.modules())
@@ -71,6 +72,14 @@ def spread_out(trunk: Trunk) -> None:
     for layer in trunk.modules():
         if isinstance(layer, nn.Linear):
             layer.reset_parameters()
+
+
+def head(inputs: int, outputs: int, on_market: bool) -> nn.Linear:
+    """Return the last layer: as torch starts it, but close to 0 on markets.
+
+    Where rewards are whole numbers, a start close to 0 is slow: on Acrobot it was behind (docs/performance.md).
+    """
+    return linear(inputs, outputs, HEAD_GAIN) if on_market else nn.Linear(inputs, outputs)
 
 
 def action_count(space: gymnasium.Space) -> int:
