@@ -77,6 +77,8 @@ def test_the_network_of_dqn_starts_as_theirs():
     ours = our_dqn().policy
     theirs = their_dqn().q_net.q_net
     for own, other in zip(layers_of(ours), layers_of(theirs), strict=True):
+        if own.numel() <= 2:  # the head's biases: too few to compare
+            continue
         bounds = [float(tensor.abs().max()) for tensor in (own, other)]
         assert bounds[0] == pytest.approx(bounds[1], rel=0.15)
         assert float(own.std()) == pytest.approx(float(other.std()), rel=0.3)
