@@ -29,10 +29,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # The files that take longest, some 20 s and more: begun last, one of them would keep a single process busy while the
 # others have nothing left to do. Those that find compiled what the first has compiled follow when it is done.
 LONGEST = (
-    "test_readme", "vector/workers/test_faults", "runs/test_kill", "bench/test_vector", "vector/compile/test_cache",
-    "vector/test_backend_contract", "test_examples", "envs/portfolio/test_contract", "runs/report/test_browser",
-    "evaluation/portfolio/test_account", "bench/test_step", "bench/problems/test_portfolio", "learn/test_ppo_portfolio",
-    "envs/trading/test_properties", "vector/test_cuda_simulated", "envs/portfolio/test_cuda",
+    "test_readme", "vector/test_backend_contract", "test_examples", "runs/test_kill", "vector/compile/test_cache",
+    "envs/trading/test_properties", "vector/workers/test_faults", "envs/portfolio/test_properties",
+    "envs/portfolio/test_contract", "evaluation/portfolio/test_account", "runs/report/test_browser", "runs/test_seeds",
+    "envs/test_outside_environment", "bench/test_vector", "test_distribution", "bench/test_step", "bench/test_train",
+    "vector/test_cuda_simulated", "envs/portfolio/test_cuda",
 )  # fmt: skip
 
 

@@ -43,7 +43,8 @@ def assert_whole(folder: Path, folds: int) -> None:
     assert found["joined"]["information"]["symbols"] == ["BTCUSD", "EURUSD", "XAUUSD"]
 
 
-def test_the_files_are_read_as_they_were_downloaded(samples, capsys):
+def test_the_files_are_read_as_they_were_downloaded(samples, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
     assert cli.run(["data", "check", str(samples / "prices")]) == 0
     printed = capsys.readouterr().out
     assert "These bars can be read." in printed

@@ -51,68 +51,43 @@ def compare(
     trials: Trials | None,
 ) -> Comparison:
     """Return the table and the differences to the baselines; agents of several training seeds count as one."""
-    everyone = (*agents, *others)
+    everyone, count = (*agents, *others), len(agents)
     meters = [PathMeter(played.curve, per_year) for played in everyone]
-    names, count = meters[0].names, len(agents)
     # Blocks long enough for every policy's returns and for their clusters of volatility.
     series = [meter.returns.mean(axis=0) for meter in meters]
     block = max(block_length(values) for own in series for values in (own, own**2))
-    points = []
-    for played, meter in zip(everyone, meters, strict=True):
-        measured = dict(zip(names, map(float, meter.figures()), strict=True))
-        points.append(_complete(measured, played, optimum, trials))
-    resampled = np.empty((len(everyone), drawn.samples, len(names)))
-    rng = np.random.default_rng([drawn.seed, 1])
-    for sample, order in enumerate(stationary_orders(len(agents[0].curve.time) - 1, block, drawn.samples, drawn.seed)):
-        for place, meter in enumerate(meters):
-            seeds = rng.integers(0, meter.seeds, (meter.seeds,)) if meter.seeds > 1 else None
-            resampled[place, sample] = meter.figures(order, seeds)
-    columns = {name: resampled[:, :, k] for k, name in enumerate(names)}  # [policies, N]
+    points = [
+        _complete(dict(zip(meter.names, map(float, meter.figures()), strict=True)), played, optimum, trials)
+        for played, meter in zip(everyone, meters, strict=True)
+    ]
+    columns, moves = _resampled(meters, block, drawn), [meter.influences() for meter in meters]
     if optimum:
         columns["of_optimum"] = columns["account_log_return"] / optimum
+        moves = [{**own, "of_optimum": own["account_log_return"]} for own in moves]
     draws = SeedDraws(count, drawn)
     resamples = {name: values[:count] for name, values in columns.items() if name not in WITHOUT_INTERVAL}
     resamples |= _trade_resamples(agents, drawn)
-    exact: list[dict[str, Interval]] = [{}] * count  # without resampling
+    exact: list[dict[str, Interval]] = [{}] * count
     if (benchmark := benchmark_of(agents[0], others)) is not None:
         parts = [market_part(played.curve, benchmark[1], per_year, drawn.confidence) for played in everyone]
         for own, part in zip(points, parts, strict=True):
             own |= {name: known.value for name, known in part.items()}
         exact = parts[:count]
-        resamples |= draws.of_intervals(parts[:count]) if count > 1 else {}
+        resamples |= draws.of_intervals(exact) if count > 1 else {}
     agent, beside = mean_figures(points[:count]), points[count:]
-    moves = [meter.influences() for meter in meters]
-    if optimum:
-        moves = [{**own, "of_optimum": own["account_log_return"]} for own in moves]
     together = mean_influences(moves[:count])
-
-    def each(name: str) -> NDArray[np.float64]:
-        """Return a figure of every training seed."""
-        return np.array([own[name] for own in points[:count]], np.float64)
-
-    def interval(name: str, value: float, seed: int | None = None) -> Interval:
-        """Return the interval of the agent's figure, or of that of one training seed."""
-        alone = 0 if count == 1 else seed
-        if alone is not None and name in exact[alone]:
-            return exact[alone][name]
-        if name not in resamples:
-            return Interval(value, math.nan, math.nan)
-        own = together if seed is None else moves[seed]
-        stretch = widening(own[name], block, drawn.confidence) if name in own else 1.0
-        values = resamples[name][seed or 0]
-        if seed is None:
-            values = draws.resampled(name, each(name), resamples[name], stretch)
-        found = percentile_interval(value, values, drawn.confidence, stretch, SPACES.get(name, "plain"))
-        return _widest(name, found, meters[:count] if seed is None else [meters[seed]])
+    intervals = _Intervals(points[:count], meters, moves, together, resamples, exact, draws, block, drawn)
 
     shown = [metric.name for metric in METRICS if metric.name in agent]
     baselines = {other.name: figures for other, figures in zip(others, beside, strict=True)}
     rows = tuple(
-        Row(name, *interval(name, agent[name]), {other: own.get(name, math.nan) for other, own in baselines.items()})
+        Row(
+            name, *intervals.of(name, agent[name]), {other: own.get(name, math.nan) for other, own in baselines.items()}
+        )
         for name in shown
     )
     by_seed = tuple(
-        tuple(Row(name, *interval(name, own[name], seed), {}) for name in shown)
+        tuple(Row(name, *intervals.of(name, own[name], seed), {}) for name in shown)
         for seed, own in enumerate(points[:count])
     )
     differences = []
@@ -121,15 +96,64 @@ def compare(
             for place, other in enumerate(others):
                 theirs = beside[place], moves[count + place]
                 stretch = widening(_moves_apart(name, (agent, together), theirs), block, drawn.confidence)
-                ours = draws.resampled(name, each(name), columns[name][:count], stretch)
+                ours = draws.resampled(name, intervals.each(name), columns[name][:count], stretch)
                 apart = percentile_interval(
                     agent[name] - beside[place][name], ours - columns[name][count + place], drawn.confidence, stretch
                 )
                 differences.append(Difference(name, other.name, *apart))
     spread = tuple(
-        spread_of(name, each(name), columns[name][:count], draws, drawn.confidence) for name in COMPARED if count > 1
+        spread_of(name, intervals.each(name), columns[name][:count], draws, drawn.confidence)
+        for name in COMPARED
+        if count > 1
     )
     return Comparison(rows, tuple(differences), block, by_seed, spread)
+
+
+def _resampled(meters: Sequence[PathMeter], block: float, drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
+    """Return every figure of every policy in each resample, by name [policies, N]; all are cut into the same blocks."""
+    names, bars = meters[0].names, meters[0].bars
+    found = np.empty((len(names), len(meters), drawn.samples))
+    rng = np.random.default_rng([drawn.seed, 1])
+    for sample, order in enumerate(stationary_orders(bars, block, drawn.samples, drawn.seed)):
+        for place, meter in enumerate(meters):
+            seeds = rng.integers(0, meter.seeds, (meter.seeds,)) if meter.seeds > 1 else None
+            found[:, place, sample] = meter.figures(order, seeds)
+    return dict(zip(names, found, strict=True))
+
+
+class _Intervals(NamedTuple):
+    """What the intervals of the agents' figures are made from; lists are by training seed."""
+
+    points: Sequence[Mapping[str, float]]
+    meters: Sequence[PathMeter]  # those of the baselines behind them
+    moves: Sequence[
+        Mapping[str, NDArray[np.float64]]
+    ]  # how each bar moves a figure; those of the baselines behind them
+    together: Mapping[str, NDArray[np.float64]]  # how each bar moves the mean over seeds
+    resamples: Mapping[str, NDArray[np.float64]]  # by name [seeds, N]
+    exact: Sequence[Mapping[str, Interval]]  # known without resampling
+    draws: SeedDraws
+    block: float
+    drawn: Bootstrap
+
+    def each(self, name: str) -> NDArray[np.float64]:
+        """Return a figure of every training seed."""
+        return np.array([own[name] for own in self.points], np.float64)
+
+    def of(self, name: str, value: float, seed: int | None = None) -> Interval:
+        """Return the interval of the agent's figure, or of that of one training seed."""
+        alone = 0 if len(self.points) == 1 else seed
+        if alone is not None and name in self.exact[alone]:
+            return self.exact[alone][name]
+        if name not in self.resamples:
+            return Interval(value, math.nan, math.nan)
+        own = self.together if seed is None else self.moves[seed]
+        stretch = widening(own[name], self.block, self.drawn.confidence) if name in own else 1.0
+        values = self.resamples[name][seed or 0]
+        if seed is None:
+            values = self.draws.resampled(name, self.each(name), self.resamples[name], stretch)
+        found = percentile_interval(value, values, self.drawn.confidence, stretch, SPACES.get(name, "plain"))
+        return _widest(name, found, self.meters[: len(self.points)] if seed is None else [self.meters[seed]])
 
 
 Measured = tuple[Mapping[str, float], Mapping[str, NDArray[np.float64]]]  # figures, and how each bar moves them
