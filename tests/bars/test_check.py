@@ -146,3 +146,13 @@ def test_rich_table(tmp_path):
     assert "These bars can be read" in text
     assert "B[1]" in text
     assert "no such file" in text
+
+
+def test_a_narrow_terminal_cuts_no_date(tmp_path):
+    name = "A_LONGER_NAME"
+    write_bars(tmp_path / f"{name}.csv", synthetic_bars("gbm", 300, timeframe="1h", symbols=[name])[name])
+    console = Console(width=80, file=io.StringIO())
+    console.print(rich_table(check_bars(tmp_path)))
+    printed = console.file.getvalue()
+    assert "2020-01-01" in printed
+    assert "…" not in printed

@@ -346,3 +346,24 @@ def test_train_runs_as_a_process(tmp_path):
     answer = subprocess.run(train, capture_output=True, text=True, timeout=120, env=here, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert "done: 64 of 64 steps" in answer.stdout
+
+
+def test_the_first_lines_say_which_settings_are_in_effect_and_why(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    words = [f"logging.folder={tmp_path}", "steps=1024", "ppo.gamma=0.7", "--no-evaluation"]
+    assert cli.run(["train", "smoke", *words]) == 0
+    told = capsys.readouterr().out.partition("everything else: defaults")[0]
+    assert max(map(len, told.splitlines())) <= 80
+    preset, given = told.split("given: ")
+    assert preset.startswith("preset smoke: env=trading")
+    assert "ppo.rollout_length=32" in preset
+    assert "ppo.gamma=0.7" in given
+    assert "ppo.gamma" not in preset
+
+
+def test_config_shows_where_each_value_comes_from(capsys):
+    assert cli.run(["config", "trading", "market.source=prices/", "fee=0.002"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  gamma: 0.8  # preset trading" in lines
+    assert "  fee: 0.002  # given" in lines
+    assert "  clip: 0.2  # default" in lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 JUMP = 0.2  # relative change from close to close that is worth a look
 FLAT_BARS = 20  # bars in a row without any movement that are worth a look
 LISTED_GAPS = 5
+DATE = 10  # characters of a date, which a narrow terminal must not cut
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,8 @@ def rich_table(report: BarsReport) -> Any:
 
     overview = Table(title=escape(report.path))
     for heading in ("symbol", "rows", "first (UTC)", "last (UTC)", "bar", "missing", "session breaks", "zero volume"):
-        overview.add_column(heading, justify="left" if heading in ("symbol", "bar") else "right")
+        side: Literal["left", "right"] = "left" if heading in ("symbol", "bar") else "right"
+        overview.add_column(heading, justify=side, overflow="fold", min_width=DATE if "UTC" in heading else None)
     for entry in report.symbols:
         span = (f"{entry.rows:,}", entry.first, entry.last, entry.timeframe)
         missing = f"{entry.missing_bars:,} ({entry.missing_share:.2%})"

@@ -67,7 +67,8 @@ def train(
         chosen, origins = setup.with_bars(config, overrides, bars)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
     console = console or Console()
-    if (mode or choose_mode(console)) in ("live", "plain"):
+    # A RunConfig comes from a program, which knows what is in it.
+    if not isinstance(config, RunConfig) and (mode or choose_mode(console)) in ("live", "plain"):
         told = settings_in_effect(chosen, origins, console.width)
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     built = setup.build_market(chosen, market)
