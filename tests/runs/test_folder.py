@@ -16,7 +16,7 @@ import pytest
 
 import velodrome
 from velodrome.errors import ConfigError
-from velodrome.runs.folder import INFORMATION, RunError, RunFolder, replace_text, run_folders
+from velodrome.runs.folder import INFORMATION, Candidate, RunError, RunFolder, choose_run, replace_text, run_folders
 from velodrome.runs.versions import git_commit, machine, versions
 
 
@@ -280,3 +280,9 @@ def test_the_commit_of_a_folder(tmp_path):
     assert git_commit(tmp_path) == commit
     (tmp_path / "file").write_text("2")
     assert git_commit(tmp_path) == f"{commit} + changes"
+
+
+def test_the_latest_run_is_no_fold_of_a_walk_forward():
+    runs = [Candidate("a1", "trading-20260101-101500-a1", 1.0), Candidate("b2", "fold-2-of-3-trading-x-b2", 2.0)]
+    assert choose_run("latest", runs, "here").id == "a1"
+    assert choose_run("latest", runs[1:], "here").id == "b2"

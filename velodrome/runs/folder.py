@@ -29,6 +29,7 @@ from velodrome.errors import ConfigError, RunError
 from velodrome.runs.versions import git_commit, machine, versions
 
 LATEST = "latest"
+FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, which nobody means by the latest
 ID_LENGTH = 8  # hexadecimal digits
 PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
 INFORMATION = "run.json"
@@ -319,7 +320,7 @@ def choose_run(text: str, candidates: Sequence[Candidate], place: str) -> Candid
         raise RunError(f"no run {text!r}: there are no runs {place}. Train one first: velodrome train")
     newest_first = sorted(candidates, key=lambda run: (run.created, run.title), reverse=True)
     if text == LATEST:
-        return newest_first[0]
+        return next((run for run in newest_first if not FOLD.match(run.title)), newest_first[0])
     exact = [run for run in candidates if text in (run.id, run.title)]
     if len(exact) == 1:
         return exact[0]
