@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -30,16 +31,25 @@ MOST = 14  # modules at one level of a folder
 FOLDERS = sorted({path.parent for path in MODULES} - {PACKAGE})
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def part_of(path: Path) -> str:
     """The entry of ORDER that a module belongs to; '' for the package's own __init__."""
     first = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     return "" if first == "__init__" else first
 
 
+# One test for all modules of a part: two thousand tests of a millisecond would cost seconds.
+PARTS = {part: [path for path in MODULES if part_of(path) == part] for part in ("", *ORDER)}
+each_part = pytest.mark.parametrize("paths", PARTS.values(), ids=["the package", *ORDER])
+
+
 def imported(path: Path, *, lazy: bool = True, type_checking: bool = True) -> Iterator[tuple[str, int]]:
     """Names of the modules that a file imports, with the line; those in functions too unless `lazy` is false."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    pending: list[ast.AST] = [tree]
+    pending: list[ast.AST] = [tree_of(path)]
     while pending:
         node = pending.pop()
         if not lazy and (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(node)):
@@ -63,14 +73,15 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path)], ids=name_of)
-def test_a_module_imports_only_from_folders_above_it(path):
-    own = ORDER.index(part_of(path))
-    for name, line in imported(path):
+@each_part
+def test_a_module_imports_only_from_folders_above_it(paths):
+    every = [(path, *found) for path in paths if part_of(path) for found in imported(path)]
+    for path, name, line in every:
         parts = name.split(".")
         if parts[0] != "velodrome" or len(parts) < 2 or parts[1] not in ORDER:
             continue
-        assert ORDER.index(parts[1]) <= own, f"{name_of(path)}:{line} imports {name}, which lies below it"
+        below = ORDER.index(parts[1]) > ORDER.index(part_of(path))
+        assert not below, f"{name_of(path)}:{line} imports {name}, which lies below it"
 
 
 def reading_order(folder: Path) -> list[str]:
@@ -106,10 +117,12 @@ def test_a_folder_can_be_taken_in_at_a_glance(folder):
     assert [prefix for prefix, count in prefixes.items() if count >= 3] == []
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path)], ids=name_of)
-def test_private_names_stay_in_their_folder(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
+@each_part
+def test_private_names_stay_in_their_folder(paths):
+    nodes = [(path, node) for path in paths if part_of(path) for node in ast.walk(tree_of(path))]
+    for path, node in nodes:
+        if not isinstance(node, ast.ImportFrom):
+            continue
         parts = str(node.module).split(".")
         if parts[0] != "velodrome" or len(parts) < 2 or parts[1] == part_of(path):
             continue
@@ -126,23 +139,25 @@ def test_every_folder_and_file_of_the_package_has_a_place_in_the_order():
     assert {part_of(path) for path in MODULES} <= {"", *ORDER}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_heavy_and_optional_packages_are_imported_lazily(path):
-    lazy = set(LAZY) - ({"torch"} if part_of(path) in ("rollout", "learn", "evaluation") else set())
-    for name, line in imported(path, lazy=False):
-        assert name.split(".")[0] not in lazy, f"{name_of(path)}:{line} imports {name} at the top"
+@each_part
+def test_heavy_and_optional_packages_are_imported_lazily(paths):
+    for path in paths:
+        lazy = set(LAZY) - ({"torch"} if part_of(path) in ("rollout", "learn", "evaluation") else set())
+        for name, line in imported(path, lazy=False):
+            assert name.split(".")[0] not in lazy, f"{name_of(path)}:{line} imports {name} at the top"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if part_of(path)], ids=name_of)
-def test_torch_appears_from_vector_on(path):
-    if ORDER.index(part_of(path)) < ORDER.index("vector"):
-        assert not [name for name, _ in imported(path) if name.split(".")[0] == "torch"]
+@pytest.mark.parametrize("part", ORDER[: ORDER.index("vector")])
+def test_torch_appears_from_vector_on(part):
+    names = [(name_of(path), name) for path in PARTS[part] for name, _ in imported(path)]
+    assert [found for found in names if found[1].split(".")[0] == "torch"] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_is_named_for_what_it_holds_and_short_enough_to_read(path):
-    assert path.stem not in ("utils", "util", "helpers", "helper", "misc", "common")
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+@each_part
+def test_a_module_is_named_for_what_it_holds_and_short_enough_to_read(paths):
+    for path in paths:
+        assert path.stem not in ("utils", "util", "helpers", "helper", "misc", "common"), name_of(path)
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST, name_of(path)
 
 
 def test_tests_are_short_enough_to_read():
@@ -150,9 +165,9 @@ def test_tests_are_short_enough_to_read():
     assert [str(path) for path, lines in lengths.items() if lines > LONGEST] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_says_what_it_is(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+@each_part
+def test_a_module_says_what_it_is(paths):
+    assert [name_of(path) for path in paths if not ast.get_docstring(tree_of(path))] == []
 
 
 def test_every_folder_is_a_package():

@@ -326,7 +326,7 @@ def outside_entry() -> AlgorithmEntry:
 
 def test_an_algorithm_from_outside_is_benchmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside_entry()
-    coarse = {"seconds": 0.05, "repeats": 3, "bars": 10_000, "race_seconds": 0.1, "race_seeds": 1, "sizes": (16,)}
+    coarse = {"seconds": 0.05, "repeats": 3, "bars": 10_000, "race_seconds": 0.02, "race_seeds": 1, "sizes": (16,)}
     monkeypatch.setattr(TrainOptions, "QUICK", {**coarse, "batch": 128})
     path, plot = tmp_path / "train.json", tmp_path / "train.png"
     command = ["bench", "train", "--algorithm", "outside", "--quick", "--json", str(path), "--plot", str(plot)]
