@@ -16,7 +16,7 @@ from velodrome.envs.catalog import CATALOG
 from velodrome.learn.catalog import ALGORITHMS
 
 # The same examples in every run and in every worker process; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

@@ -126,6 +126,7 @@ def test_plot_is_a_png(finished: tuple[Report, str, Path]) -> None:
     assert (finished[2] / "vector.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

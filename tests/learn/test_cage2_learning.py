@@ -1,4 +1,4 @@
-"""PPO learns to defend CAGE-2's network: a short version here, the scores that the preset promises among slow tests."""
+"""PPO learns to defend CAGE-2's network: a short version, and the scores that the preset promises. All are slow."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def trained(folder, red_agent: str, **settings):
     return vd.train("cage2", mode="quiet", evaluate=False, **{"params.red_agent": red_agent, **given})
 
 
+@pytest.mark.slow
 def test_a_short_training_defends_far_better_than_reacting(tmp_path):
     """Restoring whatever is shown as compromised scores about −159 over 100 steps, doing nothing −1,134."""
     run = trained(tmp_path, "b_line", steps=1_200_000, num_envs=256)

@@ -114,7 +114,7 @@ def quotes_of(basket: Basket, fill: str, cursor: np.ndarray) -> tuple[np.ndarray
     return prices[row].T, basket.tradable[row].T.astype(bool)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(values=parameters(), choices=BASKETS, seed=st.integers(0, 2**31))
 def test_cash_limits_refusals_and_money(values, choices, seed):
     """The four promises of the rule, over drawn parameters, baskets and actions."""
@@ -174,7 +174,7 @@ def test_cash_limits_refusals_and_money(values, choices, seed):
             break
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(values=parameters(with_ranges=True), choices=BASKETS, seed=st.integers(0, 2**31))
 def test_plain_python_and_compiled_code_agree_to_the_bit(values, choices, seed):
     world = portfolio_world(small_basket(**choices), **values)

@@ -71,6 +71,7 @@ def ended(length: int, threads: int) -> tuple[list[int], NativeVectorEnv]:
     return [int(envs.step(np.zeros(2 * LANES, np.int64))[3].sum()) for _ in range(9)], envs
 
 
+@pytest.mark.slow
 @needs_cores
 def test_a_loop_that_has_the_name_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
     """Numba names loops by a count of its own, which starts again in every process that compiles one."""
