@@ -241,6 +241,8 @@ def _breakdown_charts(evaluation: Evaluation) -> list[Chart]:
             f"The annualised Sharpe ratio of the last {rolling['bars']:,} bars at every bar. The agent's: lowest "
             f"{shown['lowest']}, median {shown['median']}, highest {shown['highest']}; below 0 in {below} of the bars."
         )
+        if evaluation.seeds:
+            caption += " These are means over the training seeds; the line is that of their mean curve."
         found.append(Chart("rolling", "Rolling Sharpe ratio", caption, breakdown_charts.rolling_figure(evaluation)))
     if parts.get("cost_levels"):
         caption = (
