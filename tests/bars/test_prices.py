@@ -18,16 +18,6 @@ YAHOO = (
 CLOSES = ("Day;Mid;Spread", "2020-01-01;10,5;1", "2020-01-02;11,25;1", "2020-01-03;10;2")
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_file(*lines: str, name: str = "TEST.csv"):
-        path = tmp_path / name
-        path.write_text("\n".join(lines) + "\n")
-        return path
-
-    return write_file
-
-
 def finding(path, rule, **options):
     (found,) = [one for one in vd.check_bars(path, **options).findings if one.rule == rule and one.severity != "ok"]
     return found

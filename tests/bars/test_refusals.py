@@ -28,16 +28,6 @@ def refuse(path, *parts, **arguments) -> str:
     return message
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write_file(*lines: str, name: str = "TEST.csv"):
-        path = tmp_path / name
-        path.write_text("\n".join(lines) + "\n")
-        return path
-
-    return write_file
-
-
 @pytest.mark.parametrize(
     ("row", "parts"),
     [
