@@ -1,18 +1,70 @@
-"""Baselines of trading in each kind of action: buy and hold, always flat, random."""
+"""Baselines of trading in each kind of action: a forecaster, buy and hold, always flat, random."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.config import TradingConfig
-from velodrome.envs.trading.world import action_names
-from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, Baseline, ConstantPolicy, random_baseline
+from velodrome.envs.trading.world import action_names, bracket_actions
+from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, Baseline, ConstantPolicy, random_baseline
+from velodrome.evaluation.forecast.forecast import Fitted, FollowForecast, can_fit, fill_gains, forecast_alone
+from velodrome.evaluation.forecast.threshold import Stakes
+from velodrome.tables.market import Market
+from velodrome.tables.scaling import TRAIN
 
 
-def baselines(config: TradingConfig, space: gymnasium.Space, seed: int = 0) -> tuple[Baseline, ...]:
-    """Return the baselines in the actions of a trading environment."""
-    return _buy_and_hold(config), _flat(config), random_baseline(space, seed)
+def baselines(
+    config: TradingConfig, space: gymnasium.Space, market: Market, split: str, seed: int = 0
+) -> tuple[Baseline, ...]:
+    """Return the baselines in the actions of a trading environment, on a split of a market."""
+    return _forecast(config, market, split), _buy_and_hold(config), _flat(config), random_baseline(space, seed)
+
+
+def _forecast(config: TradingConfig, market: Market, split: str) -> Baseline:
+    """Return the forecaster, fitted to the training split."""
+    if not can_fit(market, TRAIN):
+        why = "not playable: it needs windows, and a training split of 120 bars or more to be fitted to"
+        return Baseline(FORECAST, None, why)
+    table = market.ohlc[:, 3] if config.fill == "close" else market.ohlc[:, 0]
+    shift = 0 if config.fill == "close" else 1  # an order fills at the next bar's open
+    prices = np.r_[table[shift:], np.full(shift, np.nan)]
+    gains = fill_gains(prices, market.begin, market.end - shift)
+    actions, long, short = _sides(config)
+    cost = _mean(config.fee) + _mean(config.half_spread) + 0.5 * _mean(config.slippage)  # slippage draws from 0 to 1
+    moves = market.atr / np.where(table > 0.0, table, np.inf)
+    cost += 0.5 * _mean(config.slippage_atr) * float(np.median(moves[market.split(TRAIN).begin[0] :]))
+    leverage = _mean(config.leverage)
+    stakes = Stakes(long * leverage, short * leverage, cost)
+    found = forecast_alone(Fitted(market, TRAIN, gains[:, None]), market.split(split), stakes)
+    return Baseline(FORECAST, FollowForecast(found, actions), found.note)
+
+
+def _sides(config: TradingConfig) -> tuple[NDArray, float, float]:
+    """Return the actions for short, flat and long, and the exposures of long and short."""
+    if config.action == "continuous":
+        lowest = -1.0 if config.allow_short else 0.0
+        return np.array([lowest, 0.0, 1.0], np.float32), 1.0, lowest
+    if config.action == "brackets":
+        # The widest brackets leave most to the forecast. Without CLOSE a position is left to its bracket.
+        kinds = [side for side, _, _ in bracket_actions(config)]
+        flat = kinds.index(codes.CLOSE) if codes.CLOSE in kinds else 0
+        widest = {side: max(place for place, own in enumerate(kinds) if own == side) for side in set(kinds)}
+        size = _mean(config.position_fraction)
+        return np.array([widest.get(-1.0, flat), flat, widest[1.0]]), size, -size if -1.0 in widest else 0.0
+    levels = np.array(config.levels if config.allow_short else np.maximum(config.levels, 0.0))
+    longest, shortest = int(np.argmax(levels)), int(np.argmin(levels))
+    flattest = int(np.argmin(np.abs(levels)))
+    return np.array([shortest, flattest, longest]), float(levels[longest]), float(levels[shortest])
+
+
+def _mean(value: Any) -> float:
+    """Return a parameter, or the middle of its range."""
+    return float(np.mean(value))
 
 
 def _buy_and_hold(config: TradingConfig) -> Baseline:
