@@ -14,6 +14,7 @@ from velodrome.tables.market import WindowedRows
 
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
+TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
 
 
 def observed(market: WindowedRows, rows: NDArray[np.int64], lags: int, members: int = 1) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Baselines of a portfolio: equal weights held or rebalanced, the best instrument in hindsight, cash, random.
+"""Baselines of a portfolio: a forecaster, momentum, equal weights, the best instrument in hindsight, cash, random.
 
 They play in worlds of their own with the agent's costs and limits. What is held is bought with orders, because target
 weights trade in every bar. What is rebalanced has signed weights, because a softmax never reaches 0 or 1. Trailing
@@ -20,13 +20,18 @@ from velodrome.evaluation.baselines import (
     CASH,
     EQUAL_HELD,
     EQUAL_REBALANCED,
+    FORECAST,
+    MOMENTUM,
     Baseline,
     ConstantPolicy,
     Memoryless,
     random_baseline,
 )
+from velodrome.evaluation.forecast.forecast import TOO_LITTLE, can_fit
 from velodrome.evaluation.portfolio.account import quotes
+from velodrome.evaluation.portfolio.forecasts import Limits, TargetWeights, forecast_weights, momentum_weights
 from velodrome.tables.basket import Basket
+from velodrome.tables.scaling import TRAIN
 
 FIRST_WEIGHT = 1  # place of the first weight among the account's values
 OWN_WORLD: Mapping[str, Any] = {
@@ -107,12 +112,30 @@ def baselines(
     same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
     orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
     return (
+        *_chosen_in_training(config, basket, split, weights),
         Baseline(EQUAL_HELD, hold_all, held, orders),
         Baseline(EQUAL_REBALANCED, rebalance, shifted, weights),
         Baseline(BEST_SINGLE, hold_best, known, orders),
         Baseline(CASH, nothing, "no order, ever", orders),
         random_baseline(space, seed),
     )
+
+
+def _chosen_in_training(
+    config: PortfolioConfig, basket: Basket, split: str, params: Mapping[str, Any]
+) -> tuple[Baseline, ...]:
+    """Return the portfolios that are fitted to the training split."""
+    if not can_fit(basket, TRAIN):
+        return (Baseline(FORECAST, None, TOO_LITTLE), Baseline(MOMENTUM, None, TOO_LITTLE))
+    fee = config.fee_tiers[0][1] if config.fee_tiers else 0.5 * (_middle(config.buy_fee) + _middle(config.sell_fee))
+    cost = fee + _middle(config.half_spread) + 0.5 * _middle(config.slippage)  # slippage draws from 0 to 1
+    gross = _ends(config.max_gross)[1]
+    room = min(1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[0])
+    limits = Limits(room, _ends(config.max_weight)[0], cost)
+    prices = quotes(basket, config)
+    made = ((FORECAST, forecast_weights), (MOMENTUM, momentum_weights))
+    found = {name: make(basket, split, prices, limits) for name, make in made}
+    return tuple(Baseline(name, TargetWeights(own, gross), note, params) for name, (own, note) in found.items())
 
 
 def best_single(part: Basket, config: PortfolioConfig) -> int:
@@ -134,6 +157,11 @@ def _ever_tradable(part: Basket, config: PortfolioConfig) -> NDArray[np.bool_]:
 def _ends(value: Any) -> tuple[float, float]:
     """Return low and high of a parameter that may be a range."""
     return value if isinstance(value, tuple) else (value, value)
+
+
+def _middle(value: Any) -> float:
+    """Return a parameter, or the middle of its range."""
+    return float(np.mean(value))
 
 
 def _shares(config: PortfolioConfig, weights: NDArray[np.float64]) -> NDArray[np.float64]:

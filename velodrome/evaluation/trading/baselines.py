@@ -12,7 +12,14 @@ from velodrome.envs.trading import codes
 from velodrome.envs.trading.config import TradingConfig
 from velodrome.envs.trading.world import action_names, bracket_actions
 from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, Baseline, ConstantPolicy, random_baseline
-from velodrome.evaluation.forecast.forecast import Fitted, FollowForecast, can_fit, fill_gains, forecast_alone
+from velodrome.evaluation.forecast.forecast import (
+    TOO_LITTLE,
+    Fitted,
+    FollowForecast,
+    can_fit,
+    fill_gains,
+    forecast_alone,
+)
 from velodrome.evaluation.forecast.threshold import Stakes
 from velodrome.tables.market import Market
 from velodrome.tables.scaling import TRAIN
@@ -28,8 +35,7 @@ def baselines(
 def _forecast(config: TradingConfig, market: Market, split: str) -> Baseline:
     """Return the forecaster, fitted to the training split."""
     if not can_fit(market, TRAIN):
-        why = "not playable: it needs windows, and a training split of 120 bars or more to be fitted to"
-        return Baseline(FORECAST, None, why)
+        return Baseline(FORECAST, None, TOO_LITTLE)
     table = market.ohlc[:, 3] if config.fill == "close" else market.ohlc[:, 0]
     shift = 0 if config.fill == "close" else 1  # an order fills at the next bar's open
     prices = np.r_[table[shift:], np.full(shift, np.nan)]
