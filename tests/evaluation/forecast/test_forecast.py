@@ -10,19 +10,17 @@ import pytest
 import velodrome as vd
 from tests.evaluation.backtests import backtest
 from velodrome.envs.trading.config import trading_config
-from velodrome.envs.trading.world import trading_world
 from velodrome.evaluation.baselines import FORECAST
 from velodrome.evaluation.evaluate import evaluate_policy
-from velodrome.evaluation.forecast.forecast import Fitted, fill_gains, inputs_by_lag, lag_choices, observed
-from velodrome.evaluation.trading.baselines import baselines
+from velodrome.evaluation.forecast.forecast import Fitted, Part, fill_gains, inputs_by_lag, lag_choices, observed
+from velodrome.evaluation.trading.baselines import forecaster as trading_forecaster
 from velodrome.tables.windows import no_windows, window_at
 
 MARKET = vd.build_market(vd.synthetic_bars("ar1", 6_000, seed=1), windows=8, check_leaks=False)
 
 
 def forecaster(market=MARKET, split="test", **params):
-    world = trading_world(market, **params)
-    return baselines(trading_config(**params), world.action_space, market, split)[0]
+    return trading_forecaster(trading_config(**params), [Part(market, split)])
 
 
 def share_of_optimum(policy, market, params=None):

@@ -88,7 +88,7 @@ def test_the_forecast_nearly_finds_the_best_without_costs_and_gains_with_them():
 
 
 def test_where_costs_eat_everything_it_stays_in_cash():
-    assert baselines(BASKET, fee=0.05)[FORECAST].note.endswith("so it stays in cash")
+    assert baselines(BASKET, fee=0.05)[FORECAST].note.endswith("all in cash")
     assert np.array_equal(played(FORECAST, BASKET, fee=0.05).equity, played(CASH, BASKET, fee=0.05).equity)
 
 

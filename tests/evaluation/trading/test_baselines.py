@@ -12,6 +12,7 @@ from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, RANDOM, Baseline, RandomPolicy
+from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.trading.baselines import baselines as trading_baselines
 
 MARKET = split_market(instruments=1)
@@ -20,7 +21,7 @@ MARKET = split_market(instruments=1)
 def baselines(**params):
     world = trading_world(MARKET, **params)
     config = trading_config(**params)
-    found = {own.name: own for own in trading_baselines(config, world.action_space, MARKET, "test", 3)}
+    found = {own.name: own for own in trading_baselines(config, world.action_space, [Part(MARKET, "test")], 3)}
     assert list(found) == [FORECAST, BUY_AND_HOLD, FLAT, RANDOM]
     return found
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.evaluation.forecast.regression import BLOCKS, ROWS_AT_ONCE, Model, Regression
 from velodrome.evaluation.forecast.threshold import Rule, Stakes, best_rule
-from velodrome.tables.market import WindowedRows
+from velodrome.tables.market import AnyMarket, WindowedRows
+from velodrome.tables.scaling import TRAIN
 
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
@@ -93,12 +94,25 @@ class Fitted:
         return np.concatenate(parts).reshape(len(rows), self.members)
 
 
-def can_fit(market: WindowedRows, trained_on: str) -> bool:
-    """Tell whether there are windows to forecast from, and enough rows to fit to."""
-    if not len(market.windows.length) or trained_on not in market.splits:
-        return False
-    part = market.split(trained_on)
-    return int(np.maximum(part.end - part.begin - 2, 0).sum()) >= FEWEST_ROWS
+class Part(NamedTuple, Generic[AnyMarket]):
+    """Where something that is fitted acts: on a split of a market, having seen the market's training split."""
+
+    market: AnyMarket
+    split: str
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether there are windows to forecast from, and enough rows to fit to."""
+        if not len(self.market.windows.length) or TRAIN not in self.market.splits:
+            return False
+        part = self.market.split(TRAIN)
+        return int(np.maximum(part.end - part.begin - 2, 0).sum()) >= FEWEST_ROWS
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that it acts on."""
+        part = self.market.split(self.split)
+        return np.concatenate([np.arange(begin, end) for begin, end in zip(part.begin, part.end, strict=True)])
 
 
 def fill_gains(prices: NDArray[np.float64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -114,24 +128,6 @@ def fill_gains(prices: NDArray[np.float64], begin: NDArray[np.int64], end: NDArr
     return gains
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """What the forecaster expects on the rows of a split, and when it acts on it."""
-
-    expected: NDArray[np.float64]  # [T] the next return; NaN outside the split
-    model: Model
-    rule: Rule
-    fitted: Fitted
-
-    @property
-    def note(self) -> str:
-        """What it does, for people."""
-        about = f"{describe(self.model, self.fitted)}; inputs, penalty and threshold by walk-forward inside it"
-        if np.isinf(self.rule.threshold):
-            return f"{about}; no threshold gained anything there after costs, so it stays flat"
-        return f"{about}; it changes sides where the forecast passes {self.rule.threshold:.3%}"
-
-
 def describe(model: Model, fitted: Fitted) -> str:
     """Return what was fitted to what, for people."""
     return (
@@ -140,10 +136,11 @@ def describe(model: Model, fitted: Fitted) -> str:
     )
 
 
-def forecast_alone(fitted: Fitted, part: WindowedRows, stakes: Stakes) -> Forecast:
+def forecast_alone(fitted: Fitted, stakes: Stakes) -> tuple[Model, Rule, str]:
     """Return the better of ridge and logistic regression, each with its best threshold, on instruments by themselves.
 
-    Better is what would have grown more, after costs, on rows of the training split that were not fitted to.
+    Better is what would have grown more, after costs, on rows of the training split that were not fitted to. With it
+    comes what was done, for people.
     """
     found: list[tuple[Model, Rule]] = []
     for model in (fitted.regression.ridge(), fitted.regression.logistic()):
@@ -152,10 +149,15 @@ def forecast_alone(fitted: Fitted, part: WindowedRows, stakes: Stakes) -> Foreca
         begins = _first_there(fitted.first, there)
         found.append((model, best_rule(said[there], fitted.gains[there, 0], begins, stakes)))
     model, rule = max(found, key=lambda pair: pair[1].growth)
-    rows = np.concatenate([np.arange(begin, end) for begin, end in zip(part.begin, part.end, strict=True)])
-    expected = np.full(len(part.time), np.nan)
-    expected[rows] = fitted.expected(model, rows)[:, 0]
-    return Forecast(expected, model, rule, fitted)
+    about = f"{describe(model, fitted)}; inputs, penalty and threshold by walk-forward inside it"
+    if np.isinf(rule.threshold):
+        return model, rule, f"{about}; no threshold gained anything there after costs, so it stays flat"
+    return model, rule, f"{about}; it changes sides where the forecast passes {rule.threshold:.3%}"
+
+
+def in_all_parts(notes: Sequence[str]) -> str:
+    """Return what was done in one part or several, for people."""
+    return notes[-1] if len(notes) == 1 else f"fitted again for each of {len(notes)} parts; the last one: {notes[-1]}"
 
 
 def _first_there(first: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -167,8 +169,11 @@ def _first_there(first: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[
 class FollowForecast:
     """Takes the side of the last forecast beyond the threshold; `actions` are those for short, flat and long."""
 
-    def __init__(self, forecast: Forecast, actions: NDArray) -> None:
-        self.expected, self.threshold, self.actions = forecast.expected, forecast.rule.threshold, actions
+    def __init__(self, bars: int, actions: NDArray) -> None:
+        """Make a policy that expects nothing on any bar yet."""
+        self.expected = np.full(bars, np.nan)  # the next return
+        self.threshold = np.full(bars, np.inf)
+        self.actions = actions
         self._sides = np.zeros(0, np.int64)
 
     def begin(self, num_envs: int) -> None:
@@ -177,8 +182,9 @@ class FollowForecast:
 
     def act(self, observation: Any) -> NDArray:
         """Return the action of every environment."""
-        expected = self.expected[np.asarray(observation["cursor"])]
-        beyond = np.abs(expected) > self.threshold
+        bars = np.asarray(observation["cursor"])
+        expected = self.expected[bars]
+        beyond = np.abs(expected) > self.threshold[bars]
         self._sides = np.where(beyond, np.sign(expected), self._sides).astype(np.int64)
         return self.actions[self._sides + 1]
 

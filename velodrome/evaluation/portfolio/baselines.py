@@ -7,7 +7,7 @@ stops and the decay of positions are off: they would sell what is to be held.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -27,11 +27,10 @@ from velodrome.evaluation.baselines import (
     Memoryless,
     random_baseline,
 )
-from velodrome.evaluation.forecast.forecast import TOO_LITTLE, can_fit
+from velodrome.evaluation.forecast.forecast import TOO_LITTLE, Part, in_all_parts
 from velodrome.evaluation.portfolio.account import quotes
 from velodrome.evaluation.portfolio.forecasts import Limits, TargetWeights, forecast_weights, momentum_weights
 from velodrome.tables.basket import Basket
-from velodrome.tables.scaling import TRAIN
 
 FIRST_WEIGHT = 1  # place of the first weight among the account's values
 OWN_WORLD: Mapping[str, Any] = {
@@ -89,9 +88,17 @@ class EqualWeights(Memoryless):
 
 
 def baselines(
-    config: PortfolioConfig, basket: Basket, split: str, space: gymnasium.Space, seed: int = 0
+    config: PortfolioConfig,
+    basket: Basket,
+    split: str,
+    space: gymnasium.Space,
+    seed: int = 0,
+    parts: Sequence[Part[Basket]] = (),
 ) -> tuple[Baseline, ...]:
-    """Return the baselines of a split of a basket, each with the world that it plays in."""
+    """Return the baselines of a split of a basket, each with the world that it plays in.
+
+    parts: what those that are fitted are fitted for, where that is not the split itself.
+    """
     part = basket.split(split)
     buyable = _ever_tradable(part, config)
     listed = (part.close[part.begin[0]] > 0.0) & buyable
@@ -112,7 +119,7 @@ def baselines(
     same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
     orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
     return (
-        *_chosen_in_training(config, basket, split, weights),
+        *_chosen_in_training(config, parts or (Part(basket, split),), weights),
         Baseline(EQUAL_HELD, hold_all, held, orders),
         Baseline(EQUAL_REBALANCED, rebalance, shifted, weights),
         Baseline(BEST_SINGLE, hold_best, known, orders),
@@ -122,20 +129,25 @@ def baselines(
 
 
 def _chosen_in_training(
-    config: PortfolioConfig, basket: Basket, split: str, params: Mapping[str, Any]
+    config: PortfolioConfig, parts: Sequence[Part[Basket]], params: Mapping[str, Any]
 ) -> tuple[Baseline, ...]:
-    """Return the portfolios that are fitted to the training split."""
-    if not can_fit(basket, TRAIN):
-        return (Baseline(FORECAST, None, TOO_LITTLE), Baseline(MOMENTUM, None, TOO_LITTLE))
+    """Return the portfolios that are fitted to the training split of every part."""
+    made = {FORECAST: forecast_weights, MOMENTUM: momentum_weights}
+    if not all(part.can_fit for part in parts):
+        return tuple(Baseline(name, None, TOO_LITTLE) for name in made)
     fee = config.fee_tiers[0][1] if config.fee_tiers else 0.5 * (_middle(config.buy_fee) + _middle(config.sell_fee))
     cost = fee + _middle(config.half_spread) + 0.5 * _middle(config.slippage)  # slippage draws from 0 to 1
     gross = _ends(config.max_gross)[1]
     room = min(1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[0])
     limits = Limits(room, _ends(config.max_weight)[0], cost)
-    prices = quotes(basket, config)
-    made = ((FORECAST, forecast_weights), (MOMENTUM, momentum_weights))
-    found = {name: make(basket, split, prices, limits) for name, make in made}
-    return tuple(Baseline(name, TargetWeights(own, gross), note, params) for name, (own, note) in found.items())
+    found = []
+    for name, make in made.items():
+        weights, notes = np.full(parts[0].market.close.shape, np.nan), []
+        for part in parts:
+            weights[part.rows], note = make(part, quotes(part.market, config), limits)
+            notes.append(note)
+        found.append(Baseline(name, TargetWeights(weights, gross), in_all_parts(notes), params))
+    return tuple(found)
 
 
 def best_single(part: Basket, config: PortfolioConfig) -> int:

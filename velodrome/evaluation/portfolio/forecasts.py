@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import Memoryless
-from velodrome.evaluation.forecast.forecast import Fitted, describe, fill_gains
+from velodrome.evaluation.forecast.forecast import Fitted, Part, describe, fill_gains
 from velodrome.tables.basket import Basket
 from velodrome.tables.scaling import TRAIN
 
@@ -32,11 +32,12 @@ class Limits(NamedTuple):
 
 
 class TargetWeights(Memoryless):
-    """Asks for the weights of the row, [T, K]."""
+    """Asks for the weights of the row, [T, K]; on rows without any for those before."""
 
     def __init__(self, weights: Values, gross: float) -> None:
-        """Make a policy; an action of 1 stands for weights that add up to `gross`."""
-        self.actions = np.minimum(weights / gross, 1.0).astype(np.float32)
+        """Make a policy; NaN stands for no weights, and an action of 1 for weights that add up to `gross`."""
+        there = np.maximum.accumulate(np.where(np.isnan(weights[:, 0]), 0, np.arange(len(weights))))
+        self.actions = np.minimum(np.nan_to_num(weights[there]) / gross, 1.0).astype(np.float32)
 
     def act(self, observation: Any) -> NDArray:
         """Return the actions of every environment."""
@@ -108,8 +109,9 @@ def net_growth(weights: Values, gains: Values, cost: float) -> float:
     return float(np.log1p(np.maximum(change, -0.999)).mean())
 
 
-def forecast_weights(basket: Basket, split: str, prices: Values, limits: Limits) -> tuple[Values, str]:
-    """Return weights [T, K] from a ridge regression of every instrument's next return, and what was done."""
+def forecast_weights(part: Part[Basket], prices: Values, limits: Limits) -> tuple[Values, str]:
+    """Return weights [rows, K] from a ridge regression of every instrument's next return, and what was done."""
+    basket, rows = part.market, part.rows
     gains = fill_gains(prices, basket.begin, basket.end)
     tradable = basket.tradable == 1
     fitted = Fitted(basket, TRAIN, np.where(tradable, gains, np.nan))
@@ -126,19 +128,17 @@ def forecast_weights(basket: Basket, split: str, prices: Values, limits: Limits)
     growths = [net_growth(weights, fitted.gains[there], limits.cost) for weights in judged]
     best = int(np.argmax(growths))
     note = f"{describe(model, fitted)}; weights by mean and variance, with a shrunk covariance"
-    weights = np.zeros(prices.shape)
     if growths[best] <= 0.0:
-        return weights, f"{note}; nothing gained anything there after costs, so it stays in cash"
-    part = basket.split(split)
-    rows = np.arange(part.begin[0], part.end[0])
-    weights[rows] = targets(fitted.expected(model, rows), rows, PATIENCE[best : best + 1])[0]
+        return np.zeros((len(rows), prices.shape[1])), f"{note}; nothing gained anything there after costs: all in cash"
+    weights = targets(fitted.expected(model, rows), rows, PATIENCE[best : best + 1])[0]
     return weights, f"{note}; they change where that is worth its costs within {PATIENCE[best]:g} bars"
 
 
-def momentum_weights(basket: Basket, split: str, prices: Values, limits: Limits) -> tuple[Values, str]:
+def momentum_weights(part: Part[Basket], prices: Values, limits: Limits) -> tuple[Values, str]:
     """Return equal weights of the better half of what rose, and how far that looks back."""
+    basket = part.market
     gains = fill_gains(prices, basket.begin, basket.end)
-    train, part = basket.split(TRAIN), basket.split(split)
+    train = basket.split(TRAIN)
     known = np.arange(train.begin[0], max(train.end[0] - 2, train.begin[0]))
 
     def targets(rows: NDArray[np.int64], look_back: int) -> Values:
@@ -150,8 +150,7 @@ def momentum_weights(basket: Basket, split: str, prices: Values, limits: Limits)
 
     found = {own: net_growth(targets(known, own), gains[known], limits.cost) for own in LOOK_BACKS}
     look_back = max(found, key=lambda own: found[own])
-    rows = np.arange(part.begin[0], part.end[0])
-    weights = np.zeros(prices.shape)
-    weights[rows] = targets(rows, look_back)
     note = "equal weights in every bar of the better half of the instruments, of those that rose"
-    return weights, f"{note} over {look_back} bars (which gained most on the training split, after costs)"
+    return targets(
+        part.rows, look_back
+    ), f"{note} over {look_back} bars (which gained most on the training split, after costs)"

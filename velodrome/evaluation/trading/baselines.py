@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -16,9 +17,10 @@ from velodrome.evaluation.forecast.forecast import (
     TOO_LITTLE,
     Fitted,
     FollowForecast,
-    can_fit,
+    Part,
     fill_gains,
     forecast_alone,
+    in_all_parts,
 )
 from velodrome.evaluation.forecast.threshold import Stakes
 from velodrome.tables.market import Market
@@ -26,28 +28,40 @@ from velodrome.tables.scaling import TRAIN
 
 
 def baselines(
-    config: TradingConfig, space: gymnasium.Space, market: Market, split: str, seed: int = 0
+    config: TradingConfig, space: gymnasium.Space, parts: Sequence[Part[Market]], seed: int = 0
 ) -> tuple[Baseline, ...]:
-    """Return the baselines in the actions of a trading environment, on a split of a market."""
-    return _forecast(config, market, split), _buy_and_hold(config), _flat(config), random_baseline(space, seed)
+    """Return the baselines in the actions of a trading environment; `parts` are what the forecaster is fitted for."""
+    return forecaster(config, parts), _buy_and_hold(config), _flat(config), random_baseline(space, seed)
 
 
-def _forecast(config: TradingConfig, market: Market, split: str) -> Baseline:
-    """Return the forecaster, fitted to the training split."""
-    if not can_fit(market, TRAIN):
+def forecaster(config: TradingConfig, parts: Sequence[Part[Market]]) -> Baseline:
+    """Return the policy that trades what a regression expects, fitted to the training split of every part."""
+    if not all(part.can_fit for part in parts):
         return Baseline(FORECAST, None, TOO_LITTLE)
-    table = market.ohlc[:, 3] if config.fill == "close" else market.ohlc[:, 0]
-    shift = 0 if config.fill == "close" else 1  # an order fills at the next bar's open
-    prices = np.r_[table[shift:], np.full(shift, np.nan)]
-    gains = fill_gains(prices, market.begin, market.end - shift)
     actions, long, short = _sides(config)
-    cost = _mean(config.fee) + _mean(config.half_spread) + 0.5 * _mean(config.slippage)  # slippage draws from 0 to 1
-    moves = market.atr / np.where(table > 0.0, table, np.inf)
-    cost += 0.5 * _mean(config.slippage_atr) * float(np.median(moves[market.split(TRAIN).begin[0] :]))
-    leverage = _mean(config.leverage)
-    stakes = Stakes(long * leverage, short * leverage, cost)
-    found = forecast_alone(Fitted(market, TRAIN, gains[:, None]), market.split(split), stakes)
-    return Baseline(FORECAST, FollowForecast(found, actions), found.note)
+    policy, notes = FollowForecast(len(parts[0].market), actions), []
+    leverage, shift = _mean(config.leverage), 0 if config.fill == "close" else 1  # bars until an order fills
+    for part in parts:
+        market = part.market
+        table = market.ohlc[:, 3] if config.fill == "close" else market.ohlc[:, 0]
+        prices = np.r_[table[shift:], np.full(shift, np.nan)]
+        gains = fill_gains(prices, market.begin, market.end - shift)
+        stakes = Stakes(long * leverage, short * leverage, _cost(config, market))
+        fitted = Fitted(market, TRAIN, gains[:, None])
+        model, rule, note = forecast_alone(fitted, stakes)
+        policy.expected[part.rows] = fitted.expected(model, part.rows)[:, 0]
+        policy.threshold[part.rows] = rule.threshold
+        notes.append(note)
+    return Baseline(FORECAST, policy, in_all_parts(notes))
+
+
+def _cost(config: TradingConfig, market: Market) -> float:
+    """Return what one unit costs to trade, a part of its value, on average; slippage draws from 0 to 1."""
+    seen = market.split(TRAIN)
+    rows = slice(int(seen.begin[0]), int(seen.end[0]))
+    moves = float(np.median(market.atr[rows] / market.ohlc[rows, 3]))
+    slippage = _mean(config.slippage) + _mean(config.slippage_atr) * moves
+    return _mean(config.fee) + _mean(config.half_spread) + 0.5 * slippage
 
 
 def _sides(config: TradingConfig) -> tuple[NDArray, float, float]:

@@ -45,7 +45,7 @@ class TradingEvaluator(Evaluator):
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
         """Return the policies to beat."""
-        return baselines(self.config, agent.backtest.world.action_space, self.market, self.split, seed)
+        return baselines(self.config, agent.backtest.world.action_space, self.parts, seed)
 
     def action_names(self, space: gymnasium.Space) -> Sequence[str]:
         return () if self.config.action == "continuous" else action_names(self.config)
