@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import math
@@ -26,6 +27,7 @@ from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
+from velodrome.writing import replacing
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
@@ -127,13 +129,17 @@ class Evaluation(Summarised):
         target = Path(folder) / "evaluation"
         target.mkdir(parents=True, exist_ok=True)
         paths = {"json": target / f"{self.file_name}.json"}
-        paths["json"].write_text(self.to_json() + "\n", encoding="utf-8")
         if self.kind == "backtest":
-            for name in FRAMES:
-                paths[name] = target / f"{self.file_name}-{name}.parquet"
-                getattr(self, name).write_parquet(paths[name])
+            paths |= {name: target / f"{self.file_name}-{name}.parquet" for name in FRAMES}
             paths["trades_csv"] = target / f"{self.file_name}-trades.csv"
-            self.trades.write_csv(paths["trades_csv"])
+        # All are written before the first takes its place. The JSON file, which says that there is a result, is last.
+        with contextlib.ExitStack() as stack:
+            new = {name: stack.enter_context(replacing(path)) for name, path in paths.items()}
+            new["json"].write_text(self.to_json() + "\n", encoding="utf-8")
+            if self.kind == "backtest":
+                for name in FRAMES:
+                    getattr(self, name).write_parquet(new[name])
+                self.trades.write_csv(new["trades_csv"])
         return paths
 
     @classmethod

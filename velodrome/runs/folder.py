@@ -27,6 +27,7 @@ from typing import Any
 
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs.versions import git_commit, machine, versions
+from velodrome.writing import replace_text, sync_path
 
 LATEST = "latest"
 FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, which nobody means by the latest
@@ -97,7 +98,7 @@ class RunFolder:
             (path / "evaluation").mkdir(parents=True)
             if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
                 (path / "checkpoints").mkdir()
-            (path / "config.yaml").write_text(config, encoding="utf-8")
+            replace_text(path / "config.yaml", config)
             own_command = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []
             information = {
                 "id": identity,
@@ -263,33 +264,6 @@ def lineage_entry(step: int, changes: Mapping[str, Any], parent: RunFolder | Non
     """Return what a run's lineage says of a change: where, what (before and after by key), and of which parent."""
     about = {"step": step, "parent": None if parent is None else parent.id, "changes": dict(changes)}
     return {**about, "time": datetime.now(UTC).isoformat()}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file and wait until its content is on the disk."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that it is old or new, never half; `sync_path` of its folder makes that last."""
-    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        write_text(new, text)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def sync_path(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _locked_now(descriptor: int, kind: int) -> bool:

@@ -25,7 +25,7 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.evaluate import play_validation, report_path
-from velodrome.runs.folder import lineage_entry, replace_text
+from velodrome.runs.folder import lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
@@ -33,6 +33,7 @@ from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.store.store import checkpoint_rows, lineage_rows
 from velodrome.runs.trained import Run, SeedGroup
+from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError, MissingDependencyError
-from velodrome.runs.folder import RunFolder, replace_text, sync_path
+from velodrome.runs.folder import RunFolder
 from velodrome.runs.metrics import Entry, MetricsError, Sink
 from velodrome.runs.store.store import MetricRow, SqlStore
+from velodrome.writing import replace_text, sync_path
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
