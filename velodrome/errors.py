@@ -53,6 +53,10 @@ class StoreError(VelodromeError):
     """A store that cannot be opened, read or written."""
 
 
+class DamagedStoreError(StoreError):
+    """A store whose file is no database, or a damaged one."""
+
+
 class MetricsError(VelodromeError):
     """Metrics that a sink could not take."""
 

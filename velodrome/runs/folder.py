@@ -1,7 +1,7 @@
 """The folder of a run: its configuration, what it was made with, its log and its checkpoints.
 
 runs/<name>-<yyyymmdd-hhmmss>-<id>/
-    config.yaml   run.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
+    config.yaml   run.json   status.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
 
 A group of training seeds is such a folder without checkpoints and metrics; the folders of its members lie in it.
 """
@@ -20,7 +20,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,16 @@ class Candidate:
     def name(self) -> str:
         """The part of the title that a person chose."""
         return self.title.rsplit("-", 3)[0]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run has come, as `status.json` says it; only the process that trains the run writes that."""
+
+    status: str  # running, finished, interrupted or failed
+    updated: float  # seconds since 1970
+    error: str = ""  # what ended a failed run
+    config_hash: str = ""
 
 
 def _inside(name: str) -> property:
@@ -149,6 +159,7 @@ class RunFolder:
             ) from error
 
     config_path = _inside("config.yaml")
+    status_path = _inside("status.json")
     log_path = _inside("log.txt")
     metrics_path = _inside("metrics.jsonl")
     monitor_path = _inside("monitor.csv")  # episodes, as Stable-Baselines3's plotter reads them; not of rules
@@ -186,6 +197,33 @@ class RunFolder:
     def add_to_lineage(self, entry: Mapping[str, Any]) -> None:
         """Note that something was changed in mid-run."""
         self._change(lineage=[*self.lineage, dict(entry)])
+
+    @property
+    def state(self) -> RunState | None:
+        """What `status.json` says now; None for a run that has not begun, or that an older version trained."""
+        try:
+            return RunState(**json.loads(self.status_path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            log.warning("%s: cannot be read (%s); its checkpoints say how far it came", self.status_path, error)
+            return None
+
+    def note_state(self, state: RunState) -> None:
+        """Write down how far the run has come."""
+        replace_text(self.status_path, json.dumps(asdict(state), indent=2, ensure_ascii=False) + "\n")
+        sync_path(self.path)
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group of training seeds."""
+        seeds = self.information.get("seeds")
+        return isinstance(seeds, dict) and seeds.get("count", 1) > 1
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process has begun to train it."""
+        return self.status_path.is_file() or self.metrics_path.is_file()
 
     @property
     def candidate(self) -> Candidate:

@@ -72,8 +72,7 @@ def official_evaluation(
         )
     options = {"episodes": episodes, "seed": config.seed, "baselines": baselines, "progress": progress}
     chosen = found.find_checkpoint(checkpoint)
-    with found.store(create=True) as store:
-        named = found.name_policy(chosen, checkpoint, store)
+    named = found.name_policy(chosen, checkpoint)
     scores = play(found.policy_of(chosen), f"agent ({found.path.name})", config.params, **options)
     result = NamedResult(scores, named)
     folder = found.folder.evaluation_path
