@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import math
@@ -26,6 +27,7 @@ from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
+from velodrome.writing import replacing
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
@@ -87,9 +89,7 @@ class Evaluation(Summarised):
     @property
     def label(self) -> str:
         """The split as it is shown: data that the agent was trained on or chosen by is named as such."""
-        if self.in_sample:
-            return f"{self.split} (IN SAMPLE: the agent was trained on it)"
-        return f"{self.split} ({USED_FOR_SELECTION})" if self.used_for_selection else self.split
+        return split_label(self.split, self.in_sample, self.used_for_selection)
 
     @property
     def file_name(self) -> str:
@@ -127,14 +127,34 @@ class Evaluation(Summarised):
         target = Path(folder) / "evaluation"
         target.mkdir(parents=True, exist_ok=True)
         paths = {"json": target / f"{self.file_name}.json"}
-        paths["json"].write_text(self.to_json() + "\n", encoding="utf-8")
         if self.kind == "backtest":
-            for name in FRAMES:
-                paths[name] = target / f"{self.file_name}-{name}.parquet"
-                getattr(self, name).write_parquet(paths[name])
+            paths |= {name: target / f"{self.file_name}-{name}.parquet" for name in FRAMES}
             paths["trades_csv"] = target / f"{self.file_name}-trades.csv"
-            self.trades.write_csv(paths["trades_csv"])
+        # All are written before the first takes its place. The JSON file, which says that there is a result, is last.
+        with contextlib.ExitStack() as stack:
+            new = {name: stack.enter_context(replacing(path)) for name, path in paths.items()}
+            new["json"].write_text(self.to_json() + "\n", encoding="utf-8")
+            if self.kind == "backtest":
+                for name in FRAMES:
+                    getattr(self, name).write_parquet(new[name])
+                self.trades.write_csv(new["trades_csv"])
         return paths
+
+    @staticmethod
+    def read_figures(path: Path) -> dict[str, Any]:
+        """Return what the JSON file of an evaluation says of its figures, without the long tables: rows and seeds.
+
+        ConfigError if the file is not one that `save` wrote.
+        """
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            label = split_label(plain["split"], plain["in_sample"], plain.get("used_for_selection", False))
+            rows = [Row(**_numbers(row)) for row in plain["rows"]]
+            seeds = {one["seed"]: [Row(**_numbers(row)) for row in one["rows"]] for one in plain.get("seeds", ())}
+            policy = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path}: is no evaluation ({type(error).__name__}: {error}). Evaluate again.") from error
+        return {"split": plain["split"], "label": label, "rows": rows, "seeds": seeds, "policy": policy}
 
     @classmethod
     def load(cls, folder: str | Path, split: str, checkpoint: CheckpointChoice = "best") -> Evaluation:
@@ -287,6 +307,13 @@ class FittedTable:
                 table.add_section()
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
         return table
+
+
+def split_label(split: str, in_sample: bool, used_for_selection: bool) -> str:
+    """Return a split as it is shown: data that the agent was trained on or chosen by is named as such."""
+    if in_sample:
+        return f"{split} (IN SAMPLE: the agent was trained on it)"
+    return f"{split} ({USED_FOR_SELECTION})" if used_for_selection else split
 
 
 def format_interval(row: Row | Difference) -> str:

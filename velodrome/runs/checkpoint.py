@@ -8,7 +8,6 @@ checkpoints/000000123456/    named for the steps done so far
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError, DamagedCheckpointError
-from velodrome.runs.folder import sync_path, write_text
+from velodrome.writing import NO_SPACE, sync_path, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +31,6 @@ FORMAT = 1
 TENSORS, STATE, PINNED = "tensors.safetensors", "state.json", "pinned"
 WRITING = ".writing-"  # start of the name of a folder that is not finished
 REPLACED = ".replaced"  # end of the name of one that makes room for another of the same step
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 log = logging.getLogger("velodrome.runs")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from velodrome.vector.compile.assemble import USER_FUNCTIONS, check_that_it_compiles, fingerprint
 from velodrome.vector.messages import tell
+from velodrome.writing import replace_text
 
 CACHE_VARIABLE = "VELODROME_CACHE"
 
@@ -80,7 +81,7 @@ def kernel_folder(
         tell(f"compiling {name} ({target}); the next start is faster")
         folder.mkdir(exist_ok=True)
         # Numba only compares the size and time of this file; what it stands for is in the folder's name.
-        source.write_text(f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
+        replace_text(source, f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
     return folder
 
 
