@@ -16,7 +16,20 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A folder imports only from those before it: the way of the data, from files to commands.
 ORDER = (
-    *("errors", "registry", "bars", "tables", "envs", "vector", "adapters", "rollout", "learn", "evaluation", "runs"),
+    *(
+        "errors",
+        "outside",
+        "registry",
+        "bars",
+        "tables",
+        "envs",
+        "vector",
+        "adapters",
+        "rollout",
+        "learn",
+        "evaluation",
+        "runs",
+    ),
     *("tune", "service", "dashboard", "compat", "bench", "doctor", "cli", "__main__"),
 )
 # Heavy or optional packages: imported inside the functions that need them, so that everything else works without.

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.bars.summary import Summarised, Summary
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, printable
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
@@ -285,7 +285,7 @@ class FittedTable:
         for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
             if place in self.sections:
                 table.add_section()
-            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell, kept="")) for cell in cells))
         return table
 
 

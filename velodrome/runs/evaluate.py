@@ -41,6 +41,7 @@ def evaluate(
     market: Market | Basket | None = None,
     data: str | Path | None = None,
     store: SqlStore | None = None,
+    trust: bool = False,
 ) -> Evaluation:
     """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
 
@@ -50,9 +51,11 @@ def evaluate(
     report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
-    store: its store, if it is open already.
+    store: its store, if it is open already. trust: code that the run names may be imported, though it was not used
+        here before (docs/security.md).
     """
-    run = Run.open(run, root)
+    run = Run.open(run, root, trust)
+    run.check_outside()
     agents = _agents(run)
     found = [agent.find_checkpoint(checkpoint) for agent in agents]
     policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.errors import MetricsError, VelodromeError
+from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
@@ -68,7 +69,7 @@ class Session:
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, then evaluate; the store knows how it ended."""
-        self.console = console or Console()
+        self.console = console or Screen()
         self.mode = mode or choose_mode(self.console)
         folder = self.run.folder
         with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
