@@ -16,6 +16,8 @@ from typing import Any
 MOST_BYTES = 1 << 25  # of a file that is read whole: a hundred times what a run writes
 MOST_LINE = 1 << 20  # bytes of a line
 DEEPEST = 64  # lists and mappings in one another
+# What Python and torch raise at numbers, names and shapes that are of another kind than those that were written.
+UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 TOO_DEEP = f"lists or mappings are nested more than {DEEPEST} deep"
 
 

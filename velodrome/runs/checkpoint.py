@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError, DamagedCheckpointError, VelodromeError
-from velodrome.outside.files import open_regular, read_json
+from velodrome.outside.files import UNFIT, open_regular, read_json
 from velodrome.runs.folder import sync_path, write_text
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ FORMAT = 1
 TENSORS, STATE, PINNED = "tensors.safetensors", "state.json", "pinned"
 WRITING = ".writing-"  # start of the name of a folder that is not finished
 REPLACED = ".replaced"  # end of the name of one that makes room for another of the same step
-# What Python and torch raise at numbers, names and shapes that are not those of the run.
-UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 log = logging.getLogger("velodrome.runs")

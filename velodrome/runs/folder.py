@@ -287,6 +287,7 @@ def _legal(information: dict[str, Any]) -> dict[str, Any]:
     if not re.fullmatch(r"[0-9a-f]{1,64}", information["id"]):
         raise ValueError(f"id is {information['id'][:40]!r}, not a number in hexadecimal digits")
     datetime.fromisoformat(information["created"])
+    information.setdefault("data_hash", None)
     for entry in information.get("lineage") or ():
         known = isinstance(entry, dict) and isinstance(entry.get("changes"), dict) and type(entry.get("step")) is int
         if not known or not isinstance(entry.get("parent"), str | None):

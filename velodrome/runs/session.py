@@ -155,8 +155,9 @@ class Session:
         found = checkpoints.latest_valid(self.run.path)
         first = found or self.begin_from
         if first is not None:
-            setup.check_agent(first.plain["agent"], self.agent, str(first.path))
-            self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
+            with checkpoints.fitting(first.path):
+                setup.check_agent(first.plain["agent"], self.agent, str(first.path))
+                self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
         if found is not None:
             self.run.check_own(found)
             self.best, self.saved_steps = found.plain["best"], found.steps

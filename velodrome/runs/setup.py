@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from velodrome.vector.fleet.autoscale import Autoscaler
 
 log = logging.getLogger("velodrome.runs")
+MOST = 1 << 40  # things that a checkpoint may name; each factor of a size is below it
 FEW_WINDOWS = 64  # more than anybody has timeframes
 BARS_FOLDER = "bars"  # beside the runs: bars that programs gave
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
@@ -182,9 +183,9 @@ def read_space(described: dict[str, Any]) -> gymnasium.Space:
     import numpy as np
 
     if described["kind"] == "discrete":
-        return gymnasium.spaces.Discrete(described["count"])
+        return gymnasium.spaces.Discrete(_count(described["count"]))
     if described["kind"] == "multi_discrete":
-        return gymnasium.spaces.MultiDiscrete(described["counts"])
+        return gymnasium.spaces.MultiDiscrete(np.array(described["counts"], np.int64))
     low, high = (np.array(described[end], np.float32) for end in ("low", "high"))
     return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
@@ -248,10 +249,20 @@ def _described_network(plain: dict[str, Any]) -> tuple[Any, ObservationShape, gy
 
     agent = plain["agent"]
     layout = agent.get("instruments")
-    instruments = None if layout is None else InstrumentLayout(layout["count"], tuple(layout["own"]))
-    shape = ObservationShape(agent["values"], tuple((rows, width) for rows, width in agent["windows"]), instruments)
+    instruments = (
+        None if layout is None else InstrumentLayout(_count(layout["count"]), tuple(map(_count, layout["own"])))
+    )
+    windows = tuple((_count(rows), _count(width)) for rows, width in agent["windows"])
+    shape = ObservationShape(_count(agent["values"]), windows, instruments)
     space, settings = read_space(agent["actions"]), NetworkConfig(**agent["network"])
     return ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain), shape, space
+
+
+def _count(number: Any) -> int:
+    """Return a number of things that a file names; a text or a list, whose product with a number is long, is none."""
+    if type(number) is not int or not 0 <= number < MOST:
+        raise ValueError(f"{str(number)[:40]!r} is not a number of things from 0 to {MOST:,}")
+    return number
 
 
 def check_network(found: Checkpoint, kind: str) -> None:
