@@ -153,9 +153,7 @@ class Evaluation(Summarised):
             found = cls._read(path)
             found.summary(), found.table()  # what cannot be shown is no evaluation
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException, *UNFIT) as error:
-            raise RunError(
-                f"{path}: not an evaluation as it was written ({error!r}). Evaluate the run again."
-            ) from error
+            raise RunError(f"{path}: not what an evaluation wrote ({error!r}). Evaluate the run again.") from error
         return found
 
     @classmethod
