@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing.forkserver
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from velodrome.learn.catalog import ALGORITHMS
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# The list of code that is trusted is a user's own; tests have one of theirs, and so have the programs they start.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="velodrome-tests-")
 
 # Where every core has a worker, torch's further threads, and those of the programs that tests start, would take turns
 # with them on the same cores and wait for one another. Tests of several threads ask for them.

@@ -18,6 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     *(
         "errors",
+        "outside",
         "writing",
         "registry",
         "bars",

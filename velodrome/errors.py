@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
+
+# Control and format characters (terminal commands, marks that reverse a line), halves of surrogates, line separators.
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    """Return a text for people to read: characters that are not seen but obeyed, but for those kept, are escaped."""
+    return text if text.isprintable() else "".join(one if one in kept else _escaped(one) for one in text)
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in UNSEEN:
+        return character
+    # What JSON does not escape by itself is written in its way, so that printed JSON stays legal.
+    named, code = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}, ord(character)
+    form = f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return named.get(character, form)
 
 
 class VelodromeError(Exception):
-    """Base of every error that Velodrome raises on purpose."""
+    """Base of every error that Velodrome raises on purpose. Names in its message may be anybody's: it is escaped."""
+
+    def __init__(self, *details: object) -> None:
+        super().__init__(*(printable(each) if isinstance(each, str) else each for each in details))
 
 
 class DataError(VelodromeError, ValueError):

@@ -12,7 +12,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from velodrome.bars.columns import TIME_SPELLINGS, count_price_names, spelling_key
 from velodrome.bars.frame import BAR_COLUMNS, Bars
-from velodrome.errors import DataError, did_you_mean
+from velodrome.errors import DataError, did_you_mean, printable
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -29,6 +29,11 @@ SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
 SEPARATORS = (",", ";", "\t")
 PREAMBLE_LINES = 30  # no header is looked for further down
 PREAMBLE_BYTES = 1 << 16
+# Prices that never move shrink to a nineteenth of their text. What grows more than this was made to fill the memory.
+MOST_GROWTH = 100
+ALWAYS_FITS = 1 << 26  # bytes
+MOST_COLUMNS = 10_000
+PACKED = (b"\x1f\x8b", b"x\x01", b"x^", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")  # gzip, zlib, Zstandard
 
 
 @dataclass(frozen=True)
@@ -105,13 +110,20 @@ def read_table(file: Path, named: Collection[str] = ()) -> Table:
     table = read_parquet(file) if suffix_of(file).lower() in PARQUET_SUFFIXES else read_text(file, named)
     if len(table.frame) == 0:
         raise DataError(f"{file}: no rows below the header. Check that the export finished, or remove the file.")
-    return table
+    # Names are shown in terminals, messages and reports: from here on, what a terminal would obey is spelled out.
+    names = {name: plain for name in table.frame.columns if (plain := printable(name, kept="")) != name}
+    frame = table.frame.rename(dict(zip(names, unique_names(list(names.values())), strict=True))) if names else None
+    origin, symbol = printable(table.origin, kept=""), printable(table.symbol, kept="")
+    return replace(table, origin=origin, symbol=symbol, frame=table.frame if frame is None else frame)
 
 
 def read_parquet(file: Path) -> Table:
     try:
+        columns, rows = len(pl.read_parquet_schema(file)), pl.scan_parquet(file).select(pl.len()).collect().item()
+        check_growth(file, 8 * rows * columns, file.stat().st_size)
+        check_columns(file, columns)
         frame = pl.read_parquet(file)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DataError(f"{file}: not a Parquet file that Polars can read ({error}). Export it again.") from error
     return Table(str(file), frame, np.arange(len(frame)), None, stem_of(file))
 
@@ -122,9 +134,13 @@ def read_text(file: Path, named: Collection[str] = ()) -> Table:
         raise DataError(f"{file}: the file is empty. Check that the export finished, or remove the file.")
     header_line, separator = find_header(content, named)
     from_header = content.split(b"\n", header_line - 1)[-1]
-    names = unique_names(fields_of(from_header.split(b"\n", 1)[0].decode("utf-8", errors="replace"), separator))
+    found = fields_of(from_header.split(b"\n", 1)[0].decode("utf-8", errors="replace"), separator)
+    check_columns(file, len(found))
+    names = unique_names(found)
     if not names:
         raise DataError(f"{file}: line {header_line} is no header that can be read. Check that it is a text file.")
+    if from_header.startswith(PACKED):  # Polars would unpack it, however large it grows
+        raise DataError(f"{file}: this is a packed file, not text. Unpack it, or call it .csv.gz if it is gzip.")
     try:
         # The header goes in as a row of data: Polars takes the width of the table from the first one.
         frame = pl.read_csv(
@@ -147,7 +163,7 @@ def read_text(file: Path, named: Collection[str] = ()) -> Table:
 def file_bytes(file: Path) -> bytes:
     """Return the file unpacked and in UTF-8 without a byte order mark."""
     try:
-        content = gzip.decompress(file.read_bytes()) if file.name.lower().endswith(".gz") else file.read_bytes()
+        content = unpacked(file) if file.name.lower().endswith(".gz") else file.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{file}: not a complete gzip file ({error}). Export or download it again.") from error
     except OSError as error:
@@ -156,6 +172,32 @@ def file_bytes(file: Path) -> bytes:
         content = content.decode("utf-16", errors="replace").encode()
     content = content.removeprefix(b"\xef\xbb\xbf")
     return content if b"\n" in content else content.replace(b"\r", b"\n")
+
+
+def unpacked(file: Path) -> bytes:
+    """Return the content of a gzip file; one that grows beyond all prices is refused on the way."""
+    parts, size = [], 0
+    with file.open("rb") as packed, gzip.GzipFile(fileobj=packed) as stream:
+        while part := stream.read(1 << 20):
+            parts.append(part)
+            size += len(part)
+            check_growth(file, size, packed.tell())
+    return b"".join(parts)
+
+
+def check_growth(file: Path, size: int, packed: int) -> None:
+    """Refuse a file that takes far more room in memory than on the disk. size, packed: bytes."""
+    if size > max(ALWAYS_FITS, MOST_GROWTH * packed):
+        raise DataError(
+            f"{file}: it grows more than {MOST_GROWTH}-fold when it is unpacked, to {size / 1e6:,.0f} MB or more; "
+            "price files do not. If it is what it should be, unpack it yourself and read that."
+        )
+
+
+def check_columns(file: Path, count: int) -> None:
+    """Refuse a table with more columns than any of prices has."""
+    if count > MOST_COLUMNS:
+        raise DataError(f"{file}: it has {count:,} columns, and prices have {MOST_COLUMNS:,} at most. Check the file.")
 
 
 def find_header(content: bytes, named: Collection[str] = ()) -> tuple[int, str]:

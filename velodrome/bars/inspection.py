@@ -31,7 +31,7 @@ from velodrome.bars.rules import (
 from velodrome.bars.summary import listed
 from velodrome.bars.timeframe import Timeframe, check_timezone, infer_timeframe, parse_timeframe, resample
 from velodrome.bars.values import decimal_marks, join_date_and_clock, parse_numbers, parse_times
-from velodrome.errors import ConfigError, DataError, did_you_mean
+from velodrome.errors import ConfigError, DataError, did_you_mean, printable
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -285,8 +285,8 @@ def split_symbols(rows: SymbolRows, table: Table, columns: ColumnMap) -> list[Sy
     values = symbol.to_numpy()
     unique = sorted(symbol.unique().to_list())
     if len(unique) == 1:
-        return [replace(rows, symbol=unique[0])]
-    return [replace(chosen(rows, np.flatnonzero(values == name)), symbol=name) for name in unique]
+        return [replace(rows, symbol=printable(unique[0], kept=""))]
+    return [replace(chosen(rows, np.flatnonzero(values == name)), symbol=printable(name, kept="")) for name in unique]
 
 
 def chosen(rows: SymbolRows, keep: NDArray[np.int64]) -> SymbolRows:

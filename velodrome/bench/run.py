@@ -17,6 +17,7 @@ from velodrome.bench.plot import Draw, write_plot
 from velodrome.bench.render import comparison_parts, last_lines, machine_lines
 from velodrome.bench.report import Report
 from velodrome.errors import MissingDependencyError
+from velodrome.outside.screen import Screen
 
 DESCRIPTION_WIDTH = 40  # characters, so that the bar stays where it is
 
@@ -78,7 +79,7 @@ def run_benchmark(benchmark: Benchmark, console: Console | None = None) -> Any:
     Raises `ParityError` before anything is timed if contenders differ. Ctrl-C ends the measuring; what was measured
     until then is shown and written.
     """
-    console = console or Console(stderr=True)
+    console = console or Screen(stderr=True)
     report, options = benchmark.report, benchmark.options
     started = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -45,10 +45,10 @@ app.command(runs)
 
 def console() -> Console:
     """Return the console that commands print to."""
-    from rich.console import Console
+    from velodrome.outside.screen import Screen
 
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=PIPE_WIDTH if fixed else None)
+    return Screen(width=PIPE_WIDTH if fixed else None)
 
 
 def split_words(given: list[str] | None) -> tuple[str, ...] | None:

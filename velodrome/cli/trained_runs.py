@@ -136,7 +136,7 @@ def compare(*run: str, place: Place = RUNS, json: Flag = False) -> None:
 
 
 @runs.command
-def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False) -> None:
+def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False, trust: Flag = False) -> None:
     """Write the metrics of a run to a CSV or Parquet file, or its policy to ONNX or TorchScript.
 
     Parameters
@@ -147,6 +147,8 @@ def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False) -> 
         The file: .csv or .parquet for metrics, .onnx or .pt for the policy.
     long
         A row for each value instead of a row for each step.
+    trust
+        Policy: import the code that a run from elsewhere names, now and later.
     """
 
     def work(store: SqlStore, records: list[RunRecord]) -> None:
@@ -155,7 +157,7 @@ def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False) -> 
             from velodrome.runs.run import Run
 
             write = policy_files.export_onnx if path.suffix == ".onnx" else policy_files.export_torchscript
-            write(Run.open(records[0].folder).policy, path)
+            write(Run.open(records[0].folder, trust=trust).policy, path)
         else:
             from velodrome.runs.store.metrics_file import export_metrics
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.cli.shared import INTERRUPTED, Flag, app, console
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
@@ -25,6 +25,7 @@ def train(
     json: Flag = False,
     quiet: Flag = False,
     no_evaluation: Flag = False,
+    trust: Flag = False,
 ) -> int:
     """Train an agent, evaluate it on data it never saw, and write a report.
 
@@ -53,6 +54,8 @@ def train(
         Print nothing but the evaluation.
     no_evaluation
         Leave out the evaluation and the report at the end.
+    trust
+        Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
     """
     from velodrome.runs import run as running
     from velodrome.runs.config.files import read_overrides
@@ -67,12 +70,12 @@ def train(
                 f"--resume continues a run with the configuration it has; received {' '.join(sources)} besides. Give "
                 "settings to change, such as steps=1_000_000, or train a new run."
             )
-        finished = running.resume(resume, words, root=folder, data=data, **shown)
+        finished = running.resume(resume, words, root=folder, data=data, trust=trust, **shown)
     elif data is not None:
         raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
         source, settings = split_source(words)
-        finished = running.train(source, **read_overrides(settings), **shown)
+        finished = running.train(source, trust=trust, **read_overrides(settings), **shown)
     if finished.status == "interrupted":
         sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED
@@ -110,6 +113,7 @@ def evaluate(
     data: str | None = None,
     official: Flag = False,
     episodes: int | None = None,
+    trust: Flag = False,
 ) -> None:
     """Evaluate a run on a split it did not learn from, beside simple policies such as buy and hold.
 
@@ -145,6 +149,8 @@ def evaluate(
         published scores.
     episodes
         Episodes of each entry of --official; as many as that asks for (CAGE-2: 1,000) if not given.
+    trust
+        Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
     """
     from velodrome.runs import evaluate as evaluating
 
@@ -163,17 +169,18 @@ def evaluate(
         from velodrome.runs.official import official_evaluation
 
         with evaluating.shown_progress(not json and out.is_terminal) as tell:
-            scores = official_evaluation(run, root=folder, checkpoint=checkpoint, progress=tell, episodes=episodes)
+            played: dict[str, Any] = {"progress": tell, "episodes": episodes, "trust": trust}
+            scores = official_evaluation(run, root=folder, checkpoint=checkpoint, **played)
         _show(scores, out, json)
         return
     if walk_forward:
-        from rich.console import Console
-
+        from velodrome.outside.screen import Screen
         from velodrome.runs.walk_forward import walk_forward as walk
 
         # What is printed on the way must not get between the lines of JSON.
-        told = Console(stderr=True) if json else out
-        result = walk(run, 4 if folds is None else folds, root=folder, data=data, console=told, anchored=anchored)
+        told = Screen(stderr=True) if json else out
+        shown: dict[str, Any] = {"console": told, "anchored": anchored, "trust": trust}
+        result = walk(run, 4 if folds is None else folds, root=folder, data=data, **shown)
         _show(result, out, json)
         return
     found = evaluating.evaluate(
@@ -185,6 +192,7 @@ def evaluate(
         allow_training_split=allow_training_split,
         report=not no_report,
         progress=not json and out.is_terminal,
+        trust=trust,
     )
     _show(found, out, json)
     if not (json or no_report):
@@ -195,7 +203,7 @@ def evaluate(
 
 def _show(result: Any, out: Any, json: bool) -> None:
     if json:
-        sys.stdout.write(result.to_json() + "\n")
+        sys.stdout.write(printable(result.to_json()) + "\n")
     else:
         out.print(result.table())
 
@@ -232,7 +240,7 @@ def config(*words: str, preset: str | None = None, presets: Flag = False, env: s
 
 
 @app.command
-def profile(*words: str, iterations: int = 10, folder: Path = Path("profile")) -> None:
+def profile(*words: str, iterations: int = 10, folder: Path = Path("profile"), trust: Flag = False) -> None:
     """Show where the time of a training goes: phases, operations and a flame graph.
 
     Parameters
@@ -243,11 +251,15 @@ def profile(*words: str, iterations: int = 10, folder: Path = Path("profile")) -
         Iterations to measure.
     folder
         Folder for profile.html (a flame graph to open in a browser) and trace.json.
+    trust
+        Import the code that the configuration of a run from elsewhere names.
     """
     from velodrome.runs import setup
     from velodrome.runs.profile import profile_iterations
+    from velodrome.runs.trained import check_source
 
     chosen, _ = loaded(words)
+    check_source(split_source(words)[0], chosen, trust)
     with setup.learning_worlds(chosen, setup.build_market(chosen), chosen.usable_device()) as worlds:
         learner = setup.make_learner(chosen, worlds)
         console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())

@@ -121,6 +121,9 @@ class World:
     substitution_examples: Mapping[str, tuple] = field(default_factory=dict)  # arguments to try each on
     reset_options: Mapping[str, str] = field(default_factory=dict)  # option of reset() -> state column that takes it
     check_options: Callable[[Mapping[str, NDArray]], None] | None = None  # raises if an option of reset() is illegal
+    # Lowest and highest value of the state columns by which a rule reads its tables. Compiled code does not look: a
+    # saved state beyond them is refused, because it would read or write what is not the environment's.
+    index_ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     describe_state: Callable[[Mapping[str, Any]], str] | None = None  # a line about an environment, given its columns
     action_names: tuple[str, ...] = ()  # of discrete actions, for people; none where they have no names
 

@@ -39,6 +39,7 @@ def episode_terms(i, state, params):
         return Terms({", ".join(drawn)})
     return Terms({", ".join(fixed)})
 """
+    # It refuses what is no name in Python before the source, which is made of names and numbers alone, is executed.
     terms = namedtuple("Terms", (*names, *derived), module=module)  # type: ignore[misc]
     namespace: dict[str, Any] = {"__name__": module, "Terms": terms, "are_drawn": are_drawn}
     exec(compile(source, f"<episode_terms of {model.__name__}>", "exec"), namespace)

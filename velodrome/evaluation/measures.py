@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from velodrome.evaluation.intervals import Interval, Space
+from velodrome.outside.kernels import cached_njit
 
 if TYPE_CHECKING:  # a list of runs shows figures, and need not wait for environments
     from velodrome.evaluation.play import Track
@@ -206,7 +206,7 @@ def bars_per_year(time: NDArray[np.int64]) -> float:
     return (len(time) - 1) / ((int(time[-1]) - int(time[0])) / YEAR)
 
 
-@njit(cache=True)
+@cached_njit
 def path_figures(returns, logs, extras, order, centre, per_year, out):
     """Write the figures of a path that visits the bars `order` of a series: PATH_FIGURES, then the means of `extras`.
 

@@ -21,12 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.bars.summary import Summarised, Summary
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, RunError, printable
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoice, NamedPolicy
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
+from velodrome.outside.files import UNFIT, read_json
 from velodrome.writing import replacing
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
@@ -168,9 +169,18 @@ class Evaluation(Summarised):
         if not path.is_file():
             there = ", ".join(sorted(found.stem for found in source.glob("*.json"))) or "none"
             raise ConfigError(f"no evaluation of the split {split!r} ({checkpoint}) in {source}; there are {there}")
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found = cls._read(path)
+            found.summary(), found.table()  # what cannot be shown is no evaluation
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException, *UNFIT) as error:
+            raise RunError(f"{path}: not what an evaluation wrote ({error!r}). Evaluate the run again.") from error
+        return found
+
+    @classmethod
+    def _read(cls, path: Path) -> Evaluation:
+        plain = read_json(path)
         if plain["kind"] == "backtest":
-            plain |= {name: pl.read_parquet(source / f"{path.stem}-{name}.parquet") for name in FRAMES}
+            plain |= {name: pl.read_parquet(path.with_name(f"{path.stem}-{name}.parquet")) for name in FRAMES}
         plain["rows"] = tuple(Row(**_numbers(row)) for row in plain["rows"])
         plain["differences"] = tuple(Difference(**_numbers(one)) for one in plain["differences"])
         plain["actions"] = tuple((name, share) for name, share in plain["actions"])
@@ -305,7 +315,7 @@ class FittedTable:
         for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
             if place in self.sections:
                 table.add_section()
-            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell, kept="")) for cell in cells))
         return table
 
 

@@ -136,6 +136,9 @@ class Learner:
         Return in sentences for people why the continuation may differ from one without a stop, if it may.
         """
         notes = self._differences(tensors, plain)
+        for name, tensor in tensors.items():
+            if name.endswith("cursor"):  # of transitions in a replay buffer
+                self.worlds.check_cursors(tensor)
         self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
         self.load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "policy"))

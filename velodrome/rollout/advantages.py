@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from torch import Tensor
 
+from velodrome.outside.kernels import cached_njit
 from velodrome.rollout.launch import on_device
 from velodrome.rollout.running_sums import advantages_of, discounted_of
 
-_advantages = numba.njit(advantages_of, nogil=True, cache=True)
-_discounted = numba.njit(discounted_of, nogil=True, cache=True)
+_advantages = cached_njit(advantages_of, nogil=True)
+_discounted = cached_njit(discounted_of, nogil=True)
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _all_advantages(reward, value, final_value, last_value, terminated, truncated, gamma, decay, advantage):
     for i in range(reward.shape[1]):
         _advantages(i, reward, value, final_value, last_value, terminated, truncated, gamma, decay, advantage)
 
 
-@numba.njit(nogil=True, cache=True)
+@cached_njit(nogil=True)
 def _all_discounted(reward, terminated, truncated, gamma, carried, returns):
     for i in range(reward.shape[1]):
         _discounted(i, reward, terminated, truncated, gamma, carried, returns)

@@ -265,6 +265,9 @@ class ReplayBuffer:
                 f"The saved replay buffer is of dqn.n_step = {n_step}, dqn.prioritised = {'highest' in tensors}; this "
                 f"one of {self.n_step} and {self.tree is not None}. Resume with the same."
             )
+        if not (0 <= head < rows and 0 <= filled <= rows and 0 <= gap <= filled * self.num_envs and recent >= 0):
+            position = f"{head}, {filled}, {gap}, {recent}"
+            raise ConfigError(f"The saved replay buffer of {rows} rows is damaged: its position is {position}.")
         for name, stored in self.stored.items():
             # If no stride was saved, the width of rows had never changed.
             stored[:filled] = tensors.get(name, self.num_envs)

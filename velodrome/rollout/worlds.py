@@ -88,6 +88,10 @@ class Worlds(ABC):
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
 
+    def check_cursors(self, cursors: Tensor) -> None:
+        """Refuse saved cursors at which these environments show nothing."""
+        raise ConfigError(f"The saved state has {cursors.numel()} cursors; environments of other libraries have none.")
+
 
 class RuleWorlds(Worlds):
     """Rule environments, read in place: here on the CPU, in `CudaWorlds` on a GPU."""
@@ -145,9 +149,29 @@ class RuleWorlds(Worlds):
                 f"The saved state of the environments has {tensors['blocks'].numel()} bytes and these have "
                 f"{self._blocks.numel()}: another environment, other parameters or another num_envs made it."
             )
+        self.check_cursors(tensors["cursors"])
         for name, tensor in {"blocks": self._blocks, **self._saved}.items():
             tensor.copy_(tensors[name])
+        for name, (low, high) in self.envs.world.index_ranges.items():
+            column = self.envs.column(name)
+            _refuse_beyond(f"the state column {name}", column.min(), column.max(), low, high)
         self.envs.mark_begun()
+
+    def check_cursors(self, cursors: Tensor) -> None:
+        """Refuse saved cursors that are at no bar of this market."""
+        spans = self.envs.world.cursors
+        if spans and cursors.numel():
+            low, high = min(begin for begin, _ in spans), max(end for _, end in spans) - 1
+            _refuse_beyond("a cursor", cursors.min(), cursors.max(), low, high)
+
+
+def _refuse_beyond(what: str, least: Any, most: Any, low: int, high: int) -> None:
+    """Refuse numbers by which compiled code would read where there is nothing of an environment's."""
+    if not low <= int(least) <= int(most) <= high:
+        raise ConfigError(
+            f"The saved state of the environments has {what} at {int(least)} … {int(most)}; these have {low} … {high}. "
+            "It was made on other data, or is damaged; use a checkpoint that this run wrote."
+        )
 
 
 class CudaWorlds(RuleWorlds):

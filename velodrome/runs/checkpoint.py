@@ -8,18 +8,20 @@ checkpoints/000000123456/    named for the steps done so far
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from velodrome.errors import CheckpointError, ConfigError, DamagedCheckpointError, VelodromeError
+from velodrome.outside.files import UNFIT, open_regular, read_json
 from velodrome.writing import NO_SPACE, sync_path, write_text
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def checkpoints(folder: Path) -> list[Path]:
     found: dict[int, Path] = {}
     for path in sorted(home.iterdir()) if home.is_dir() else []:
         name = path.name.removesuffix(REPLACED)
-        if re.fullmatch(r"\d{12,}", name) and path.is_dir():
+        if re.fullmatch(r"\d{12,18}", name) and path.is_dir():
             found.setdefault(int(name), path)  # the plain name sorts before the one that it replaced
     return [found[steps] for steps in sorted(found)]
 
@@ -138,9 +140,24 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if _hash_of_file(path / TENSORS) != state["tensors_sha256"]:
             raise DamagedCheckpointError(f"{path / TENSORS}: its content is not what was written (hash differs).")
         tensors = load_file(path / TENSORS)
-    except (OSError, SafetensorError) as error:
+    except DamagedCheckpointError:
+        raise
+    except (OSError, SafetensorError, *UNFIT) as error:
         raise DamagedCheckpointError(f"{path / TENSORS}: cannot be read ({_told(error)}).") from error
     return Checkpoint(state["steps"], tensors, state["plain"], path)
+
+
+@contextlib.contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with content that no run has written, though its hash is right, into a sentence."""
+    try:
+        yield
+    except VelodromeError:
+        raise
+    except UNFIT as error:
+        raise DamagedCheckpointError(
+            f"{path}: its content does not fit the run ({_told(error)}). Use a checkpoint that this run wrote."
+        ) from error
 
 
 def pinned_checkpoints(folder: Path) -> list[Path]:
@@ -279,9 +296,9 @@ def _read_state(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: there is no such checkpoint{_neighbours(path)}.")
     file = path / STATE
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
+        state = read_json(file)
         version, written = state["format"], state.pop("state_sha256")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *UNFIT) as error:
         raise DamagedCheckpointError(f"{file}: cannot be read ({_told(error)}).") from error
     if isinstance(version, int) and version > FORMAT:
         raise CheckpointError(
@@ -290,6 +307,10 @@ def _read_state(path: Path) -> dict[str, Any]:
         )
     if _hash_of_state(state) != written:
         raise DamagedCheckpointError(f"{file}: its content is not what was written (hash differs).")
+    kinds = {"steps": int, "tensors_sha256": str, "plain": dict}
+    wrong = [name for name, kind in kinds.items() if type(state.get(name)) is not kind]
+    if wrong or state["steps"] < 0:
+        raise DamagedCheckpointError(f"{file}: {wrong[0] if wrong else 'steps'} is not what a checkpoint has there.")
     return state
 
 
@@ -303,7 +324,7 @@ def _hash_of_state(state: dict[str, Any]) -> str:
 
 
 def _hash_of_file(path: Path) -> str:
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -41,6 +41,7 @@ def evaluate(
     market: Market | Basket | None = None,
     data: str | Path | None = None,
     to_store: bool = True,
+    trust: bool = False,
 ) -> Evaluation:
     """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
 
@@ -51,8 +52,10 @@ def evaluate(
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
     to_store: enter the result into the run's store, too; a store that fails is a warning, for the folder has it all.
+    trust: code that the run names may be imported, though it was not used here before (docs/security.md).
     """
-    run = Run.open(run, root)
+    run = Run.open(run, root, trust)
+    run.check_outside()
     agents = _agents(run)
     found = [agent.find_checkpoint(checkpoint) for agent in agents]
     policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]

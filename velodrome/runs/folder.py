@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import ConfigError, RunError
+from velodrome.outside.files import open_regular, read_json
 from velodrome.runs.versions import git_commit, machine, versions
 from velodrome.writing import replace_text, sync_path
 
@@ -34,6 +35,13 @@ FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, wh
 ID_LENGTH = 8  # hexadecimal digits
 PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
 INFORMATION = "run.json"
+# Entries of it: their kinds, and whether every version wrote them.
+KINDS: dict[str, tuple[type, bool]] = {
+    **dict.fromkeys(("id", "name", "created"), (str, True)),
+    **dict.fromkeys(("command", "folder_of_command", "data_hash", "group", "data"), (str, False)),
+    "seeds": (dict, True),
+    "lineage": (list, False),
+}
 
 log = logging.getLogger("velodrome.runs")
 
@@ -152,8 +160,8 @@ class RunFolder:
     def _read(cls, path: Path) -> RunFolder:
         file = path / INFORMATION
         try:
-            return cls(path.resolve(), str(json.loads(file.read_text(encoding="utf-8"))["id"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return cls(path.resolve(), _legal(read_json(file))["id"])
+        except (OSError, ValueError, KeyError) as error:
             raise RunError(
                 f"{file}: cannot be read ({type(error).__name__}: {error}). Restore it from a copy."
             ) from error
@@ -166,10 +174,20 @@ class RunFolder:
     evaluation_path = _inside("evaluation")
     report_path = _inside("report.html")
 
+    def check_links(self) -> None:
+        """Refuse a folder in which a link leads elsewhere: what is written there would replace somebody's file."""
+        for folder, folders, files in os.walk(self.path):
+            for path in (Path(folder, name) for name in (*folders, *files)):
+                if path.is_symlink() and not path.resolve().is_relative_to(self.path):
+                    raise RunError(
+                        f"{path}: this link leads out of the run's folder, to {path.resolve()}; a run writes into its "
+                        "own folder only. Put the file itself there, or remove the link."
+                    )
+
     @property
     def information(self) -> dict[str, Any]:
         """What `run.json` says now."""
-        return json.loads((self.path / INFORMATION).read_text(encoding="utf-8"))
+        return _legal(read_json(self.path / INFORMATION))
 
     def _change(self, **entries: Any) -> None:
         """Write entries of `run.json` anew."""
@@ -253,7 +271,8 @@ class RunFolder:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from training this run; the system holds the lock, so it ends with the process."""
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(self.path / "lock", flags, 0o644)
         try:
             self._take(descriptor)
             holder = {"pid": os.getpid(), "host": machine()["host"], "since": datetime.now(UTC).isoformat()}
@@ -274,10 +293,10 @@ class RunFolder:
         import psutil
 
         try:
-            holder = json.loads((self.path / "lock").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            holder = read_json(self.path / "lock")
+            pid, host, since = int(holder["pid"]), str(holder["host"]), str(holder["since"])[:19]
+        except (OSError, ValueError, TypeError, KeyError):
             return "another process is training this run. Wait for it, or stop it."
-        pid, host, since = holder["pid"], holder["host"], holder["since"][:19]
         told = f"process {pid} on {host} has been training this run since {since} UTC"
         if host == machine()["host"] and not psutil.pid_exists(pid):
             return (
@@ -289,13 +308,30 @@ class RunFolder:
     def is_locked(self) -> bool:
         """Return whether a process is training this run now."""
         try:
-            descriptor = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = open_regular(self.path / "lock")
+        except OSError:  # there is none, or it is none
             return False
         try:
             return not _locked_now(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
+
+
+def _legal(information: dict[str, Any]) -> dict[str, Any]:
+    """Return what a `run.json` says if its entries are of the kinds that Velodrome writes."""
+    for name, (kind, needed) in KINDS.items():
+        value = information.get(name)
+        if not isinstance(value, kind) and (needed or value is not None):
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
+    if not re.fullmatch(r"[0-9a-f]{1,64}", information["id"]):
+        raise ValueError(f"id is {information['id'][:40]!r}, not a number in hexadecimal digits")
+    datetime.fromisoformat(information["created"])
+    information.setdefault("data_hash", None)
+    for entry in information.get("lineage") or ():
+        known = isinstance(entry, dict) and isinstance(entry.get("changes"), dict) and type(entry.get("step")) is int
+        if not known or not isinstance(entry.get("parent"), str | None):
+            raise ValueError(f"lineage has {str(entry)[:40]!r}")
+    return information
 
 
 def lineage_entry(step: int, changes: Mapping[str, Any], parent: RunFolder | None = None) -> dict[str, Any]:

@@ -55,13 +55,15 @@ def official_evaluation(
     episodes: int | None = None,
     baselines: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
+    trust: bool = False,
 ) -> NamedResult:
     """Play an environment's own evaluation with a run's policy, and keep the result as official-….json in its folder.
 
     episodes: of each entry of the result; None: as many as that evaluation asks for. baselines: play simple policies,
-    too.
+    too. trust: code that the run names may be imported, though it was not used here before.
     """
-    found = Run.open(run, root)
+    found = Run.open(run, root, trust)
+    found.check_outside()
     config = found.config
     play = load(CATALOG.get(config.env).official) if config.env in CATALOG else None
     if play is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.errors import ConfigError, RunError
+from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.changes import changes_between, told_schedules
@@ -22,7 +23,7 @@ from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.session import Session, session_of
-from velodrome.runs.trained import Run
+from velodrome.runs.trained import Run, check_source
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -44,6 +45,7 @@ def train(
     evaluate: bool = True,
     market: Market | Basket | Mapping[str, Any] | None = None,
     bars: Bars | Source | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Run:
     """Train an agent, or several that differ only in their seed (seeds=5), and return the run, or the group of runs.
@@ -56,6 +58,7 @@ def train(
         configuration says which. To continue or evaluate a run that was given one, give it again.
     bars: prices that a program has, as Bars, a DataFrame or several by symbol, in place of `market.source`. They are
         read as the section `market` says and kept beside the runs, so that nothing need be given again.
+    trust: code that is named in the configuration of another run's folder may be imported (docs/security.md).
     """
     if isinstance(market, Mapping):
         overrides["market"], market = market, None
@@ -65,8 +68,9 @@ def train(
         chosen, origins = load_with_origins(config, overrides, own_data=market is not None)
     else:
         chosen, origins = setup.with_bars(config, overrides, bars)
+    check_source(config, chosen, trust)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
-    console = console or Console()
+    console = console or Screen()
     # A RunConfig comes from a program, which knows what is in it.
     if not isinstance(config, RunConfig) and (mode or choose_mode(console)) in ("live", "plain"):
         told = settings_in_effect(chosen, origins, console.width)
@@ -85,6 +89,7 @@ def resume(
     evaluate: bool = True,
     market: Market | Basket | None = None,
     data: str | Path | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> Run:
     """Continue a run from its last checkpoint; on the CPU the result is the same to the bit as without a stop.
@@ -95,8 +100,10 @@ def resume(
         With other steps, or another way to save and log, the run itself goes on.
         With another seed, evaluation or learning rate (docs/runs.md has all) a child run begins at the last checkpoint
         and is returned. What does not fit the state (another environment, network or data) is refused.
+    trust: code that the run names may be imported, though it was not used here before (docs/security.md).
     """
-    found = Run.open(run, root)
+    found = Run.open(run, root, trust)
+    found.check_outside()
     wanted = load_run_config(load_run_config(found.config, changes), overrides)
     changed, is_child = changes_between(found.config, wanted, shlex.quote(str(found.folder.config_path)))
     last = [checkpoints.latest_checkpoint(member.path) for member in found.members]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.errors import MetricsError, VelodromeError
+from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
@@ -70,7 +71,7 @@ class Session:
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, then evaluate; the folder, and then the store, know how it ended."""
-        self.console = console or Console()
+        self.console = console or Screen()
         self.mode = mode or choose_mode(self.console)
         folder = self.run.folder
         with folder.lock(), folder.write_log():
@@ -170,8 +171,9 @@ class Session:
         found = checkpoints.latest_valid(self.run.path)
         first = found or self.begin_from
         if first is not None:
-            setup.check_agent(first.plain["agent"], self.agent, str(first.path))
-            self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
+            with checkpoints.fitting(first.path):
+                setup.check_agent(first.plain["agent"], self.agent, str(first.path))
+                self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
         if found is not None:
             self.run.check_own(found)
             self.best, self.saved_steps = found.plain["best"], found.steps

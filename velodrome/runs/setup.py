@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from velodrome.learn.acting import TrainedPolicy
+    from velodrome.rollout.observation import ObservationShape
     from velodrome.rollout.worlds import Worlds
+    from velodrome.runs.checkpoint import Checkpoint
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
     from velodrome.vector.fleet.autoscale import Autoscaler
 
 log = logging.getLogger("velodrome.runs")
+MOST = 1 << 40  # things that a checkpoint may name; each factor of a size is below it
+FEW_WINDOWS = 64  # more than anybody has timeframes
 BARS_FOLDER = "bars"  # beside the runs: bars that programs gave
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
@@ -179,9 +183,9 @@ def read_space(described: dict[str, Any]) -> gymnasium.Space:
     import numpy as np
 
     if described["kind"] == "discrete":
-        return gymnasium.spaces.Discrete(described["count"])
+        return gymnasium.spaces.Discrete(_count(described["count"]))
     if described["kind"] == "multi_discrete":
-        return gymnasium.spaces.MultiDiscrete(described["counts"])
+        return gymnasium.spaces.MultiDiscrete(np.array(described["counts"], np.int64))
     low, high = (np.array(described[end], np.float32) for end in ("low", "high"))
     return gymnasium.spaces.Box(low, high, dtype=np.float32)
 
@@ -227,22 +231,66 @@ def load_policy(
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.learn.learner import only
     from velodrome.rollout.moments import RunningMoments
-    from velodrome.rollout.observation import ObservationShape
 
-    agent = plain["agent"]
-    layout = agent.get("instruments")
-    instruments = None if layout is None else InstrumentLayout(layout["count"], tuple(layout["own"]))
-    shape = ObservationShape(agent["values"], tuple((rows, width) for rows, width in agent["windows"]), instruments)
-    space = read_space(agent["actions"])
-    settings = NetworkConfig(**agent["network"])
-    network = ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain)
+    network, shape, space = _described_network(plain)
     network.load_state_dict(only(tensors, "policy"))
     moments = None
     if saved := only(tensors, "moments"):
         moments = RunningMoments(shape.values)
         moments.load_state(saved)
-    further: dict[str, Any] = {"window_names": tuple(agent["window_names"]), "observation_space": observation_space}
+    names = tuple(plain["agent"]["window_names"])
+    further: dict[str, Any] = {"window_names": names, "observation_space": observation_space}
     return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
+
+
+def _described_network(plain: dict[str, Any]) -> tuple[Any, ObservationShape, gymnasium.Space]:
+    """Return a new network like the one that a checkpoint describes, what it observes and how it acts."""
+    from velodrome.rollout.observation import ObservationShape
+
+    agent = plain["agent"]
+    layout = agent.get("instruments")
+    instruments = (
+        None if layout is None else InstrumentLayout(_count(layout["count"]), tuple(map(_count, layout["own"])))
+    )
+    windows = tuple((_count(rows), _count(width)) for rows, width in agent["windows"])
+    shape = ObservationShape(_count(agent["values"]), windows, instruments)
+    space, settings = read_space(agent["actions"]), NetworkConfig(**agent["network"])
+    return ALGORITHMS.get(agent["algorithm"]).make_network(shape, space, settings, plain), shape, space
+
+
+def _count(number: Any) -> int:
+    """Return a number of things that a file names; a text or a list, whose product with a number is long, is none."""
+    if type(number) is not int or not 0 <= number < MOST:
+        raise ValueError(f"{str(number)[:40]!r} is not a number of things from 0 to {MOST:,}")
+    return number
+
+
+def check_network(found: Checkpoint, kind: str) -> None:
+    """Refuse a checkpoint of another kind of network than its run's, or whose tensors are not those of a network.
+
+    What it describes is made without memory first: a number in a file must not cost gigabytes.
+    """
+    import torch
+
+    from velodrome.learn.learner import only
+
+    agent, saved = found.plain["agent"], only(found.tensors, "policy")
+    settings = NetworkConfig(**agent["network"])
+    if settings.kind != kind:
+        raise CheckpointError(f"{found.path}: its network is {settings.kind!r}, and that of its run {kind!r}.")
+    for name, tensor in saved.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise CheckpointError(f"{found.path}: its weights {name} are not all numbers. Use an earlier one.")
+    if ":" in kind:  # made by code that a person trusts
+        return
+    # Each layer and each window has a tensor at least; instruments share theirs.
+    if max(len(settings.hidden), len(settings.channels), len(agent["windows"])) > len(saved) + FEW_WINDOWS:
+        raise CheckpointError(f"{found.path}: it describes more layers than its {len(saved)} tensors can be.")
+    with torch.device("meta"):
+        wanted = _described_network(found.plain)[0].state_dict()
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (wanted, saved)]
+    if shapes[0] != shapes[1]:
+        raise CheckpointError(f"{found.path}: its tensors are not those of the network that it describes ({kind}).")
 
 
 def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunConfig, dict[str, str]]:

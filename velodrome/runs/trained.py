@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import CheckpointError, ConfigError, RunError, StoreError, VelodromeError
+from velodrome.outside import code
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_config_of_run, load_run_config
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import RunFolder, lineage_entry
+from velodrome.runs.folder import INFORMATION, RunFolder, lineage_entry
 from velodrome.runs.store.from_folder import enter_run, members_of, record_of, steps_of
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.sinks import metrics_frame
@@ -36,6 +37,25 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 EPISODES = "episodes"  # what is played for validation where there is no market to split
+
+
+def check_code(config: RunConfig, name: str, only: str = "") -> None:
+    """Refuse a configuration from elsewhere that names code which nobody here trusts. only: names of one setting."""
+    unknown = code.untrusted(named for named in config.code_names() if named.startswith(only))
+    if unknown:
+        places = [place for place in map(code.origin, unknown) if place]
+        found = f" (Python would import {', '.join(places)})" if places else ""
+        raise RunError(
+            f"{name}: it names code that was not used here before: {'; '.join(unknown)}{found}. A run from somebody "
+            "else can name any, and naming is enough to run it. If you know it, say so once: --trust (in Python "
+            "trust=True); runs that you train here need no such word."
+        )
+
+
+def check_source(source: Any, config: RunConfig, trust: bool) -> None:
+    """Refuse what `check_code` refuses in a configuration that lies in a run's folder, unless it is trusted."""
+    if not trust and isinstance(source, str | Path) and Path(source).with_name(INFORMATION).is_file():
+        check_code(config, str(source))
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,6 +75,7 @@ class Run(Summarised):
         about |= {"config": to_yaml(config), "seeds": seeds}
         about["data_hash"] = None if market is None else market.content_hash
         run = cls.of(RunFolder.create(root or config.logging.folder, name, **about))
+        code.trust(config.code_names())  # its user has named them
         source = Path(config.market.source).expanduser()
         if run._reads_files and source.exists():
             run.folder.note_data(source)
@@ -66,9 +87,20 @@ class Run(Summarised):
         return (SeedGroup if folder.is_group else cls)(folder)
 
     @classmethod
-    def open(cls, run: str | Path | Run, root: str | Path = "runs") -> Run:
-        """Find a run by path, id, the unique start of its name or id, or "latest"."""
-        return run if isinstance(run, Run) else cls.of(RunFolder.open(run, root))
+    def open(cls, run: str | Path | Run, root: str | Path = "runs", trust: bool = False) -> Run:
+        """Find a run by path, id, the unique start of its name or id, or "latest".
+
+        trust: the code that it names may be imported, from now on (docs/security.md).
+        """
+        found = run if isinstance(run, Run) else cls.of(RunFolder.open(run, root))
+        if trust:
+            code.trust(found.config.code_names())
+        return found
+
+    def check_outside(self) -> None:
+        """Refuse a run that names code which nobody here trusts, or whose files lead out of its folder."""
+        self.folder.check_links()
+        check_code(self.config, self.path.name)
 
     def child(self, config: RunConfig, changed: Mapping[str, Any], market: Market | Basket | None, step: int) -> Run:
         """Make the folder of a run that begins at a step of this one, beside it unless it is told where."""
@@ -156,6 +188,7 @@ class Run(Summarised):
 
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows; a run that was moved by itself is entered into that of its new place."""
+        check_code(self.config, self.path.name, only="logging.store")
         store = open_store(self.root, self.config.logging.store, create=create or self.folder.has_begun)
         if self.folder.has_begun and store.find(self.folder.id) is None:
             self.enter(store)
@@ -185,7 +218,11 @@ class Run(Summarised):
 
     def policy_of(self, found: checkpoints.Checkpoint) -> TrainedPolicy:
         """Return the policy of a checkpoint of this run."""
-        return setup.load_policy(found.tensors, found.plain, setup.foreign_observation_space(self.config))
+        self.check_outside()
+        space = setup.foreign_observation_space(self.config)
+        with checkpoints.fitting(found.path):
+            setup.check_network(found, self.config.network.kind)
+            return setup.load_policy(found.tensors, found.plain, space)
 
     def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
         """Load the "best" checkpoint (the latest if no validation chose one), or the "latest"."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError, RunError
+from velodrome.outside.screen import Screen
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.parameters import price_data
@@ -29,6 +30,7 @@ from velodrome.runs.folder import run_folders
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.report.folds import FILE, folds_table, write_folds
 from velodrome.runs.run import Run, resume, train
+from velodrome.runs.trained import check_source
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -102,6 +104,7 @@ def walk_forward(
     market: Market | Basket | None = None,
     data: str | Path | None = None,
     embargo: int = 0,
+    trust: bool = False,
     **lengths: Any,
 ) -> WalkForward:
     """Train a configuration on each of several windows, test it on what follows, and join the tests.
@@ -112,25 +115,24 @@ def walk_forward(
         scalers again, which needs one that was built without `clip`.
     data: file or folder in which the run's data lies now, if it moved.
     embargo: bars left out between two neighbouring splits.
+    trust: code that the run names may be imported, though it was not used here before (docs/security.md).
     lengths: `train`, `test` and `anchored`, as `vd.walk_forward` takes them.
     If the configuration evaluates during training, the end of each window is a validation split by which the best
     checkpoint is chosen. A second call goes on where the first stopped: finished folds are not trained again.
     """
-    from rich.console import Console
-
     from velodrome.evaluation.evaluator import keeps_account, world_on
     from velodrome.evaluation.forecast.forecast import Part
     from velodrome.rollout.observation import WindowBank
     from velodrome.tables.folds import fold_splits, spans_of, with_splits
     from velodrome.tables.splits import make_splits
 
-    config, folder, run_before = _configuration(run_or_config, root)
+    config, folder, run_before = _configuration(run_or_config, root, trust)
     if price_data(config.env) is None:
         raise ConfigError(
             f"env = {config.env!r} plays on no market, so that nothing follows its data; walk-forward is for trading "
             "and portfolios."
         )
-    console = console or Console()
+    console = console or Screen()
     moved: dict[str, Any] = {}  # where a run's files lie now
     if run_before is not None:
         whole = run_before.market_for("to walk it forward", market, data)
@@ -191,18 +193,20 @@ def walk_forward(
 
 
 def _configuration(
-    given: str | Path | Run | RunConfig | Mapping[str, Any], root: str | Path
+    given: str | Path | Run | RunConfig | Mapping[str, Any], root: str | Path, trust: bool
 ) -> tuple[RunConfig, Path, Run | None]:
     """Return the configuration that is meant, the folder for the results, and the run if one was named."""
     if isinstance(given, str | Path) and not Path(given).is_file():
         try:
-            given = Run.open(given, root)
+            given = Run.open(given, root, trust)
         except RunError:
             if str(given) not in preset_names():
                 raise
     if isinstance(given, Run):
+        given.check_outside()
         return given.config, given.root, given
     config = load_run_config(given)
+    check_source(given, config, trust)
     return config, Path(config.logging.folder).resolve(), None
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.outside.kernels import cached_njit
 
 TRAIN = "train"  # the split that scalers are fitted on
 SCALER_KINDS = ("standard", "robust", "minmax", "none")
@@ -125,7 +125,7 @@ def centre_and_scale(values: NDArray[np.float64], kind: str) -> tuple[NDArray[np
     return np.where(high == low, low, centre), np.where(constant, 1.0, scale)
 
 
-@njit(cache=True)
+@cached_njit
 def column_moments(values):
     """Mean and population deviation of each column, in one fixed order of additions so that bits do not vary."""
     rows, columns = values.shape

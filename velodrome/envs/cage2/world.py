@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from velodrome.envs.cage2 import rule
+from velodrome.envs.cage2 import codes, rule
 from velodrome.envs.cage2.config import Cage2Config
 from velodrome.envs.cage2.display import table_text
 from velodrome.envs.cage2.names import HOSTS, RED_AGENTS
@@ -63,5 +63,6 @@ def cage2_world(**values: Any) -> World:
         shortest_truncation=config.episode_length,
         substitutions=substitutions,
         substitution_examples={"custom_reward": (EXAMPLE_SITUATION, EXAMPLE_SITUATION)},
+        index_ranges={"red_target": (codes.NOBODY, len(HOSTS) - 1)},
         describe_state=table_text,
     )

@@ -138,6 +138,8 @@ def check_reset_options(options: Mapping[str, np.ndarray], market: WindowedRows)
 def world_of_episodes(market: WindowedRows, config: EpisodeConfig) -> dict[str, Any]:
     """Return what a World on a market is given besides its rule; refuse episodes for which there are too few bars."""
     check_that_an_episode_fits(market, config)
+    first, last = int(market.begin.min()), int(market.end.max()) - 1
+    rows = dict.fromkeys(("cursor", "start", "last"), (first, last))
     return {
         "windows": market.windows,
         "window_names": market.window_names,
@@ -146,5 +148,6 @@ def world_of_episodes(market: WindowedRows, config: EpisodeConfig) -> dict[str, 
         # From the first bar on, an episode may find fewer bars than it is long.
         "shortest_truncation": 1 if config.start == "first" else max(1, config.episode_lengths[0]),
         "reset_options": {"cursor": "next_start", "last": "next_last"},
+        "index_ranges": rows | dict.fromkeys(("next_start", "next_last"), (-1, last)),
         "check_options": lambda options: check_reset_options(options, market),
     }

@@ -9,13 +9,14 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.outside.files import DEEPEST, TOO_DEEP, check_depth, read_text
 from velodrome.runs.config.messages import all_fields, model_problems, problem_of, unknown_key
 from velodrome.runs.config.parameters import preset_parameters, same_parameters
 from velodrome.runs.config.run_config import Choices, RunConfig, dotted, respelled, section_model
@@ -25,6 +26,9 @@ from velodrome.runs.folder import INFORMATION
 SUFFIXES = (".yaml", ".yml", ".toml")
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_PRESET = "trading"
+MOST_CHARACTERS = 200_000  # of a configuration; the longest preset has 2,000
+MOST_PROBLEMS = 20  # that are told at once
+LONG_KEY = re.compile(rf"(?:[^\s.=\[\]]+\s*\.\s*){{{DEEPEST}}}")
 GIVEN = "given"  # the origin of what was typed just now
 
 
@@ -124,6 +128,7 @@ def parse_value(text: str, where: str) -> Any:
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _constructor()
     try:
+        _check_size(reader.parse(text))
         return reader.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -132,6 +137,39 @@ def parse_value(text: str, where: str) -> Any:
         raise ConfigError(f"{where}{place}: not legal YAML: {error.problem}{context}.") from error
     except (YAMLError, ValueError) as error:
         raise ConfigError(f"{where}: not legal YAML: {error}.") from error
+
+
+def _check_size(events: Iterable[Any]) -> None:
+    """Refuse a text that is nested too deeply, or grows too much once each alias stands for what it repeats."""
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
+
+    size = 0  # nodes and characters so far
+    named: dict[str, tuple[int, int]] = {}  # size and height of what has an anchor
+    opened: list[tuple[str | None, int]] = []  # anchor of each collection around this place, and the size before it
+    heights = [0]  # of what was found in each of them
+    for event in events:
+        size, height = size + 1, 0
+        if isinstance(event, CollectionStartEvent):
+            opened.append((event.anchor, size))
+            heights.append(0)
+        elif isinstance(event, CollectionEndEvent):
+            (anchor, before), height = opened.pop(), heights.pop() + 1
+            if anchor:
+                named[anchor] = (size - before, height)
+        elif isinstance(event, ScalarEvent):
+            size += len(event.value)
+            if event.anchor:
+                named[event.anchor] = (len(event.value), 0)
+        elif isinstance(event, AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise ValueError(f"*{event.anchor} is part of what it stands for")
+            more, height = named.get(event.anchor, (0, 0))
+            size += more
+        heights[-1] = max(heights[-1], height)
+        if len(opened) + height > DEEPEST:
+            raise ValueError(TOO_DEEP)
+        if size > MOST_CHARACTERS:
+            raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters, with *aliases filled in")
 
 
 def parse_yaml(text: str, where: str = "configuration") -> dict[str, Any]:
@@ -144,11 +182,24 @@ def parse_yaml(text: str, where: str = "configuration") -> dict[str, Any]:
     return content or {}
 
 
+def _parse_toml(text: str) -> dict[str, Any]:
+    try:
+        if LONG_KEY.search(text):  # tomllib's time grows with the square of its length
+            raise ValueError(TOO_DEEP)
+        content = tomllib.loads(text)
+        check_depth(content)
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError(TOO_DEEP) from error
+    except ValueError as error:  # also numbers of thousands of digits
+        raise error if isinstance(error, tomllib.TOMLDecodeError) else tomllib.TOMLDecodeError(str(error)) from error
+    return content
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """Return the content of a YAML or TOML file."""
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix.lower() == ".toml" else parse_yaml(text, str(path))
+        text = read_text(path, MOST_CHARACTERS)
+        return _parse_toml(text) if path.suffix.lower() == ".toml" else parse_yaml(text, str(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not legal TOML: {error}.") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -297,6 +348,8 @@ def _checked(layers: Sequence[Layer]) -> RunConfig:
         for key, value in layer.settings.items():
             idle = choices.idle(key)
             chosen_otherwise = idle is not None and idle.chooser in later
+            if len(told) >= MOST_PROBLEMS:
+                break
             if key in later or chosen_otherwise or _left_behind(key, layer.settings, env, later):
                 continue
             problem = idle.told(key) if idle else problem_of(key, value, choices)

@@ -183,6 +183,19 @@ class RunConfig(Section):
         content["params"] = sorted(parameters.resolved_parameters(self.env, self.params).items())
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
+    def code_names(self) -> list[str]:
+        """Return by what it names code: modules to import, and texts that the code of others is given.
+
+        Names of the catalogues and of Gymnasium's registry are those of packages that a person installed.
+        """
+        modules = {"env": self.env, "network.kind": self.network.kind}
+        named = {key: value for key, value in modules.items() if ":" in value}
+        if not is_rule(self.env):  # a constructor may import what a text of its names, as those of wrappers do
+            named |= {f"params.{key} of {self.env}": value for key, value in self.params.items() if _holds_text(value)}
+        if self.logging.store is not None:
+            named["logging.store"] = self.logging.store
+        return [f"{key} = {value}" for key, value in named.items()]
+
     def usable_device(self) -> Literal["cpu", "cuda"]:
         """Return the device that `device` means on this machine; cuda where it cannot be used is an error."""
         if self.device == "cpu" or self.vector.env_type in ("native", "python"):
@@ -196,6 +209,13 @@ class RunConfig(Section):
             if value == "cuda":
                 raise BackendError(f"{key} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
         return "cpu"
+
+
+def _holds_text(value: Any) -> bool:
+    """Return whether there is a text in a parameter, at any depth."""
+    if isinstance(value, Mapping):
+        return bool(value)
+    return any(map(_holds_text, value)) if isinstance(value, list | tuple) else isinstance(value, str)
 
 
 SECTIONS: dict[str, type[BaseModel]] = {

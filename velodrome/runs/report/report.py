@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, printable
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import BY_NAME, format_figure
@@ -114,7 +114,7 @@ def render_report(
     tiles = next((names for names in TILES if names[-1] in found), ())
     groups = {title: [found[name] for name in names.split() if name in found] for title, names in GROUPS.items()}
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_readable
     )
     measured_against = breakdown_charts.benchmark_label(evaluation) if evaluation.breakdown.get("benchmark") else None
     environment.filters |= {"figure": format_figure, "interval": format_interval, "metric": BY_NAME.__getitem__}
@@ -133,10 +133,15 @@ def render_report(
         seeds=_seeds(evaluation) if evaluation.seeds else None,
         trades=_trade_cells(evaluation.trades.head(LISTED_TRADES)),
         trade_columns=_trade_columns(evaluation.trades),
-        # A closing tag inside a text would end the script element that carries the figures.
-        figures=json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("</", "<\\/"),
+        # A tag inside a text could end the script element that carries the figures.
+        figures=json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
     )
+
+
+def _readable(value: Any) -> Any:
+    """Return what the page shows of a value: names are escaped for people before they are for HTML."""
+    return printable(value) if type(value) is str else value
 
 
 def _information(evaluation: Evaluation, run_information: Mapping[str, Any]) -> list[tuple[str, str]]:

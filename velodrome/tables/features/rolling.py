@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from velodrome.outside.kernels import cached_njit
 from velodrome.tables.logarithm import logarithm
 
-_logarithm = njit(cache=True)(logarithm)
+_logarithm = cached_njit(logarithm)
 
 
-@njit(cache=True)
+@cached_njit
 def natural_log(values):
     """Logarithm of each value, NaN where it is not positive."""
     out = np.empty(len(values))
@@ -30,7 +30,7 @@ def natural_log(values):
     return out
 
 
-@njit(cache=True)
+@cached_njit
 def rolling_total(values, period, largest):
     """Sum of the last `period` rows, or the largest of them; NaN before there are that many."""
     rows = len(values)
@@ -53,7 +53,7 @@ def rolling_total(values, period, largest):
     return out
 
 
-@njit(cache=True)
+@cached_njit
 def rolling_moments(values, period):
     """Mean and population standard deviation of the last `period` rows; NaN before there are that many.
 
@@ -95,7 +95,7 @@ def rolling_moments(values, period):
     return mean_out, deviation_out
 
 
-@njit(cache=True)
+@cached_njit
 def rolling_mean_deviation(values, mean, period):
     """Mean absolute distance of the last `period` rows from the mean of that window."""
     out = np.full(len(values), np.nan)
@@ -107,7 +107,7 @@ def rolling_mean_deviation(values, mean, period):
     return out
 
 
-@njit(cache=True)
+@cached_njit
 def recursive_mean(values, period, seed_row, wilder):
     """Exponential mean of weight 2/(period + 1), or Wilder's of weight 1/period.
 
@@ -131,7 +131,7 @@ def recursive_mean(values, period, seed_row, wilder):
     return out
 
 
-@njit(cache=True)
+@cached_njit
 def directional_index(high, low, true_range, period):
     """Wilder's average directional index, 0 … 100; its first value is on row 2·period − 1."""
     rows = len(high)

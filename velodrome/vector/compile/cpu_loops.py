@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from velodrome.envs.contract import World, state_dtype
+from velodrome.outside.kernels import kept_privately
 from velodrome.vector import batch
 from velodrome.vector.compile.assemble import rebuild, rule_substitutions
 from velodrome.vector.compile.kernel_cache import kernel_folder
@@ -42,7 +43,8 @@ def _compiled_once(
     key = str(folder)
     if key not in _compiled:
         rebuilt = rebuild(loop, substitutions, compile_inner, str(folder / f"{loop.__name__}.py"), known)
-        _compiled[key] = njit(cache=True, parallel=target.endswith("all cores"), **OPTIONS)(rebuilt)
+        compiled = njit(cache=True, parallel=target.endswith("all cores"), **OPTIONS)(rebuilt)
+        _compiled[key] = kept_privately(compiled)
     return _compiled[key]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from velodrome.envs.contract import LANES, World
 from velodrome.envs.terms import always_drawn, never_drawn
+from velodrome.outside.kernels import kept_privately
 from velodrome.tables.windows import WindowTables
 from velodrome.vector.batch import Outputs, advance, begin
 from velodrome.vector.compile.assemble import rebuild, rule_substitutions
@@ -119,7 +120,7 @@ def _compile(world: World, kernel: Any, specialise: bool) -> Any:
 
         rebuilt = rebuild(kernel, substitutions, on_device, str(folder / f"{name}.py"))
         # Not as a decorator with arguments: numba-cuda 0.30 forgets `lto` on that path.
-        _compiled[key] = cuda.jit(rebuilt, cache=True, **no_link_time)
+        _compiled[key] = kept_privately(cuda.jit(rebuilt, cache=True, **no_link_time))
     return _compiled[key]
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from velodrome.outside.folders import make_private_folder, why_not_own_files, why_not_private
+from velodrome.outside.kernels import refused_cache
 from velodrome.vector.compile.assemble import USER_FUNCTIONS, check_that_it_compiles, fingerprint
 from velodrome.vector.messages import tell
 from velodrome.writing import replace_text
@@ -27,40 +29,54 @@ CACHE_VARIABLE = "VELODROME_CACHE"
 
 def cache_folder() -> Path:
     """Return the folder of compiled kernels: $VELODROME_CACHE, the user's cache folder, or a temporary one."""
-    named = os.environ.get(CACHE_VARIABLE)
-    home = os.environ.get("XDG_CACHE_HOME")
-    wanted = Path(named) if named else (Path(home) if home else Path.home() / ".cache") / "velodrome"
-    return writable_folder(wanted)
+    named, home = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
+    if named:
+        return private_folder(Path(named), f"{CACHE_VARIABLE}={named}")
+    if home:
+        return private_folder(Path(home) / "velodrome", f"XDG_CACHE_HOME={home}")
+    return private_folder(Path.home() / ".cache" / "velodrome")
 
 
 @functools.cache
-def writable_folder(wanted: Path) -> Path:
-    """Return the folder of kernels within this one or, if it cannot be written, within a temporary one."""
+def private_folder(wanted: Path, named: str = "") -> Path:
+    """Return the folder of kernels within this one or, if it cannot be written, within a temporary one.
+
+    Kernels are code. A folder that others can change is refused if a person named it, and is otherwise not used.
+    """
     folder = wanted / "kernels"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_private_folder(folder)
+        fault = why_not_private(folder, own=2)
+        if fault is not None and named:
+            raise refused_cache(named, fault)
+        if fault is None:
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        why = f"is not used ({fault})"
     except OSError as error:
-        fallback = private_temporary_folder()
-        folder = fallback / "kernels"
-        folder.mkdir(exist_ok=True)
-        tell(f"the cache folder {wanted} cannot be written ({error.strerror}); compiled kernels are kept in {fallback}")
-    return folder
+        why = f"cannot be written ({error.strerror})"
+    fallback = temporary_folder()
+    tell(f"the cache folder {wanted} {why}; compiled kernels are kept in {fallback}")
+    return fallback / "kernels"
 
 
 @functools.cache
-def private_temporary_folder() -> Path:
-    """Return a folder that only this user can write, because compiled code is loaded from it."""
-    user = os.getuid() if hasattr(os, "getuid") else None
-    folder = Path(tempfile.gettempdir()) / f"velodrome-{user}"
+def temporary_folder() -> Path:
+    """Return a temporary folder with one for kernels that only this user can write."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    usual = Path(tempfile.gettempdir()) / f"velodrome-{user}"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        is_mine = not folder.is_symlink() and (user is None or (status.st_uid == user and not status.st_mode & 0o022))
+        make_private_folder(usual / "kernels")
+        is_mine = why_not_private(usual / "kernels", own=2) is None
     except OSError:
         is_mine = False
-    return folder if is_mine else Path(tempfile.mkdtemp(prefix="velodrome-"))
+    if is_mine:
+        return usual
+    folder = Path(tempfile.mkdtemp(prefix="velodrome-"))
+    make_private_folder(folder / "kernels")
+    if fault := why_not_private(folder / "kernels", own=2):
+        raise refused_cache(f"the temporary folder {folder}", fault)
+    return folder
 
 
 def kernel_folder(
@@ -75,11 +91,13 @@ def kernel_folder(
     label = re.sub(r"[^A-Za-z0-9_]+", "-", f"{name}-{target}")
     folder = cache_folder() / f"{label}-{key.hexdigest()[:24]}"
     source = folder / f"{function.__name__}.py"
+    if folder.exists() and (fault := why_not_private(folder) or why_not_own_files(folder)):
+        raise refused_cache(str(folder), fault)
     if not source.exists():
         for user_function in substitutions.get(USER_FUNCTIONS, {}).items():
             check_that_it_compiles(*user_function)
         tell(f"compiling {name} ({target}); the next start is faster")
-        folder.mkdir(exist_ok=True)
+        make_private_folder(folder / "__pycache__")  # which Numba would make as the umask says
         # Numba only compares the size and time of this file; what it stands for is in the folder's name.
         replace_text(source, f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
     return folder

@@ -40,8 +40,11 @@ class Packer:
         self.names: dict[str, Any] = {"carray": carray, "pointer": pointer}
 
     def name(self, value: Any) -> str:
-        """Return a name for a type or a class in the generated function."""
-        name = f"{getattr(value, '__name__', 'dtype')}_{len(self.names)}"
+        """Return a name for a type or a class in the generated function.
+
+        The source is made of such names and of positions alone: nothing that anybody else has named gets into it.
+        """
+        name = f"name_{len(self.names)}"
         self.names[name] = value
         return name
 

@@ -17,6 +17,7 @@ import numba
 import numpy as np
 from numba import njit
 
+from velodrome.errors import VelodromeError
 from velodrome.vector.compile.kernel_cache import cache_folder, package_versions
 from velodrome.vector.messages import tell
 
@@ -36,6 +37,8 @@ def lessons() -> dict[str, ModuleType]:
         if not proof.exists():
             _try_out(found)
             proof.touch()
+    except VelodromeError:  # a cache that is refused
+        raise
     except Exception as error:  # whatever Numba has changed: a missing name, another argument, another meaning
         reason = str(error).strip().splitlines()[:1]
         tell(

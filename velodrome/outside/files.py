@@ -1,0 +1,80 @@
+"""Files that anybody may have written: read within bounds of memory and time, or refused with a reason.
+
+Errors are OSError and ValueError, which those who know what the file is for turn into a sentence.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1 << 25  # of a file that is read whole: a hundred times what a run writes
+MOST_LINE = 1 << 20  # bytes of a line
+DEEPEST = 64  # lists and mappings in one another
+# What Python and torch raise at numbers, names and shapes that are of another kind than those that were written.
+UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+TOO_DEEP = f"lists or mappings are nested more than {DEEPEST} deep"
+
+
+def open_regular(path: Path) -> int:
+    """Return a descriptor of a file to read; a pipe or a device, at which one could wait for ever, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return descriptor
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Return the text of a file in UTF-8 of no more than `most` bytes."""
+    with open(open_regular(path), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return content.decode("utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file."""
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """Return the mapping in a JSON text, which must not be nested too deeply."""
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+    check_depth(found)
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__} where names and values are needed")
+    return found
+
+
+def check_depth(value: Any) -> None:
+    """Refuse what is nested so deeply that those who walk through it would run out of stack."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _inner(outer)]
+        if not level:
+            return
+    raise ValueError(TOO_DEEP)
+
+
+def _inner(value: Any) -> Any:
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the whole lines of a text file, with their ends; what was cut off at the end of the file is left out."""
+    with open(open_regular(path), "rb") as file:
+        while line := file.readline(MOST_LINE):
+            if line.endswith(b"\n"):
+                yield line.decode("utf-8")
+            elif len(line) == MOST_LINE:
+                raise OSError(errno.EFBIG, f"it has a line of more than {MOST_LINE:,} bytes", str(path))
