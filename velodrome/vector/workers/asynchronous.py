@@ -288,7 +288,8 @@ class AsyncVectorEnv(ProcessVectorEnv):
         super()._begin_asking(rows, question)
 
     def _settle(self) -> None:
-        """Wait until nothing is stepping; the results stay ready."""
+        """Wait until workers are idle; results of send() stay ready."""
+        self._finish()  # first: an answer that is on its way is not one of those that `_collect` takes
         if self.outstanding:
             self._wait_for(len(self.outstanding) + len(self.ready))
         self._collect()

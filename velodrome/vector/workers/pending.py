@@ -14,11 +14,11 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from velodrome.errors import BackendError, ConfigError
 
 
-class AlreadyPendingError(BackendError, AlreadyPendingCallError):
+class AlreadyPendingError(AlreadyPendingCallError, BackendError):
     """Something was begun and has not been waited for."""
 
 
-class NothingPendingError(BackendError, NoAsyncCallError):
+class NothingPendingError(NoAsyncCallError, BackendError):
     """Somebody waits for what was not begun."""
 
 

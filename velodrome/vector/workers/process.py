@@ -181,7 +181,9 @@ class ProcessVectorEnv(WorkerVectorEnv):
 
     def _done_by(self, deadline: float) -> bool:
         """Return whether workers are done with what they were asked, or lost, by this time of `time.monotonic`."""
-        return all(worker.done_by(deadline) for worker in self.workers)
+        return all(
+            worker.done_by(deadline) for worker in (self.workers if self._busy == "step" else self._asked.waiting)
+        )
 
     def _finish(self) -> Any:
         """Wait for the end of what was begun, if anything was; it may be left from a caller who was interrupted."""
