@@ -43,12 +43,24 @@ class LeakError(VelodromeError):
     """A feature or window that used data from after the moment it describes."""
 
 
+class ConfigTypeError(ConfigError, TypeError):
+    """A parameter of a type that no legal value has."""
+
+
 class ActionError(VelodromeError, ValueError):
     """An action outside its space."""
 
 
+class ActionTypeError(ActionError, TypeError):
+    """Something that is no batch of actions at all, such as one number."""
+
+
 class BackendError(VelodromeError, RuntimeError):
     """A backend that cannot serve: says why, and which one can."""
+
+
+class SpaceError(BackendError, TypeError, ValueError):
+    """A space whose values are no arrays of a fixed size. Gymnasium raises either of the two."""
 
 
 class LearningError(VelodromeError, RuntimeError):

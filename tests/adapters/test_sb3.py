@@ -134,11 +134,23 @@ def test_options_choose_where_the_next_episodes_start():
         ours.reset()
 
 
-def test_foreign_environments_take_one_set_of_options():
-    ours = to_sb3(scripted("serial", 2))
+@pytest.mark.parametrize("case", ["serial", "process", "async"])
+def test_foreign_environments_take_options_each_of_its_own(case):
+    ours = to_sb3(scripted(case, 3))
     ours.set_options({"episode": 7})
-    assert ours.reset()[:, 0].tolist() == [7.0, 7.0]
-    assert ours.reset()[:, 0].tolist() == [8.0, 8.0]
+    assert ours.reset()[:, 0].tolist() == [7.0, 7.0, 7.0]
+    assert ours.reset()[:, 0].tolist() == [8.0, 8.0, 8.0]
+    ours.seed(5)
+    ours.set_options([{"episode": 1}, {}, {"episode": 1}])
+    first = ours.reset()
+    assert first[:, 0].tolist() == [1.0, 9.0, 1.0]
+    ours.seed(5)
+    assert ours.reset()[:, 2].tolist() == first[:, 2].tolist()  # the seeds are those of one reset for all
+    ours.close()
+
+
+def test_other_vector_environments_take_one_set_of_options():
+    ours = to_sb3(scripted("gymnasium sync", 2))
     ours.set_options([{"episode": 1}, {"episode": 2}])
     with pytest.raises(ConfigError, match="one set of options for all"):
         ours.reset()
@@ -318,13 +330,13 @@ def test_gymnasium_s_workers_are_called_all_or_none():
 def test_rule_environments_show_their_state_and_what_they_share():
     ours = to_sb3(trading())
     ours.reset()
-    assert ours.get_attr("cursor", indices=[2]) == [ours.envs.column("cursor")[2]]
-    assert ours.get_attr("world") == [ours.envs.world] * 4
+    assert ours.get_attr("cursor", indices=[2]) == [ours.vector_env.column("cursor")[2]]
+    assert ours.get_attr("world") == [ours.vector_env.world] * 4
     assert not ours.has_attr("cursr")
     with pytest.raises(AttributeError, match="Did you mean 'cursor'"):
         ours.get_attr("cursr")
     lines = ours.env_method("render", indices=[1, 3])
-    assert lines == [ours.envs.render()[1], ours.envs.render()[3]]
+    assert lines == [ours.vector_env.render()[1], ours.vector_env.render()[3]]
     with pytest.raises(AttributeError, match="no 'action_masks'"):
         ours.env_method("action_masks")
     with pytest.raises(ConfigError, match="fixed when they are made"):

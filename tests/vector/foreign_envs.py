@@ -309,6 +309,25 @@ class Slow(Counting):
         return super().step(action)
 
 
+class Gated(Counting):
+    """Waits in every step, reset and `pass_gate` until the file `gate` exists; without one it does not wait."""
+
+    gate: str | None = None
+
+    def pass_gate(self) -> int:
+        while self.gate is not None and not Path(self.gate).exists():
+            time.sleep(0.002)
+        return self.count
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self.pass_gate()
+        return super().reset(**options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.pass_gate()
+        return super().step(action)
+
+
 # Environments that do not behave
 
 

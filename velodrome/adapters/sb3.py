@@ -23,6 +23,7 @@ from velodrome.envs.contract import state_columns
 from velodrome.errors import BackendError, ConfigError, VelodromeError, did_you_mean
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested, on_host
+from velodrome.vector.workers.env_host import has_layer
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class VelodromeVecEnv(VecEnv):
     def __init__(self, envs: VectorEnv, *, monitor: bool = True) -> None:
         envs = from_gymnasium(envs)
         check_spaces(envs)
-        self.envs = envs
+        self.vector_env = envs
         self.monitor = monitor
         self.spec = envs.spec
         self._base = envs.unwrapped
@@ -86,11 +87,18 @@ class VelodromeVecEnv(VecEnv):
     def reset(self) -> Any:
         """Begin new episodes of all environments, with the seed and options that were set before."""
         self._check_size()
-        observations, infos = self.envs.reset(seed=self._seed, options=self._reset_choices())
+        seed: Any = self._seed
+        plans = self._reset_plans()
+        if len(plans) > 1 and seed is not None:
+            seed = [seed + row for row in range(self.num_envs)]
+        self.reset_infos = [{} for _ in range(self.num_envs)]
+        for rows, options in plans:
+            observations, infos = self.vector_env.reset(seed=seed, options=options)
+            for row, info in take_apart(infos, np.asarray(rows)).items():
+                self.reset_infos[row] = info
         self._seed = None
         self._reset_seeds()
         self._reset_options()
-        self.reset_infos = list(take_apart(infos, np.arange(self.num_envs)).values())
         self._returns[:], self._lengths[:] = 0.0, 0
         return self._copied(observations)
 
@@ -100,30 +108,41 @@ class VelodromeVecEnv(VecEnv):
         self._seed = seeds[0]
         return seeds
 
-    def _reset_choices(self) -> dict[str, Any] | None:
-        """Return the options of set_options() as vector environments take them."""
-        given = self._options
-        if not any(given):
-            return None
-        if self._rule is None:
-            if any(own != given[0] for own in given):
-                raise ConfigError(
-                    f"options differ between environments: {given[0]!r} … {given[-1]!r}; Gymnasium's vector "
-                    f"environments take one set of options for all. Give set_options() one dict."
-                )
-            return dict(given[0])
-        if any(own.keys() != given[0].keys() for own in given):
-            raise ConfigError("options name other things for some environments; give the same names to each")
-        return {name: np.array([own[name] for own in given]) for name in given[0]}
+    def _reset_plans(self) -> list[tuple[list[int], dict[str, Any] | None]]:
+        """Return rows with the options of set_options() as vector environments take them: one set for each reset."""
+        given, rows = self._options, list(range(self.num_envs))
+        if self._rule is not None:
+            if any(own.keys() != given[0].keys() for own in given):
+                raise ConfigError("options name other things for some environments; give the same names to each")
+            return [(rows, {name: np.array([own[name] for own in given]) for name in given[0]} or None)]
+        groups: list[tuple[list[int], dict[str, Any]]] = []
+        for row, own in enumerate(given):
+            same = next((group for group, options in groups if _equal(options, own)), None)
+            if same is None:
+                groups.append(([row], own))
+            else:
+                same.append(row)
+        if len(groups) == 1:
+            return [(rows, dict(given[0]) or None)]
+        if not isinstance(self._base, ForeignVectorEnv):
+            raise ConfigError(
+                f"options differ between environments: {given[0]!r} … {given[-1]!r}; {type(self._base).__name__} takes "
+                f"one set of options for all. Make the environments with vd.make_vec, or give set_options() one dict."
+            )
+        return [(group, {**own, "reset_mask": np.isin(rows, group)}) for group, own in groups]
 
     def step_async(self, actions: NDArray) -> None:
         """Keep the actions of the step that step_wait() takes."""
+        if isinstance(self.action_space, spaces.MultiBinary):
+            # SB3's policies choose these as floats.
+            given = np.asarray(actions)
+            actions = given.astype(self.action_space.dtype) if (given == np.floor(given)).all() else given
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict]]:
         """Step all environments; see the class for what comes back."""
         self._check_size()
-        observations, rewards, terminated, truncated, infos = self.envs.step(self._actions)
+        observations, rewards, terminated, truncated, infos = self.vector_env.step(self._actions)
         rewards, terminated, truncated = on_host(rewards), on_host(terminated), on_host(truncated)
         dones = np.logical_or(terminated, truncated)
         if not self._summed_by_rule:
@@ -144,7 +163,7 @@ class VelodromeVecEnv(VecEnv):
 
     def _row_infos(self, infos: dict[str, Any], ended: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return an info for each environment, new in every step, because SB3's wrappers write into them."""
-        if self.envs is self._rule:
+        if self.vector_env is self._rule:
             rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
             if len(ended):
                 columns = {name: on_host(values[ended]).tolist() for name, values in infos["statistics"].items()}
@@ -174,17 +193,28 @@ class VelodromeVecEnv(VecEnv):
         return map_nested(lambda part: on_host(part) if hasattr(part, "detach") else part.copy(), observations)
 
     def _check_size(self) -> None:
-        if self.envs.num_envs != self.num_envs:
+        if self.vector_env.num_envs != self.num_envs:
             raise BackendError(
-                f"the environments were resized from {self.num_envs} to {self.envs.num_envs}, but a VecEnv of SB3 "
-                f"keeps its size; call vd.to_sb3 again and give the result to the algorithm with set_env()."
+                f"the environments were resized from {self.num_envs} to {self.vector_env.num_envs}, but a VecEnv of "
+                f"SB3 keeps its size; call vd.to_sb3 again and give the result to the algorithm with set_env()."
             )
 
     def close(self) -> None:
         """Close the environments."""
-        self.envs.close()
+        self.vector_env.close()
 
     # Single environments
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves, where they are objects in this process, as DummyVecEnv has them."""
+        single = getattr(self._base, "envs", None)
+        if single is None:
+            raise NoAttributeError(
+                f"{type(self._base).__name__} has no environments in this process; get_attr, set_attr and env_method "
+                "reach them where they are. `vector_env` is the vector environment."
+            )
+        return list(single)
 
     def _rows(self, indices: VecEnvIndices) -> list[int]:
         return [range(self.num_envs)[index] for index in self._get_indices(indices)]
@@ -196,13 +226,19 @@ class VelodromeVecEnv(VecEnv):
             values = self._rule.column(attr_name)
             return [values[..., row] for row in rows]
         if self._rule is not None or attr_name == "render_mode":
-            if not hasattr(self.envs, attr_name):
+            if not hasattr(self.vector_env, attr_name):
                 raise self._missing(attr_name)
-            return [getattr(self.envs, attr_name)] * len(rows)
+            return [getattr(self.vector_env, attr_name)] * len(rows)
         if isinstance(self._base, ForeignVectorEnv):
-            return list(self._base.call_some(rows, attr_name))
+            return self._base.ask_some(rows, "get_attribute", attr_name)
         found = self._of_environments("get_attr")(attr_name)
         return [found[row] for row in rows]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Return whether all environments have an attribute; it is not sent here from where they run."""
+        if isinstance(self._base, ForeignVectorEnv):
+            return all(self._base.ask_some(range(self.num_envs), "has_attribute", attr_name))
+        return super().has_attr(attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of environments; the parameters of rule environments are fixed when they are made."""
@@ -243,18 +279,20 @@ class VelodromeVecEnv(VecEnv):
         return list(self._of_environments("call")(method_name, *method_args, **method_kwargs))
 
     def env_is_wrapped(self, wrapper_class: type, indices: VecEnvIndices = None) -> list[bool]:
-        """Return whether environments are wrapped; wrappers in other processes are not seen.
+        """Return whether environments are wrapped with a class, wherever they run.
 
         With `monitor` they count as wrapped with SB3's Monitor, because the infos say what it would.
         """
-        from stable_baselines3.common.env_util import is_wrapped
         from stable_baselines3.common.monitor import Monitor
 
         rows = self._rows(indices)
         if self.monitor and issubclass(Monitor, wrapper_class):
             return [True] * len(rows)
+        name = f"{wrapper_class.__module__}.{wrapper_class.__qualname__}"
+        if isinstance(self._base, ForeignVectorEnv):
+            return self._base.ask_some(rows, "has_layer", name)
         single = getattr(self._base, "envs", None)
-        return [single is not None and is_wrapped(single[row], wrapper_class) for row in rows]
+        return [single is not None and has_layer(single[row], name) for row in rows]
 
     def _of_environments(self, name: str) -> Any:
         if not hasattr(self._base, name):
@@ -275,8 +313,15 @@ class VelodromeVecEnv(VecEnv):
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode is {self.render_mode!r}; pictures need 'rgb_array'", stacklevel=2)
             return [None] * self.num_envs
-        images: Any = self.envs.render()
+        images: Any = self.vector_env.render()
         return list(images)
+
+
+def _equal(options: dict[str, Any], others: dict[str, Any]) -> bool:
+    try:
+        return bool(options == others)
+    except ValueError:  # arrays are equal element by element, so they are given to each environment by itself
+        return False
 
 
 def _without_device(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, ConfigTypeError
 
 ALWAYS_FREE = 1 << 26  # bytes that nobody has to be asked for
 
@@ -49,7 +49,7 @@ def check_seed(seed: Any) -> int:
 def seed_of_each(seed: Any, num_envs: int) -> list[int | None]:
     """Return one seed (or None) for each environment from the sequence that was given for them, or refuse it."""
     if isinstance(seed, str) or not isinstance(seed, Sequence | np.ndarray):
-        raise ConfigError(f"seed = {seed!r}: a whole number of at least 0, or one for each environment")
+        raise ConfigTypeError(f"seed = {seed!r}: a whole number of at least 0, or one for each environment")
     if len(seed) != num_envs:
         raise ConfigError(f"seed has {len(seed)} entries for {num_envs} environments")
     return [None if own is None else check_seed(own) for own in seed]

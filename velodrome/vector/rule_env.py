@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
-from velodrome.errors import ActionError, ConfigError, did_you_mean
+from velodrome.errors import ActionError, ActionTypeError, ConfigError, did_you_mean
 from velodrome.tables.windows import no_windows
 from velodrome.vector.argument_checks import check_seed, check_that_they_fit, checked_count, seed_of_each
 from velodrome.vector.buffers import Buffers, bytes_of_buffers
@@ -260,7 +260,8 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
 
     def _bad_shape(self, actions: Any) -> ActionError:
         fractions = about_fractions(actions) if self._action_dtype.kind == "i" else ""
-        return ActionError(
+        kind = ActionTypeError if np.ndim(actions) == 0 else ActionError
+        return kind(
             f"actions have shape {tuple(np.shape(actions))} and type {getattr(actions, 'dtype', type(actions))}; "
             f"expected one for each of {self.num_envs} environments: {self.action_space}. Nothing was stepped."
             f"{fractions}"

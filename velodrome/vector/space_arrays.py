@@ -15,7 +15,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from numpy.typing import NDArray
 
-from velodrome.errors import BackendError
+from velodrome.errors import BackendError, SpaceError
 
 Write = Callable[[int, Any], None]
 Read = Callable[[int], Any]
@@ -53,7 +53,7 @@ def leaves(space: Space, name: str) -> list[Leaf]:
     if isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
         assert space.shape is not None
         return [Leaf(name, np.dtype(space.dtype), tuple(space.shape))]
-    raise BackendError(
+    raise SpaceError(
         f"{name} has the space {space}, which is no array of fixed size. Velodrome takes Box, Discrete, "
         f"MultiDiscrete, MultiBinary, Dict and Tuple; wrap the environment, or use gymnasium.vector.SyncVectorEnv."
     )

@@ -438,16 +438,6 @@ def test_rows_that_are_reset_one_after_the_other_have_the_seeds_of_the_making(ba
     together.close()
 
 
-def test_hung_workers_are_closed_together():
-    envs = vd.make_vec(partial(Faulty, "hang in C"), 3, backend="process", workers=3, timeout=None)
-    envs.reset()
-    envs.step_async(np.zeros(3, np.int64))
-    time.sleep(0.2)
-    started = time.monotonic()
-    envs.close()
-    assert time.monotonic() - started < 9
-
-
 # The parent
 
 SCRIPT = """

@@ -57,6 +57,7 @@ class VecMonitor(VectorWrapper):
         self._throughput = Throughput()
         self._times = StepTimes(self.num_envs, one_each=hasattr(self._base, "step_seconds"))
         self._sent = 0.0  # when a step was started that has not been waited for
+        self._reset_mask: Any = None  # of a reset that was started and has not been waited for
 
     def __getattr__(self, name: str) -> Any:
         # Backends offer more than Gymnasium's wrappers pass on.
@@ -77,13 +78,27 @@ class VecMonitor(VectorWrapper):
         """Start episodes of all environments, or of those in options["reset_mask"]; what they had begun is dropped."""
         # Gymnasium's own environments take the mask out of the options.
         mask = None if options is None else options.get("reset_mask")
-        observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        results = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        return self._begun(mask, results)
+
+    def reset_async(self, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> None:
+        """Start a reset that `reset_wait` finishes, if the backend can."""
+        mask = None if options is None else options.get("reset_mask")
+        self._needed("reset_async")(seed=seed, options=options)
+        self._reset_mask = mask
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Finish the reset that `reset_async` started."""
+        return self._begun(self._reset_mask, self._needed("reset_wait")(timeout=timeout))
+
+    def _begun(self, mask: Any, results: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+        """Note that episodes began, in all rows or in those of a mask, and return what the reset returned."""
         now = time.perf_counter()
         with self._lock:
             self._follow()
             self._episodes.begin(ALL if mask is None else on_host(mask), now)
             self._throughput.begin(now)
-        return observations, infos
+        return results
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments."""
@@ -95,9 +110,9 @@ class VecMonitor(VectorWrapper):
         self._sent = time.perf_counter()
         self._needed("step_async")(actions)
 
-    def step_wait(self, **options: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Finish the step that `step_async` started."""
-        return self._record(self._sent, ALL, self._needed("step_wait")(**options))
+        return self._record(self._sent, ALL, self._needed("step_wait")(timeout=timeout))
 
     def recv(self, min_ready: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any], Any]:
         """Return the first that are ready of those that `send` started (None: all), with their numbers."""
@@ -127,10 +142,10 @@ class VecMonitor(VectorWrapper):
         """Return a method that only some backends have."""
         method = getattr(self.env, name, None)
         if method is None:
-            advice = {"recv": "backend='async'", "step_async": "backend='process'", "step_wait": "backend='process'"}
+            backend = {"recv": "async", "resize": None}.get(name, "process")
             raise BackendError(
                 f"{type(self.env).__name__} has no {name}(). Make the environments with vd.make_vec"
-                f"{', ' + advice[name] if name in advice else ''}."
+                f"{f', backend={backend!r}' if backend else ''}."
             )
         return method
 

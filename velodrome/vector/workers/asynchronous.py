@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
     def send(self, actions: Any, ids: Sequence[int] | NDArray | None = None) -> None:
         """Hand out actions to the environments `ids` (None: to all). None of them may be stepping already."""
         rows = list(range(self.num_envs)) if ids is None else self._rows(ids)
-        self._check_ready(rows)
+        self._check_ready("send", rows)
         if len(set(rows)) != len(rows):
             raise ConfigError(f"ids = {rows} names an environment twice")
         busy = (self.outstanding | set(self.ready)) & set(rows)
@@ -88,7 +89,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
 
         observations, rewards, terminated, truncated, infos, ids: copies, one row for each, in the order of finishing.
         """
-        self._check_open()
+        self._check_free("recv")
         waited = len(self.outstanding) + len(self.ready)
         if waited == 0:
             raise BackendError("recv without send: no environment is stepping")
@@ -102,7 +103,8 @@ class AsyncVectorEnv(ProcessVectorEnv):
         ids = np.array([self.ready.popleft() for _ in range(min(wanted, len(self.ready)))], np.int64)
         return self._results_of(ids)
 
-    def _wait_for(self, wanted: int) -> None:
+    def _wait_for(self, wanted: int, deadline: float = inf) -> bool:
+        """Wait until so many are ready; return whether they are by this time of `time.monotonic`."""
         while True:
             rung = self.doorbell.words[DOORBELL]
             order_memory()
@@ -110,10 +112,19 @@ class AsyncVectorEnv(ProcessVectorEnv):
             # Environments dropped in the meantime will never be ready.
             if len(self.ready) >= min(wanted, len(self.ready) + len(self.outstanding)):
                 break
-            if not self.doorbell.wait_while(rung, LOOK_SECONDS, self.workers[0].spin):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if not self.doorbell.wait_while(rung, min(left, LOOK_SECONDS), self.workers[0].spin):
                 self._look_at_workers()
         if time.monotonic() - self._looked > HEALTH_SECONDS:
             self._look_at_workers()
+        return True
+
+    def _done_by(self, deadline: float) -> bool:
+        if self._busy == "step":
+            return self._wait_for(len(self.outstanding) + len(self.ready), deadline)
+        return super()._done_by(deadline)
 
     def _collect(self) -> None:
         """Note every environment that has finished."""
@@ -211,20 +222,17 @@ class AsyncVectorEnv(ProcessVectorEnv):
     # All at once
 
     def _begin_step(self, actions: list[NDArray]) -> None:
-        if self._stepping:
-            self._finish_step()
+        self._finish()
         if self.outstanding or self.ready:
             raise BackendError("step() while results of send() have not been received; call recv() first")
         for target, given in zip(self._actions, actions, strict=True):
             target[...] = given
-        self._stepping = True
+        self._busy = "step"
         self._hand_out([row for row in range(self.num_envs) if self.alive[row]])
 
     def _finish_step(self) -> dict[str, Any]:
-        if not self._stepping:
-            return {}
         self._wait_for(len(self.outstanding) + len(self.ready))
-        self._stepping = False
+        self._busy = ""
         ids = sorted(self.ready)
         self.ready.clear()
         self._tell_faults()
@@ -256,19 +264,18 @@ class AsyncVectorEnv(ProcessVectorEnv):
     def _assemble(self, said: dict[int, RowInfo], reset: bool) -> dict[str, Any]:
         self._news.said.update(said)
         infos: dict[str, Any] = {}
-        for row in self._resetting if reset else ():
+        for row in sorted(self._resetting.rows) if reset else ():
             self._report(infos, row)
         return infos
 
-    def _reset_rows(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> dict[str, Any]:
+    def _begin_reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         self._settle()
-        self._resetting = rows
         self.ready = deque(row for row in self.ready if row not in set(rows))
         self._cut -= set(rows)
         for row in rows:
             self._news.said.pop(row, None)
             self._fault_lines.pop(row, None)
-        return super()._reset_rows(rows, seeds, options)
+        super()._begin_reset(rows, seeds, options)
 
     def _resize_rows(self, num_envs: int) -> None:
         self._settle()
@@ -276,12 +283,13 @@ class AsyncVectorEnv(ProcessVectorEnv):
         self._cut = {row for row in self._cut if row < num_envs}
         super()._resize_rows(num_envs)
 
-    def _ask_rows(self, rows: list[int], question: Any) -> dict[int, Any]:
+    def _begin_asking(self, rows: list[int], question: Any) -> None:
         self._settle()
-        return super()._ask_rows(rows, question)
+        super()._begin_asking(rows, question)
 
     def _settle(self) -> None:
-        """Wait until nothing is stepping; the results stay ready."""
+        """Wait until workers are idle; results of send() stay ready."""
+        self._finish()  # first: an answer that is on its way is not one of those that `_collect` takes
         if self.outstanding:
             self._wait_for(len(self.outstanding) + len(self.ready))
         self._collect()

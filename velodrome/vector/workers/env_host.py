@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from velodrome.errors import ConfigError
 from velodrome.vector.infos import RowInfo
 from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import WrongValueError, writer
@@ -147,7 +148,7 @@ class EnvHost:
         self.ended.append(row)
         if self.mode is AutoresetMode.SAME_STEP:
             self.write_final(row, observation)
-            first, first_info = self._reset(row, env, None)
+            first, first_info = self._reset(row, env)
             self.write(row, first)
             self.infos.append(RowInfo(row, first_info, info))
             return
@@ -160,16 +161,22 @@ class EnvHost:
     def _pass_over(self, row: int, env: gymnasium.Env | None) -> None:
         """Begin an episode in place of a step; a dropped row stays as it is, earns nothing and never ends."""
         if env is not None:
-            observation, info = self._reset(row, env, None)
+            observation, info = self._reset(row, env)
             self.write(row, observation)
             self.waiting.discard(row)
             if info:
                 self.infos.append(RowInfo(row, info))
         self.rewards[row], self.terminated[row], self.truncated[row] = 0.0, False, False
 
-    def _reset(self, row: int, env: gymnasium.Env, seed: int | None, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def _reset(
+        self, row: int, env: gymnasium.Env, options: dict[str, Any] | None = None, **arguments: Any
+    ) -> tuple[Any, dict[str, Any]]:
         fresh = self.fresh_seeds.pop(row, None)
-        result = env.reset(seed=fresh if seed is None else seed, **options)
+        if fresh is not None and arguments.get("seed") is None:
+            arguments["seed"] = fresh
+        if options is not None:  # not every environment knows this argument
+            arguments["options"] = options
+        result = env.reset(**arguments)
         if not isinstance(result, tuple) or len(result) != 2:
             raise WrongValueError(f"reset returned {result!r:.200}; expected (observation, info)")
         return result
@@ -190,7 +197,7 @@ class EnvHost:
             if self.envs[row] is None:
                 self.make(row, self.restarts[row])
             with self._calling(row):
-                observation, info = self._reset(row, self._living(row), seed, options=options)
+                observation, info = self._reset(row, self._living(row), seed=seed, options=options)
             self.write(row, observation)
             if info:
                 self.infos.append(RowInfo(row, info))
@@ -235,7 +242,7 @@ class EnvHost:
         first: tuple[Any, dict[str, Any]] | None = None
         if moment == "reset" or self.mode is AutoresetMode.SAME_STEP:
             with self._calling(row):
-                first = self._reset(row, self._living(row), None, options=options)
+                first = self._reset(row, self._living(row), options=options)
         self.cut_off(row, cut)
         if first is not None:
             self.write(row, first[0])
@@ -251,14 +258,12 @@ class EnvHost:
 
     # For people
 
-    def call(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        """Return the result of a method, or the value of an attribute, in some rows."""
+    def ask(self, rows: list[int], question: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        """Return the answer of the environments of some rows to one of QUESTIONS."""
         found = []
         for row in rows:
             with self._calling(row):
-                env = self._living(row)
-                value = env.render if name == "render" else env.get_wrapper_attr(name)
-                found.append(value(*arguments, **keywords) if callable(value) else value)
+                found.append(QUESTIONS[question](self._living(row), *arguments, **keywords))
         return found
 
     def set_attribute(self, rows: list[int], name: str, values: list[Any]) -> None:
@@ -273,10 +278,45 @@ class EnvHost:
             raise WrongValueError(f"environment {row} is broken; reset() replaces it")
         return env
 
+    def check_distinct(self) -> None:
+        """Refuse one object in several rows: its episodes would run into each other."""
+        rows: dict[int, int] = {}
+        for row, env in self.envs.items():
+            if env is not None and (first := rows.setdefault(id(env.unwrapped), row)) != row:
+                raise ConfigError(
+                    f"environments {first} and {row} are the same object, {env.unwrapped!r:.100}; every environment of "
+                    "a batch has its own episode. Give a class or a function that makes a new one each time."
+                )
+
     def close(self) -> None:
         """Close all environments, also after one that fails to close."""
         for row in list(self.envs):
             self._discard(row)
+
+
+def call_or_read(env: gymnasium.Env, name: str, /, *arguments: Any, **keywords: Any) -> Any:
+    """Return the result of a method, or the value of an attribute, as Gymnasium's `call` does."""
+    value = env.render if name == "render" else env.get_wrapper_attr(name)
+    return value(*arguments, **keywords) if callable(value) else value
+
+
+def has_layer(env: gymnasium.Env, name: str) -> bool:
+    """Return whether one of an environment's wrappers is of the class with this full name."""
+    # By name, so that a worker need not import the class, and with it a library, to say no.
+    while isinstance(env, gymnasium.Wrapper):
+        if any(f"{kind.__module__}.{kind.__qualname__}" == name for kind in type(env).__mro__):
+            return True
+        env = env.env
+    return False
+
+
+# What may be asked of one environment, wherever it runs.
+QUESTIONS: dict[str, Callable[..., Any]] = {
+    "call": call_or_read,
+    "get_attribute": lambda env, name: env.get_wrapper_attr(name),
+    "has_attribute": lambda env, name: env.has_wrapper_attr(name),
+    "has_layer": has_layer,
+}
 
 
 def fault_of(row: int, worker: int | None, error: BaseException, moment: str) -> Fault:

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from velodrome.errors import BackendError, ConfigError, did_you_mean
+from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean
 
 
 class EnvMaker:
@@ -26,7 +26,7 @@ class EnvMaker:
             except gymnasium.error.Error as error:
                 raise ConfigError(f"env = {env!r}: {error}") from error
         elif not callable(env):
-            raise ConfigError(
+            raise ConfigTypeError(
                 f"env = {env!r}: needs the id of a Gymnasium environment, a class or a function that makes one"
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from velodrome.errors import ActionError, BackendError, ConfigError
+from velodrome.errors import ActionError, ActionTypeError, BackendError, ConfigError
 from velodrome.vector.argument_checks import check_seed, checked_count, seed_of_each
 from velodrome.vector.infos import RowInfo, add_info
 from velodrome.vector.seeding import spread_seeds
@@ -36,6 +36,20 @@ def autoreset_mode(autoreset: bool | str | AutoresetMode) -> AutoresetMode:
     if found is None:
         raise ConfigError(f"autoreset = {autoreset!r}; legal: True (same_step), False (disabled), 'next_step'")
     return found
+
+
+class ResetPlan(NamedTuple):
+    """Which rows to reset, and how."""
+
+    rows: list[int]
+    seeds: list[int | None]
+    options: dict[str, Any] | None
+
+
+def check_callable(name: str) -> None:
+    """Refuse to call what would start or end an episode without the batch knowing."""
+    if name in ("reset", "step", "close"):
+        raise ConfigError(f"call({name!r}) would bypass the batch; use {name}() of the batch itself")
 
 
 class ForeignVectorEnv(VectorEnv):
@@ -73,6 +87,7 @@ class ForeignVectorEnv(VectorEnv):
         self._ready = False  # every environment has an episode
         self._needs_reset = np.zeros(self.num_envs, bool)  # ended, and the caller has to reset it
         self._broken: set[int] = set()  # rows that wait for reset()
+        self._pending = False  # the caller has begun something and must wait for it
         self.faults: list[Fault] = []
         self.restarts = np.zeros(self.num_envs, np.int64)
         self.alive = np.ones(self.num_envs, bool)
@@ -103,8 +118,8 @@ class ForeignVectorEnv(VectorEnv):
         """Step all environments, given the leaves of their actions, and return the infos."""
 
     @abstractmethod
-    def _call_rows(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        """Call a method, or read an attribute, in some rows."""
+    def _ask_rows(self, rows: list[int], question: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        """Return the answer of the environments of some rows to one of `env_host.QUESTIONS`."""
 
     @abstractmethod
     def _set_rows(self, rows: list[int], name: str, values: list[Any]) -> None:
@@ -124,27 +139,37 @@ class ForeignVectorEnv(VectorEnv):
         An integer seeds environment i with seed + i, as Gymnasium does; a list gives each its own. Without a seed, the
         first reset spreads the seed that the batch was made with.
         """
-        self._check_open()
+        self._check_free("reset")
+        plan = self._plan_reset(seed, options)
+        return self._after_reset(plan.rows, self._reset_rows(*plan))
+
+    def _plan_reset(self, seed: Any, options: dict[str, Any] | None) -> ResetPlan:
         options = dict(options) if options else None
         mask = options.pop("reset_mask", None) if options else None
         chosen = self._chosen(mask)
         seeds = self._seeds(seed, chosen)
         rows = [int(row) for row in np.flatnonzero(chosen)]
-        infos = self._reset_rows(rows, [seeds[row] for row in rows], options or None)
-        self._started |= chosen
-        self._needs_reset[chosen] = False
+        return ResetPlan(rows, [seeds[row] for row in rows], options or None)
+
+    def _after_reset(self, rows: list[int], infos: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        self._started[rows] = True
+        self._needs_reset[rows] = False
         self._ready = bool(self._started.all())
         return self._observations(), infos
 
     def _chosen(self, mask: Any) -> NDArray[np.bool_]:
+        """Return the rows of a mask, or refuse it, with Gymnasium's words."""
         if mask is None:
             return np.ones(self.num_envs, bool)
-        if not isinstance(mask, np.ndarray) or mask.dtype != bool:
-            raise TypeError(f"options['reset_mask'] must be a NumPy array of booleans, received {mask!r:.100}")
-        if mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(
-                f"options['reset_mask'] must have {self.num_envs} booleans, at least one of them true, received {mask}"
-            )
+        name = "`options['reset_mask']`"
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"{name} must be a numpy array, got {type(mask)}: {mask!r:.100}")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"{name} must have shape `({self.num_envs},)`, got {mask.shape}")
+        if mask.dtype != bool:
+            raise TypeError(f"{name} must have `dtype=np.bool_`, got {mask.dtype}")
+        if not mask.any():
+            raise ValueError(f"{name} must contain a boolean array with at least one True value, got reset_mask={mask}")
         return mask
 
     def _seeds(self, seed: Any, chosen: NDArray[np.bool_]) -> list[int | None]:
@@ -162,7 +187,7 @@ class ForeignVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
         """Step all environments; see the class for what comes back."""
-        self._check_ready()
+        self._check_ready("step")
         return self._results(self._step_all(self._action_leaves(actions, self.num_envs)))
 
     def _results(self, infos: dict[str, Any]) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
@@ -175,14 +200,15 @@ class ForeignVectorEnv(VectorEnv):
             return self._observations(), rewards, terminated, truncated, infos
         return arrays.observations, *results, infos
 
-    def _check_open(self) -> None:
+    def _check_free(self, called: str) -> None:
+        """Refuse to call anything of environments that are closed."""
         if self.closed:
             raise gymnasium.error.ClosedEnvironmentError("these environments were closed; make new ones")
 
-    def _check_ready(self, rows: list[int] | None = None) -> None:
+    def _check_ready(self, called: str, rows: list[int] | None = None) -> None:
         """Refuse to step environments (all, if none are named) that are closed, broken, or have no episode."""
-        if self.closed or not self._ready or self._broken:
-            self._check_open()
+        if self.closed or self._pending or not self._ready or self._broken:
+            self._check_free(called)
             broken = sorted(self._broken if rows is None else self._broken & set(rows))
             if broken:
                 raise BackendError(
@@ -214,19 +240,19 @@ class ForeignVectorEnv(VectorEnv):
                 raise TypeError("a tuple has another length")
             found = [np.asarray(part) for part in flat_leaves(self.single_action_space, actions)]
         except (KeyError, IndexError, TypeError) as error:
-            raise self._bad_actions(actions, count) from error
+            raise self._bad_actions(actions, count, wrong_type=isinstance(error, TypeError)) from error
         for k, (array, leaf) in enumerate(zip(found, self.action_leaves, strict=True)):
             if array.shape != (count, *leaf.shape) or (leaf.dtype.kind in "iu" and array.dtype.kind not in "iub"):
-                raise self._bad_actions(actions, count)
+                raise self._bad_actions(actions, count, wrong_type=array.ndim == 0)
             if array.dtype != leaf.dtype:
                 found[k] = array.astype(leaf.dtype)
         return found
 
-    def _bad_actions(self, actions: Any, count: int) -> ActionError:
+    def _bad_actions(self, actions: Any, count: int, wrong_type: bool) -> ActionError:
         shape = map_nested(np.shape, actions) if isinstance(actions, dict | tuple) else np.shape(actions)
         kind = f" and type {actions.dtype}" if hasattr(actions, "dtype") else ""
         whole = np.issubdtype(self.single_action_space.dtype or np.object_, np.integer)
-        return ActionError(
+        return (ActionTypeError if wrong_type else ActionError)(
             f"actions have shape {shape}{kind}; expected one of {self.single_action_space} for each of {count} "
             f"environments. Nothing was stepped.{about_fractions(actions) if whole else ''}"
         )
@@ -287,10 +313,15 @@ class ForeignVectorEnv(VectorEnv):
 
     def call_some(self, rows: Sequence[int], name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the result of a method, or the value of an attribute, of some environments."""
-        self._check_open()
-        if name in ("reset", "step", "close"):
-            raise ValueError(f"call({name!r}) would bypass the batch; use {name}() of the batch itself")
-        return tuple(self._call_rows(self._rows(rows), name, args, kwargs))
+        check_callable(name)
+        return tuple(self.ask_some(rows, "call", name, *args, **kwargs))
+
+    def ask_some(self, rows: Sequence[int], question: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the answers of some environments to a question: "call", "get_attribute" or "has_attribute" with a
+        name, "has_layer" with the full name of a wrapper's class. An exception there is raised here.
+        """
+        self._check_free(question)
+        return self._ask_rows(self._rows(rows), question, args, kwargs)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of each environment."""
@@ -298,7 +329,7 @@ class ForeignVectorEnv(VectorEnv):
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute: a list or tuple has one value for each environment, anything else is for all."""
-        self._check_open()
+        self._check_free("set_attr")
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -310,7 +341,7 @@ class ForeignVectorEnv(VectorEnv):
 
     def set_some(self, rows: Sequence[int], name: str, value: Any) -> None:
         """Set an attribute of some environments."""
-        self._check_open()
+        self._check_free("set_some")
         found = self._rows(rows)
         self._set_rows(found, name, [value] * len(found))
 
@@ -342,7 +373,7 @@ class ForeignVectorEnv(VectorEnv):
 
         The first environments keep their episodes; new ones begin theirs. Arrays returned before are stale.
         """
-        self._check_open()
+        self._check_free("resize")
         before, num_envs = self.num_envs, checked_count("num_envs", num_envs)
         if num_envs == before:
             return self._observations() if self._ready else None

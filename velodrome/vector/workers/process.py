@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import logger
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from velodrome.errors import BackendError
 from velodrome.vector.infos import RowInfo, add_numbers, numbers_of
 from velodrome.vector.seeding import spread_seed
 from velodrome.vector.workers.batch_arrays import cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import Fault
+from velodrome.vector.workers.foreign_env import check_callable
+from velodrome.vector.workers.pending import already_pending, checked_timeout, nothing_pending, timed_out
 from velodrome.vector.workers.worker.parent_side import WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import MAILED, Command
 from velodrome.vector.workers.worker_env import Lost, WorkerVectorEnv
@@ -43,25 +46,47 @@ class ProcessVectorEnv(WorkerVectorEnv):
     backend = "process"
 
     def __init__(self, makers: list[EnvMaker], num_envs: int, **shared: Any) -> None:
-        self._stepping = False  # a step was begun and its end has not been waited for
         self._memory_looked = time.monotonic()
         super().__init__(makers, num_envs, **shared)
 
     # Reset
 
     def _reset_rows(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> dict[str, Any]:
-        self._finish_step()
+        self._begin_reset(rows, seeds, options)
+        return self._finish()
+
+    def reset_async(
+        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begin to reset; `reset_wait` returns the results."""
+        self._check_free("reset_async")
+        self._begin_reset(*self._plan_reset(seed, options))
+        self._pending = True
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Return the results of the reset that `reset_async` began; see `step_wait` about `timeout`."""
+        infos = self._wait("reset", timeout)
+        return self._after_reset(sorted(self._resetting.rows), infos)
+
+    def _begin_reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
+        self._finish()
         self._revive(rows)
         seed_of = dict(zip(rows, seeds, strict=True))
         own = self._rows_by_worker(rows)
-        answers, lost = self._ask_workers(
+        self._asked = self._send_questions(
             {index: ("reset", mine, [seed_of[row] for row in mine], options) for index, mine in own.items()}
         )
+        self._resetting = Resetting(frozenset(rows), options)
+        self._busy = "reset"
+
+    def _finish_reset(self) -> dict[str, Any]:
+        answers, lost = self._answers(self._asked)
+        self._busy = ""
         for _, error in lost:
             error.moment = "reset"
-        self._broken -= set(rows)
+        self._broken -= self._resetting.rows
         mails = [(worker, mail) for worker, mail in answers if mail is not None]
-        return self._gather(mails, lost, Resetting(frozenset(rows), options))
+        return self._gather(mails, lost, self._resetting)
 
     def _revive(self, rows: list[int]) -> None:
         """Replace workers that were lost while on_fault was "raise"."""
@@ -78,30 +103,28 @@ class ProcessVectorEnv(WorkerVectorEnv):
 
     def step_async(self, actions: Any) -> None:
         """Begin a step; `step_wait` returns its results."""
-        self._check_ready()
-        if self._stepping:
-            raise BackendError("step_async was called twice; call step_wait first")
+        self._check_ready("step_async")
         self._begin_step(self._action_leaves(actions, self.num_envs))
+        self._pending = True
 
-    def step_wait(self) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
-        """Return the results of the step that `step_async` began."""
-        if not self._stepping:
-            raise BackendError("step_wait without step_async")
-        return self._results(self._finish_step())
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
+        """Return the results of the step that `step_async` began.
+
+        timeout: seconds to wait before a multiprocessing.TimeoutError; None waits for the end. After such an error the
+            step goes on: wait again, or call anything else, which waits for its end first.
+        """
+        return self._results(self._wait("step", timeout))
 
     def _begin_step(self, actions: list[NDArray]) -> None:
-        if self._stepping:  # the caller was interrupted while it waited for the results
-            self._finish_step()
+        self._finish()
         self._look_at_memory()
         for target, given in zip(self._actions, actions, strict=True):
             target[...] = given
-        self._stepping = True
+        self._busy = "step"
         for worker in self.workers:
             worker.ring(Command.STEP)
 
     def _finish_step(self) -> dict[str, Any]:
-        if not self._stepping:
-            return {}
         mails, lost, news = [], [], False
         for worker in self.workers:
             try:
@@ -111,7 +134,7 @@ class ProcessVectorEnv(WorkerVectorEnv):
                     mails.append((worker, worker.take_mail()))
             except WorkerLostError as error:
                 lost.append((worker, error))
-        self._stepping = False
+        self._busy = ""
         return self._gather(mails, lost) if news or mails or lost else {}
 
     def _look_at_memory(self) -> None:
@@ -125,6 +148,52 @@ class ProcessVectorEnv(WorkerVectorEnv):
             if used > limit and not worker.lost:
                 worker.kill()
                 worker.too_large = f"its worker used {used / 2**20:,.0f} MiB, more than memory_limit allows"
+
+    # Calls, begun and waited for
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Begin to call a method, or to read an attribute, of each environment; `call_wait` returns the results."""
+        self._check_free("call_async")
+        check_callable(name)
+        self._begin_asking(list(range(self.num_envs)), lambda own: ("ask", own, "call", (name, *args), kwargs))
+        self._pending = True
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Return the results of the call that `call_async` began; see `step_wait` about `timeout`."""
+        return tuple(self._wait("call", timeout))
+
+    def _check_free(self, called: str) -> None:
+        super()._check_free(called)
+        if self._pending:
+            raise already_pending(called, self._busy)
+
+    def _wait(self, name: str, timeout: float | None) -> Any:
+        """Return the results of what the caller has begun under this name."""
+        super()._check_free(f"{name}_wait")
+        if self._busy != name:
+            raise nothing_pending(name)
+        in_time = timeout is None or self._done_by(time.monotonic() + checked_timeout(timeout))
+        self._pending = False
+        if not in_time:
+            assert timeout is not None
+            raise timed_out(name, timeout)
+        return self._finish()
+
+    def _done_by(self, deadline: float) -> bool:
+        """Return whether workers are done with what they were asked, or lost, by this time of `time.monotonic`."""
+        return all(
+            worker.done_by(deadline) for worker in (self.workers if self._busy == "step" else self._asked.waiting)
+        )
+
+    def _finish(self) -> Any:
+        """Wait for the end of what was begun, if anything was; it may be left from a caller who was interrupted."""
+        return getattr(self, f"_finish_{self._busy}")() if self._busy else None
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End the workers; see WorkerVectorEnv."""
+        super().close_extras(timeout, terminate)
+        if self._pending:
+            logger.warn(f"Calling `close` while waiting for a pending call to `{self._busy}` to complete.")
 
     # Infos and faults
 

@@ -7,7 +7,7 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from velodrome.errors import BackendError
+from velodrome.errors import VelodromeError
 from velodrome.vector.space_arrays import check_spaces, nest, reader
 from velodrome.vector.workers.batch_arrays import BatchArrays, allocate_arrays, copy_arrays
 from velodrome.vector.workers.env_host import EnvHost, HostSettings, fault_of
@@ -27,12 +27,13 @@ class SerialVectorEnv(ForeignVectorEnv):
         try:
             for row in range(self.num_envs):
                 self._make_row(row)
-        except EnvironmentFaultError:
+            self._describe(self.host.describe(0), spec=self.envs[0].spec)
+            for row in range(1, self.num_envs):
+                self._check_spaces(row)
+            self.host.check_distinct()
+        except VelodromeError:
             self.host.close()
             raise
-        self._describe(self.host.describe(0), spec=self.envs[0].spec)
-        for row in range(1, self.num_envs):
-            self._check_spaces(row)
         self._attach(allocate_arrays(self.single_observation_space, self.num_envs))
 
     @property
@@ -90,8 +91,8 @@ class SerialVectorEnv(ForeignVectorEnv):
                     self._check_limit(fault)
         return infos
 
-    def _call_rows(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        return self.host.call(rows, name, arguments, keywords)
+    def _ask_rows(self, rows: list[int], question: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        return self.host.ask(rows, question, arguments, keywords)
 
     def _set_rows(self, rows: list[int], name: str, values: list[Any]) -> None:
         self.host.set_attribute(rows, name, values)
@@ -102,7 +103,8 @@ class SerialVectorEnv(ForeignVectorEnv):
             for row in range(self.num_envs, num_envs):
                 self._make_row(row)
                 self._check_spaces(row)
-        except BackendError:
+            self.host.check_distinct()
+        except VelodromeError:
             self.host.remove(range(self.num_envs, num_envs))
             raise
         arrays = allocate_arrays(self.single_observation_space, num_envs)

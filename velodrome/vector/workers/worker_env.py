@@ -9,10 +9,11 @@ import contextlib
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from velodrome.errors import BackendError
+from velodrome.errors import BackendError, VelodromeError
 from velodrome.vector.cores import available_cores
 from velodrome.vector.infos import Schema
 from velodrome.vector.space_arrays import flat_leaves
@@ -21,12 +22,22 @@ from velodrome.vector.workers.env_host import HostSettings
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import EnvironmentFaultError, Fault
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
-from velodrome.vector.workers.worker.parent_side import LEAVE_SECONDS, WorkerHandle, WorkerLostError
+from velodrome.vector.workers.pending import checked_timeout
+from velodrome.vector.workers.worker.parent_side import LEAVE_SECONDS, RefusedError, WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import SharedLayout, SharedView, control_block
 from velodrome.vector.workers.worker.shared_memory import SharedBlock, size_of
 from velodrome.vector.workers.worker.wakeups import spin_seconds
 
 Lost = tuple[WorkerHandle, WorkerLostError]
+
+
+class Asked(NamedTuple):
+    """Questions to workers, and what came back so far."""
+
+    waiting: deque[WorkerHandle]
+    answers: list[tuple[WorkerHandle, Any]]
+    lost: list[Lost]
+    refused: list[RefusedError]
 
 
 class WorkerVectorEnv(ForeignVectorEnv):
@@ -36,6 +47,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
 
     def __init__(self, makers: list[EnvMaker], num_envs: int, **shared: Any) -> None:
         super().__init__(makers, num_envs, **shared)
+        self._busy = ""  # what workers were asked to do and has not been waited for: step, reset, call
         self.most_workers = self.options.workers or available_cores()
         self.workers: list[WorkerHandle] = []
         self.schemas: dict[int, list[Schema]] = {}
@@ -62,9 +74,10 @@ class WorkerVectorEnv(ForeignVectorEnv):
         try:
             for worker in self.workers:
                 worker.answer()
-            self._describe(first.asked("describe", 0), spec=self.makers[0].specification)
+            description = first.asked("describe", 0)
         except (WorkerLostError, BackendError) as error:
             raise EnvironmentFaultError([start_fault(first, error)], "No environment could be made.") from error
+        self._describe(description, spec=self.makers[0].specification)
         self._move_to_new_block(self.num_envs)
         self._make_rows(self._spread_rows(0, self.num_envs))
 
@@ -112,7 +125,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
     def _make_rows(self, rows: dict[int, list[tuple[int, int]]]) -> None:
         """Let workers make environments, (row, restarts) each, all at the same time; raise if one cannot be made."""
         questions = {index: ("make", own, self.layout) for index, own in rows.items() if own}
-        answers, lost = self._ask_workers(questions)
+        answers, lost = self._answers(self._send_questions(questions))
         faults = [fault for _, failed in answers for fault in failed]
         faults += [start_fault(worker, error) for worker, error in lost]
         if faults:
@@ -141,38 +154,56 @@ class WorkerVectorEnv(ForeignVectorEnv):
 
     # Ask
 
-    def _finish_step(self) -> Any:
-        """Wait for the end of a step that was begun, if there is one."""
+    def _finish(self) -> Any:
+        """Wait for the end of what was begun, if anything was, and return its results."""
         raise NotImplementedError
 
-    def _ask_workers(self, questions: dict[int, tuple]) -> tuple[list[tuple[WorkerHandle, Any]], list[Lost]]:
-        """Ask workers, by index, all at the same time; return their answers, and the workers that were lost."""
-        asked: list[WorkerHandle] = []
-        answers: list[tuple[WorkerHandle, Any]] = []
-        lost: list[Lost] = []
-        refused: list[BackendError] = []
+    def _send_questions(self, questions: dict[int, tuple]) -> Asked:
+        """Ask workers, by index, all at the same time; `_answers` waits for what they say."""
+        asked = Asked(deque(), [], [], [])
         for worker in (worker for worker in self.workers if worker.index in questions):
             try:
                 worker.ask(*questions[worker.index])
-                asked.append(worker)
+                asked.waiting.append(worker)
             except WorkerLostError as error:
-                lost.append((worker, error))
-        for worker in asked:
-            try:
-                answers.append((worker, worker.answer()))
-            except WorkerLostError as error:
-                lost.append((worker, error))
-            except BackendError as error:  # the others' answers are on their way and must be taken
-                refused.append(error)
-        if refused:
-            raise refused[0]
-        return answers, lost
+                asked.lost.append((worker, error))
+        return asked
 
-    def _ask_rows(self, rows: list[int], question: Callable[[list[int]], tuple]) -> dict[int, Any]:
-        """Ask each worker about those of the rows that it has; return the answers by row."""
-        self._finish_step()
+    def _answers(self, asked: Asked) -> tuple[list[tuple[WorkerHandle, Any]], list[Lost]]:
+        """Return the answers of workers, and the workers that were lost.
+
+        If the caller is interrupted, a second call goes on where the first stopped.
+        """
+        while asked.waiting:
+            worker = asked.waiting[0]
+            try:
+                asked.answers.append((worker, worker.answer()))
+            except WorkerLostError as error:
+                asked.lost.append((worker, error))
+            except RefusedError as error:  # the others' answers are on their way and must be taken
+                asked.refused.append(error)
+            asked.waiting.popleft()
+        for refused in asked.refused:
+            if refused.original is None:
+                raise refused
+            raise refused.original from refused
+        return asked.answers, asked.lost
+
+    def _begin_asking(self, rows: list[int], question: Callable[[list[int]], tuple]) -> None:
+        """Ask each worker about those of the rows that it has."""
+        self._finish()
         own = self._rows_by_worker(rows)
-        answers, lost = self._ask_workers({index: question(mine) for index, mine in own.items()})
+        self._asked = self._send_questions({index: question(mine) for index, mine in own.items()})
+        self._asked_rows = rows, own
+        self._busy = "call"
+
+    def _finish_call(self) -> list[Any]:
+        """Return the answers by row."""
+        rows, own = self._asked_rows
+        try:
+            answers, lost = self._answers(self._asked)
+        finally:
+            self._busy = "call" if self._asked.waiting else ""
         for worker, error in lost:
             with setting_up(worker):
                 raise error
@@ -180,25 +211,26 @@ class WorkerVectorEnv(ForeignVectorEnv):
         for worker, answer in answers:
             mine = own[worker.index]
             found |= dict(zip(mine, answer or [None] * len(mine), strict=True))
-        return found
+        return [found[row] for row in rows]
 
     def _rows_by_worker(self, rows: Iterable[int]) -> dict[int, list[int]]:
         wanted = set(rows)
         own = {worker.index: [row for row in worker.rows if row in wanted] for worker in self.workers}
         return {index: mine for index, mine in own.items() if mine}
 
-    def _call_rows(self, rows: list[int], name: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        found = self._ask_rows(rows, lambda own: ("call", own, name, arguments, keywords))
-        return [found[row] for row in rows]
+    def _ask_rows(self, rows: list[int], question: str, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
+        self._begin_asking(rows, lambda own: ("ask", own, question, arguments, keywords))
+        return self._finish()
 
     def _set_rows(self, rows: list[int], name: str, values: list[Any]) -> None:
         value_of = dict(zip(rows, values, strict=True))
-        self._ask_rows(rows, lambda own: ("set_attribute", own, name, [value_of[row] for row in own]))
+        self._begin_asking(rows, lambda own: ("set_attribute", own, name, [value_of[row] for row in own]))
+        self._finish()
 
     # Size
 
     def _resize_rows(self, num_envs: int) -> None:
-        self._finish_step()
+        self._finish()
         self._close_rows(num_envs)
         started = [self._start_worker() for _ in range(len(self.workers), min(self.most_workers, num_envs))]
         for worker in started:
@@ -208,7 +240,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
         self._move_to_new_block(num_envs)
         try:
             self._make_rows(new)
-        except EnvironmentFaultError:
+        except VelodromeError:
             # Go back to the rows of before.
             self._broken = {row for row in self._broken if row < self.num_envs}
             self._close_rows(self.num_envs)
@@ -232,10 +264,17 @@ class WorkerVectorEnv(ForeignVectorEnv):
         """Return the bytes of memory that all workers use."""
         return sum(worker.memory() for worker in self.workers)
 
-    def close_extras(self, **kwargs: Any) -> None:
-        """End the workers; environments that do not close within a few seconds are killed."""
-        if hasattr(self, "_finalizer"):
-            self._finalizer()
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Close the environments and end the workers; kill those that do not end within `timeout` seconds.
+
+        timeout: 5 seconds by default.
+        terminate: kill them at once.
+        """
+        closing = self._finalizer.detach() if hasattr(self, "_finalizer") else None
+        if closing is not None:
+            seconds = LEAVE_SECONDS if timeout is None else checked_timeout(timeout)
+            workers, control, owner = closing[2]
+            _close_workers(workers, control, owner, 0.0 if terminate else seconds)
             self._close_block()
 
 
@@ -257,14 +296,16 @@ def start_fault(worker: WorkerHandle, error: Exception) -> Fault:
     return Fault(row, worker.index, "raised", head, rest, "make")
 
 
-def _close_workers(workers: list[WorkerHandle], control: SharedBlock, owner: int) -> None:
+def _close_workers(
+    workers: list[WorkerHandle], control: SharedBlock, owner: int, seconds: float = LEAVE_SECONDS
+) -> None:
     """End all workers at the same time."""
     if os.getpid() != owner:  # this process was forked from the one that has the workers
         return
     for worker in workers:
         with contextlib.suppress(Exception):
             worker.leave()
-    deadline = time.monotonic() + LEAVE_SECONDS
+    deadline = time.monotonic() + seconds
     for worker in workers:
         with contextlib.suppress(Exception):
             worker.close(max(0.0, deadline - time.monotonic()))

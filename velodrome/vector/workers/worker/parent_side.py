@@ -35,6 +35,12 @@ class WorkerLostError(Exception):
         self.kind, self.row, self.message = kind, row, message
 
 
+class RefusedError(BackendError):
+    """A worker could not do what it was asked. `original` is the exception there, if it could be sent."""
+
+    original: Exception | None = None
+
+
 class WorkerHandle:
     """One worker process and the rows whose environments it has.
 
@@ -99,7 +105,11 @@ class WorkerHandle:
         self.wait()
         fine, *result = self.take_mail()
         if not fine:
-            raise BackendError(f"worker {self.index}, {self.moment}: {result[0]}\n{result[1]}")
+            text, trace, pickled = result
+            refused = RefusedError(f"worker {self.index}, {self.moment}: {text}\n{trace}")
+            with contextlib.suppress(Exception):  # it may be of a class that only the worker can import
+                refused.original = pickle.loads(pickled)
+            raise refused
         return result[0]
 
     def wait(self, spin: float = 0.0) -> None:
@@ -111,6 +121,15 @@ class WorkerHandle:
                 watch = watch or Watch(self)
                 watch.look()
             last = self.words[self.first + Line.DONE]
+
+    def done_by(self, deadline: float) -> bool:
+        """Return whether the last command is done, or never will be, by this time of `time.monotonic`."""
+        while (last := self.words[self.first + Line.DONE]) != self.rung and self.process.is_alive():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.done.wait_while(last, min(left, LOOK_SECONDS), self.spin)
+        return True
 
     def take_mail(self) -> Any:
         """Return the worker's next message, which it has announced."""

@@ -15,7 +15,7 @@ import traceback
 from typing import Any
 
 from velodrome.vector.infos import RowInfo, Schema, schema_of
-from velodrome.vector.space_arrays import check_spaces, reader
+from velodrome.vector.space_arrays import WrongValueError, check_spaces, reader
 from velodrome.vector.workers.env_host import EnvDescription, EnvHost, HostSettings, Interruption, fault_of
 from velodrome.vector.workers.worker.protocol import (
     DOORBELL,
@@ -124,7 +124,8 @@ class Worker:
             packed = pack(mail)
         except Exception as error:
             if isinstance(mail[0], bool):
-                packed = pack((False, f"the answer cannot be sent to another process: {error}", traceback.format_exc()))
+                text = f"the answer cannot be sent to another process: {error}"
+                packed = pack((False, text, traceback.format_exc(), None))
             else:
                 infos, *rest = mail
                 clean = [RowInfo(row, sendable(info) or {}, sendable(final)) for row, info, final in infos]
@@ -206,7 +207,7 @@ class Worker:
     # Messages
 
     def handle(self, message: bytes) -> Any:
-        """Do something rare and return the answer: (True, result), or (False, error, traceback).
+        """Do something rare and return the answer: (True, result), or (False, error, traceback, pickled error).
 
         A message names a method: one of those below, without its "on_", or one of the host.
         """
@@ -216,7 +217,11 @@ class Worker:
             return True, method(*arguments)
         except (Exception, SystemExit) as error:
             self.current[0] = 0
-            return False, f"{type(error).__name__}: {error}", traceback.format_exc()
+            pickled = None
+            if not isinstance(error, SystemExit | Interruption | WrongValueError):
+                with contextlib.suppress(Exception):
+                    pickled = pack(error)
+            return False, f"{type(error).__name__}: {error}", traceback.format_exc(), pickled
 
     def on_begin(self, settings: HostSettings) -> None:
         """Receive the makers of environments; one that cannot be loaded here is an error like any other."""
@@ -243,6 +248,8 @@ class Worker:
                 self.host.restarts.setdefault(row, restarts)
                 faults.append(fault_of(row, self.index, error, "make"))
         self.host.envs = dict(sorted(self.host.envs.items()))
+        if not faults:
+            self.host.check_distinct()
         return faults
 
     def on_attach(self, shared: SharedLayout) -> None:
