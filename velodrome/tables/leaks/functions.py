@@ -1,0 +1,246 @@
+"""A user's functions, each on every instrument: from the cheapest look to the last row, in turns, until time is up."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.tables.features.features import Feature
+from velodrome.tables.leaks.cuts import even_rows, short_runs, suspicious_rows
+from velodrome.tables.leaks.fitted import check_fit
+from velodrome.tables.leaks.memory import recall
+from velodrome.tables.leaks.probe import Probe, different
+from velodrome.tables.leaks.reach import NARROW, WIDE, measure, prove
+from velodrome.tables.leaks.report import Coverage, Leak
+from velodrome.tables.leaks.signs import screen
+from velodrome.tables.prepare import Prepared
+from velodrome.tables.scaling import TRAIN
+from velodrome.tables.stretches import Timeline
+
+LONG = 400  # look-back in bars from which every row is screened before it is proven
+APART = {True: WIDE, False: 128}  # rows between cuts, for features with and without a bound
+FIRST_CUTS = 48
+PATIENCE = 1.0  # seconds after which a bar is shown
+
+
+@dataclass
+class Examination:
+    """What came out of looking at the functions."""
+
+    findings: list[Leak] = field(default_factory=list)
+    comparisons: int = 0
+    checked: set[str] = field(default_factory=set)
+    skipped: list[str] = field(default_factory=list)
+    rounded: list[tuple[str, str]] = field(default_factory=list)
+    coverage: tuple[Coverage, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass
+class Subject:
+    """One function of one window, with a probe for each instrument."""
+
+    place: int
+    feature: Feature
+    probes: list[Probe] = field(default_factory=list)
+    lines: list[Timeline] = field(default_factory=list)
+    given: list[NDArray[np.float64]] = field(default_factory=list)  # the values in the tables, by probe
+    train: list[int] = field(default_factory=list)  # rows up to the end of the training split, by probe
+    ends: list[list[int]] = field(default_factory=list)  # and up to the ends of the splits after it
+
+    @property
+    def leaks(self) -> bool:
+        return any(probe.leak is not None for probe in self.probes)
+
+
+def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature]]) -> Examination:
+    """Look at each function on each instrument, the one that has had least time first."""
+    result = Examination()
+    subjects = [_subject(prepared, place, feature) for place, feature in functions]
+    begin = time.perf_counter()
+    allowed = prepared.choices.leak_seconds
+    turns: list[tuple[float, int, Subject, Probe, Iterator[None]]] = []
+    for subject in subjects:
+        for probe, given in zip(subject.probes, subject.given, strict=True):
+            turns.append((0.0, len(turns), subject, probe, _steps(subject, probe, given)))
+    total, unfinished = len(turns), 0
+    with _shown(allowed) as tell:
+        while turns:
+            used = time.perf_counter() - begin
+            if used >= allowed:
+                unfinished = len(turns)
+                break
+            tell(max(used / allowed, 1.0 - len(turns) / total))
+            _, number, subject, probe, steps = heapq.heappop(turns)
+            if subject.leaks:
+                continue
+            started = time.perf_counter()
+            done = next(steps, turns) is turns
+            probe.seconds += time.perf_counter() - started
+            if not done:
+                heapq.heappush(turns, (probe.seconds, number, subject, probe, steps))
+    result.seconds = time.perf_counter() - begin
+    if unfinished:
+        result.notes = (
+            f"time was up after {allowed:g} s (leak_seconds) with {unfinished} of {total} functions × instruments not "
+            "through; the coverage says how far each was looked at",
+        )
+    for subject in subjects:
+        _collect(result, subject, prepared.choices.windows[subject.place].timeframe.text)
+    return result
+
+
+def _subject(prepared: Prepared, place: int, feature: Feature) -> Subject:
+    subject = Subject(place, feature)
+    choices = prepared.choices
+    for index, (stretch, span) in enumerate(zip(prepared.stretches, prepared.spans, strict=True)):
+        ends = [ranges[index][1] for ranges in prepared.splits.values() if ranges[index][1] > span.first]
+        moments = sorted({int(stretch.decided_at[end - 1 - span.first]) for end in ends})
+        trained = prepared.splits[TRAIN][index][1] - 1 - span.first if TRAIN in prepared.splits else -1
+        for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True):
+            if instrument is None:
+                continue
+            table = instrument.windows[place]
+            line, timeframe = table.timeline, choices.windows[place].timeframe.text
+            columns = [n for n, name in enumerate(table.names) if _belongs(name, feature)]
+            subject.probes.append(Probe(feature, line.series, symbol, timeframe, choices.bars.timezone))
+            subject.lines.append(line)
+            subject.given.append(table.values[:, columns])
+            last = int(stretch.decided_at[trained]) if trained >= 0 else line.known_at[-1] if len(line.series) else 0
+            subject.train.append(int(np.searchsorted(line.known_at, last, side="right")))
+            rows = [int(np.searchsorted(line.known_at, moment, side="right")) for moment in moments if moment > last]
+            subject.ends.append(rows)
+    return subject
+
+
+def _belongs(name: str, feature: Feature) -> bool:
+    head, _, tail = name.rpartition("_")
+    return name == feature.name or (head == feature.name and tail.isdigit())
+
+
+def _steps(subject: Subject, probe: Probe, given: NDArray[np.float64]) -> Iterator[None]:
+    """Yield after each small step of looking at one function on one instrument, the most telling steps first."""
+    if different(given, probe.values).any():
+        detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
+        probe.found("random", detail, len(probe.series))
+        return
+    yield
+    if probe is subject.probes[0] and subject.train and subject.train[0] < len(probe.series):
+        check_fit(subject.probes, subject.train, subject.ends)
+    for stage in _stages(probe):
+        for _ in stage:
+            yield
+            if probe.leak is not None:
+                return
+    again = probe.call(probe.series)
+    if probe.leak is None and (again is None or different(again, probe.values).any()):
+        detail = "gives other values after it has seen other bars; keep nothing from one call for the next"
+        probe.found("random", detail, len(probe.series))
+
+
+def _stages(probe: Probe) -> Iterator[Iterator[None]]:
+    yield measure(probe)
+    yield recall(probe)
+    yield _cut_short_runs(probe)
+    rows = even_rows(len(probe.series), APART[probe.look_back is not None])
+    bounded = probe.look_back is not None and probe.look_back <= LONG
+    if bounded:
+        yield prove(probe, 0, NARROW)
+    else:
+        yield screen(probe)
+    yield _cut(probe, suspicious_rows(probe.series, probe.values))
+    yield _cut(probe, rows, FIRST_CUTS)
+    yield probe.judge_last_digits()
+    if bounded:
+        yield prove(probe, 1, NARROW)
+        yield prove(probe, 0, WIDE)
+        if probe.look_back is None:
+            yield screen(probe)
+    yield _cut(probe, rows)
+    yield probe.judge_last_digits()
+    if not bounded:
+        yield prove(probe, 0, NARROW)
+        yield prove(probe, 1, NARROW)
+
+
+def _cut(probe: Probe, rows: Iterator[int], count: int | None = None) -> Iterator[None]:
+    for number, row in enumerate(rows, 1):
+        yield
+        probe.cut(row)
+        if number == count:
+            return
+
+
+def _cut_short_runs(probe: Probe) -> Iterator[None]:
+    """Cut short runs of bars after every bar: a function must be causal on any bars, wherever they begin."""
+    known = ~np.isnan(probe.values).any(axis=1)
+    warm_up = int(np.argmax(known)) if known.any() else 0
+    for begin, end, step in short_runs(probe.series, warm_up):
+        full = probe.call(probe.series.slice(begin, end))
+        if full is None:
+            continue
+        for cut in range(begin + warm_up + 1, end, step):
+            yield
+            part = probe.call(probe.series.slice(begin, cut))
+            if part is not None:
+                probe.judge(full[: cut - begin], part, cut, "when {cut} are left", begin)
+
+
+def _collect(result: Examination, subject: Subject, timeframe: str) -> None:
+    """Add what was found about one function."""
+    probes = subject.probes
+    result.findings += [probe.leak for probe in probes if probe.leak is not None]
+    result.comparisons += sum(probe.compared for probe in probes)
+    if any(probe.shortened for probe in probes):
+        result.checked.add(subject.feature.name)
+    if any(probe.refused for probe in probes):
+        result.skipped.append(subject.feature.name)
+    result.rounded += [(name, timeframe) for probe in probes if probe.rounded for name in probe.names]
+    rows = sum(len(probe.series) for probe in probes)
+    look_back = [probe.look_back for probe in probes]
+    result.coverage += (
+        Coverage(
+            subject.feature.name,
+            timeframe,
+            rows,
+            None if None in look_back else max(bound for bound in look_back if bound is not None),
+            sum(int((probe.proven == 3).sum()) for probe in probes) / max(rows, 1),
+            sum(len(probe.series) for probe in probes if probe.screened) / max(rows, 1),
+            sum(probe.cuts for probe in probes),
+            sum(probe.seconds for probe in probes),
+        ),
+    )
+
+
+@contextmanager
+def _shown(allowed: float) -> Iterator[Callable[[float], None]]:
+    """Show how far the check is, once it takes long and if there is a terminal."""
+    begin = time.perf_counter()
+    shown: list[Any] = []
+
+    def tell(share: float) -> None:
+        if not shown and time.perf_counter() - begin > PATIENCE and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            progress = Progress(console=Console(stderr=True), transient=True)
+            progress.start()
+            task = progress.add_task(f"looking for leaks, {allowed:g} s at most", total=1.0)
+            shown.extend((progress, task))
+        if shown:
+            shown[0].update(shown[1], completed=share)
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            shown[0].stop()
