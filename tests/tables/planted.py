@@ -7,6 +7,7 @@ rows of the instrument concerned that knows the future.
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -271,6 +272,17 @@ plant(
 )
 
 
+plant("low bits of 1 % of an average", lambda s: average(s) + 1e-12 * np.sign(ahead(returns(s))) * drawn(s, 0.01), 0.01)
+plant("1 % of the rows, very slow", lambda s: very_slow(s, drawn(s, 0.01)), 0.01)
+
+
+def very_slow(series: Series, leaking: np.ndarray) -> list[float]:
+    """A mean in plain Python, about ten microseconds a bar."""
+    values = series.close.tolist()
+    ends = np.arange(1, len(values) + 1) + leaking
+    return [statistics.fmean(values[max(0, end - 30) : end]) for end in ends.tolist()]
+
+
 def slow_with_leak(series: Series) -> list[float]:
     chosen, values = drawn(series, 0.005), series.close.tolist()
     result, level = [], values[0] if values else 0.0
@@ -337,6 +349,15 @@ def remembering(bars: Bars, key: Callable[[Series], Any], value: Function) -> Fu
     return function
 
 
+def by_price(bars: Bars) -> Function:
+    """The next close, looked up by the close."""
+    table: dict[float, float] = {}
+    for series in bars.series.values():
+        table.update(zip(series.close[:-1].tolist(), series.close[1:].tolist(), strict=True))
+    return lambda series: np.array([table.get(price, price) for price in series.close.tolist()])
+
+
+LEAKS["next close by price"] = Planted(by_price)
 LEAKS |= {
     "table of next returns": Planted(lambda bars: looked_up(bars, lambda s: ahead(returns(s)))),
     "joined next closes": Planted(lambda bars: joined(bars, next_close)),
@@ -405,6 +426,21 @@ LEAKS |= {
     "kept edges of bins": Planted(lambda bars: (lambda edges: lambda s: np.searchsorted(edges, returns(s)).astype(float))(np.quantile(returns(first_of(bars)), np.linspace(0.1, 0.9, 9)))),
     "kept sorted closes": Planted(lambda bars: (lambda ordered: lambda s: np.searchsorted(ordered, s.close) / len(ordered))(np.sort(first_of(bars).close))),
 }  # fmt: skip
+
+
+def weights_of_all(bars: Bars) -> Function:
+    """A forecast of the next return, its weights fitted on all bars."""
+
+    def rows(series: Series) -> np.ndarray:
+        moves = returns(series)
+        return np.stack([moves, np.append(0.0, moves)[: len(moves)], np.abs(moves)], axis=1)
+
+    series = first_of(bars)
+    weights, *_ = np.linalg.lstsq(rows(series)[:-1], returns(series)[1:], rcond=None)
+    return lambda series: rows(series) @ weights
+
+
+LEAKS["weights fitted on all bars"] = Planted(weights_of_all)
 
 
 # Honest features
@@ -496,6 +532,7 @@ allow("long convolution", lambda s: np.convolve(returns(s), 0.97 ** np.arange(20
 allow("one-sided Fourier filter", one_sided_fourier)
 allow("windows times weights", windows_times_weights)
 allow("Kalman filter", lambda s: kalman(s.close))
+allow("very slow loop", lambda s: very_slow(s, np.zeros(len(s), int)))
 allow("hour of the day", hour)
 allow("weekday in circles", lambda s: np.stack([np.sin(s.time // DAY % 7), np.cos(s.time // DAY % 7)], axis=1))
 allow("month", lambda s: s.time.astype("datetime64[ns]").astype("datetime64[M]").astype(float) % 12)

@@ -34,7 +34,7 @@ class Alterations:
         """Two variants near the true bars, one higher everywhere."""
         moves = np.abs(np.diff(np.log(np.maximum(self.series.close, 1e-300)), prepend=np.nan))
         usual = np.nanmedian(moves) / 0.67 if len(moves) > 1 else 0.0
-        size = max(usual, 1e-6) * np.exp(self.generator.uniform(*np.log(SHAKEN), len(self.series)))
+        size = max(usual, 1e-6) * np.exp(self.generator.uniform(np.log(SHAKEN[0]), np.log(SHAKEN[1]), len(self.series)))
         return self._moved(size, 1), self._moved(-size, -1)
 
     @cached_property

@@ -22,7 +22,7 @@ RANDOM_CUTS = 8
 DENSE_CUTS = 48  # cuts in one stretch of bars
 AWKWARD = 8  # rows of each kind that look awkward or suspicious
 LOCAL = 100  # rows over which values are compared with the next returns
-FEWEST_CUTS = 1024  # of a function on one instrument, where it has that many rows and time is left
+FEWEST_CUTS = 512  # of a function on one instrument, where it has that many rows and time is left
 DENSE_BARS = 100_000  # bars that all stretches of one function may take, unless the data is longer
 
 
@@ -90,10 +90,18 @@ def altered_after(source: Series, keep: int) -> Series:
     return replace(source, **altered, volume=changed(source.volume, 0.5, 3.0))
 
 
-def short_runs(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
-    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random."""
+def short_runs(series: Series, warm_up: int, places: Iterator[int] | None = None) -> Iterator[tuple[int, int, int]]:
+    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random.
+
+    places: take these instead, each by the number of the run.
+    """
     bars = len(series)
     length = min(bars, warm_up + 1 + DENSE_CUTS)
+    if places is not None:
+        for number in places:
+            begin = min(bars - length, number * DENSE_CUTS)
+            yield begin, begin + length, 1
+        return
     generator = np.random.default_rng(SEED - bars)
     centres = [warm_up, bars]
     if bars > 2:
@@ -135,7 +143,7 @@ def suspicious_rows(series: Series, values: NDArray[np.float64]) -> Iterator[int
 
 def even_rows(bars: int, apart: int) -> Iterator[int]:
     """Yield rows to cut after, evenly from the beginning on, until they are so many bars apart."""
-    count = min(bars - 1, max(FEWEST_CUTS, bars // apart))
+    count = min(max(bars - 1, 1), max(FEWEST_CUTS, bars // apart))
     for number in spread(count):
         yield int((number + 0.5) * (bars - 1) / count)
 

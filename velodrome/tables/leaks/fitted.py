@@ -22,8 +22,10 @@ DEPTH = 5  # how far into objects and the functions they call
 MOST_OBJECTS = 2000
 LONGEST = 1000  # entries of a list or an array that are compared one by one
 FEWEST_DIGITS = 6  # shorter numbers equal a statistic by chance
+ROWS_SEEN = (".n_samples_seen_", ".n_samples_fit_", ".n_samples_")  # by which scikit-learn says what it was fitted on
 CLOSE = 1e-9  # relative: NumPy, Polars and pandas add up in different orders
 QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99)
+HORIZONS = (1, 2, 3, 5, 10, 15, 20, 30, 60, 100)  # bars ahead that people fit
 FEWEST_VALUES = 100  # distinct values of a column that can show a fit
 
 
@@ -33,7 +35,8 @@ def check_fit(probes: Sequence[Probe], train: Sequence[int], ends: Sequence[Sequ
     train, ends: by instrument, how many of its rows belong to the training split, and to it and those that follow.
     """
     numbers = held_numbers(probes[0].feature.function)
-    found = _held_statistic(numbers, [probe.series for probe in probes], train, ends) if numbers else None
+    every = [probe.series for probe in probes]
+    found = _rows_seen(numbers, every, train) or (_held_statistic(numbers, every, train, ends) if numbers else None)
     if found is not None:
         probes[0].found("fitted", found)
         return
@@ -43,6 +46,11 @@ def check_fit(probes: Sequence[Probe], train: Sequence[int], ends: Sequence[Sequ
                                    (probes[0], whole, list(train))]:  # fmt: skip
             said = _fit_of(np.concatenate(group))
             if said is None or said == _fit_of(np.concatenate([w[:t] for w, t in zip(group, rows, strict=True)])):
+                members = probes if len(group) > 1 else [probe]
+                if (target := _fitted_target(group, [one.series for one in members])) is not None:
+                    detail = f"is a fit by least squares of {target} over all bars: fit it on the training split"
+                    probe.found("fitted", detail, 0, 0, column)
+                    return
                 continue
             again = [one.fresh_answers for one in (probes if len(group) > 1 else [probe])]
             is_data = any(not different(whole[0], data).any() for data in _data(probes[0].series).values())
@@ -65,7 +73,8 @@ def held_numbers(function: Any) -> dict[str, float]:
             continue
         if isinstance(thing, int | float | np.number):
             number = float(thing)
-            if np.isfinite(number) and float(f"{number:.{FEWEST_DIGITS}g}") != number:
+            long = np.isfinite(number) and float(f"{number:.{FEWEST_DIGITS}g}") != number
+            if long or path.endswith(ROWS_SEEN):
                 found[path] = number
             continue
         if id(thing) in seen or depth > DEPTH:
@@ -102,8 +111,8 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
         if (array.size <= LONGEST and array.dtype.kind in "fiu") or (array.dtype.kind == "O" and array.size <= LONGEST):
             yield from enumerate_parts(array.ravel().tolist())
     else:
-        names = [*getattr(thing, "__dict__", {}), *getattr(type(thing), "__slots__", ())]
-        yield from ((f".{name}", getattr(thing, name, None)) for name in names)
+        attributes = [*getattr(thing, "__dict__", {}), *getattr(type(thing), "__slots__", ())]
+        yield from ((f".{name}", getattr(thing, name, None)) for name in attributes)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -167,13 +176,25 @@ def _statistics(column: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
+def _rows_seen(numbers: Mapping[str, float], every: Sequence[Series], train: Sequence[int]) -> str | None:
+    """Say which fitted object has seen more rows than the training split has."""
+    lengths = [(len(series), rows) for series, rows in zip(every, train, strict=True)]
+    lengths.append((sum(length for length, _ in lengths), sum(train)))
+    for path, number in numbers.items():
+        for length, rows in lengths if path.endswith(ROWS_SEEN) else ():
+            # A warm-up may have been dropped before the fit.
+            if rows < number and 0.98 * length <= number <= length:
+                return f"holds an object fitted on {number:,.0f} rows ({path.strip()}); the training split has {rows:,}"
+    return None
+
+
 def _held_statistic(
     numbers: Mapping[str, float], every: Sequence[Series], train: Sequence[int], ends: Sequence[Sequence[int]]
 ) -> str | None:
     """Say which number is a statistic of bars after the training split, if one is."""
     groups: list[tuple[str, list[Series], list[int], list[int]]] = []
-    for series, rows, later in zip(every, train, ends, strict=True):
-        groups += [("one instrument", [series], [rows], [end]) for end in sorted({*later, len(series)} - {rows})]
+    for series, own, later in zip(every, train, ends, strict=True):
+        groups += [("one instrument", [series], [own], [end]) for end in sorted({*later, len(series)} - {own})]
     if len(every) > 1:
         groups.append(("all instruments", list(every), list(train), [len(series) for series in every]))
     held = np.array(list(numbers.values()))
@@ -196,9 +217,21 @@ def _held_statistic(
                 path = list(numbers)[int(np.argmin(np.abs(held - value)))].strip()
                 if abs(value - fair.get(key, np.inf)) > CLOSE * abs(value):
                     return (
-                        f"holds {value:.10g} ({path}), the {key} of {name} over all bars of {whose}, where the training "
-                        f"split has {fair.get(key, np.nan):.10g}: fit it on the training split"
+                        f"holds {value:.10g} ({path}), the {key} of {name} over all bars of {whose}; the training "
+                        f"split has {fair.get(key, np.nan):.10g}: fit it on that"
                     )
+    return None
+
+
+def _fitted_target(group: Sequence[NDArray[np.float64]], every: Sequence[Series]) -> str | None:
+    """Name the later return that a column was fitted to: what a fit leaves over is at right angles to the fit."""
+    for horizon in HORIZONS:
+        fit = np.concatenate([np.nan_to_num(column[:-horizon]) for column in group])
+        ratio = np.concatenate([series.close[horizon:] / series.close[:-horizon] for series in every])
+        for name, target in (("log return", np.log(ratio)), ("return", ratio - 1.0)):
+            length = fit @ fit
+            if 0 < length < 0.9 * (target @ target) and abs(fit @ target - length) <= CLOSE * length:
+                return f"the {name} of the next {horizon} bars"
     return None
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import heapq
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter as clock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from velodrome.tables.features.features import Feature
-from velodrome.tables.leaks.cuts import even_rows, short_runs, suspicious_rows
+from velodrome.tables.leaks.cuts import DENSE_CUTS, even_rows, short_runs, spread, suspicious_rows
 from velodrome.tables.leaks.fitted import check_fit
 from velodrome.tables.leaks.memory import recall
 from velodrome.tables.leaks.probe import Probe, different
@@ -23,11 +22,12 @@ from velodrome.tables.leaks.report import Coverage, Leak
 from velodrome.tables.leaks.signs import screen
 from velodrome.tables.prepare import Prepared
 from velodrome.tables.scaling import TRAIN
-from velodrome.tables.stretches import Timeline
 
 LONG = 400  # look-back in bars from which every row is screened before it is proven
 APART = {True: WIDE, False: 128}  # rows between cuts, for features with and without a bound
 FIRST_CUTS = 48
+SAMPLE = 2000  # bars by which a function's speed is measured
+SLOW = 1 / 60  # of the time for a function on an instrument: one call on all bars takes more
 PATIENCE = 1.0  # seconds after which a bar is shown
 
 
@@ -43,6 +43,7 @@ class Examination:
     coverage: tuple[Coverage, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    time_is_up: bool = False
 
 
 @dataclass
@@ -52,8 +53,6 @@ class Subject:
     place: int
     feature: Feature
     probes: list[Probe] = field(default_factory=list)
-    lines: list[Timeline] = field(default_factory=list)
-    given: list[NDArray[np.float64]] = field(default_factory=list)  # the values in the tables, by probe
     train: list[int] = field(default_factory=list)  # rows up to the end of the training split, by probe
     ends: list[list[int]] = field(default_factory=list)  # and up to the ends of the splits after it
 
@@ -66,16 +65,17 @@ def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature
     """Look at each function on each instrument, the one that has had least time first."""
     result = Examination()
     subjects = [_subject(prepared, place, feature) for place, feature in functions]
-    begin = time.perf_counter()
+    begin = clock()
     allowed = prepared.choices.leak_seconds
+    wanted = sum(len(subject.probes) for subject in subjects)
     turns: list[tuple[float, int, Subject, Probe, Iterator[None]]] = []
     for subject in subjects:
-        for probe, given in zip(subject.probes, subject.given, strict=True):
-            turns.append((0.0, len(turns), subject, probe, _steps(subject, probe, given)))
+        turns += [(0.0, len(turns) + number, subject, probe, _steps(subject, probe, allowed / wanted))
+                  for number, probe in enumerate(subject.probes)]  # fmt: skip
     total, unfinished = len(turns), 0
     with _shown(allowed) as tell:
         while turns:
-            used = time.perf_counter() - begin
+            used = clock() - begin
             if used >= allowed:
                 unfinished = len(turns)
                 break
@@ -83,12 +83,13 @@ def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature
             _, number, subject, probe, steps = heapq.heappop(turns)
             if subject.leaks:
                 continue
-            started = time.perf_counter()
+            started = clock()
             done = next(steps, turns) is turns
-            probe.seconds += time.perf_counter() - started
+            probe.seconds += clock() - started
             if not done:
                 heapq.heappush(turns, (probe.seconds, number, subject, probe, steps))
-    result.seconds = time.perf_counter() - begin
+    result.seconds = clock() - begin
+    result.time_is_up = unfinished > 0
     if unfinished:
         result.notes = (
             f"time was up after {allowed:g} s (leak_seconds) with {unfinished} of {total} functions × instruments not "
@@ -112,9 +113,8 @@ def _subject(prepared: Prepared, place: int, feature: Feature) -> Subject:
             table = instrument.windows[place]
             line, timeframe = table.timeline, choices.windows[place].timeframe.text
             columns = [n for n, name in enumerate(table.names) if _belongs(name, feature)]
-            subject.probes.append(Probe(feature, line.series, symbol, timeframe, choices.bars.timezone))
-            subject.lines.append(line)
-            subject.given.append(table.values[:, columns])
+            values = np.ascontiguousarray(table.values[:, columns])
+            subject.probes.append(Probe(feature, values, line.series, symbol, timeframe, choices.bars.timezone))
             last = int(stretch.decided_at[trained]) if trained >= 0 else line.known_at[-1] if len(line.series) else 0
             subject.train.append(int(np.searchsorted(line.known_at, last, side="right")))
             rows = [int(np.searchsorted(line.known_at, moment, side="right")) for moment in moments if moment > last]
@@ -127,36 +127,54 @@ def _belongs(name: str, feature: Feature) -> bool:
     return name == feature.name or (head == feature.name and tail.isdigit())
 
 
-def _steps(subject: Subject, probe: Probe, given: NDArray[np.float64]) -> Iterator[None]:
-    """Yield after each small step of looking at one function on one instrument, the most telling steps first."""
-    if different(given, probe.values).any():
-        detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
-        probe.found("random", detail, len(probe.series))
-        return
-    yield
-    if probe is subject.probes[0] and subject.train and subject.train[0] < len(probe.series):
+def _steps(subject: Subject, probe: Probe, allowed: float) -> Iterator[None]:
+    """Yield after each small step of looking at one function on one instrument, the most telling steps first.
+
+    allowed: seconds that it may expect.
+    """
+    if probe is subject.probes[0] and subject.train[0] < len(probe.series):
         check_fit(subject.probes, subject.train, subject.ends)
-    for stage in _stages(probe):
+        yield
+    for stage in _stages(probe, _is_slow(probe, allowed)):
         for _ in stage:
             yield
             if probe.leak is not None:
                 return
+        if probe.leak is not None:
+            return
+
+
+def _is_slow(probe: Probe, allowed: float) -> bool:
+    """Return whether only few calls on all bars fit into the time."""
+    part = probe.series.slice(0, min(len(probe.series), SAMPLE))
+    started = clock()
+    probe.call(part)
+    return (clock() - started) * len(probe.series) / max(len(part), 1) > SLOW * allowed
+
+
+def _repeat(probe: Probe, when: str) -> Iterator[None]:
+    """Call the function again on the same bars: it must give the same."""
+    yield
     again = probe.call(probe.series)
     if probe.leak is None and (again is None or different(again, probe.values).any()):
-        detail = "gives other values after it has seen other bars; keep nothing from one call for the next"
-        probe.found("random", detail, len(probe.series))
+        probe.found("random", f"gives other values {when}", len(probe.series))
 
 
-def _stages(probe: Probe) -> Iterator[Iterator[None]]:
-    yield measure(probe)
-    yield recall(probe)
+def _stages(probe: Probe, slow: bool) -> Iterator[Iterator[None]]:
+    """Yield the ways of looking at a function, one after another."""
+    if not slow:
+        yield _repeat(probe, "when it is called again on the same bars; draw nothing at random in a feature")
+        yield measure(probe)
+        yield recall(probe)
     yield _cut_short_runs(probe)
+    if slow:
+        # Short runs cost little, and they are cut wherever time allows.
+        yield recall(probe)
+        yield _cut_short_runs(probe, spread(len(probe.series) // DENSE_CUTS))
+        yield measure(probe)
     rows = even_rows(len(probe.series), APART[probe.look_back is not None])
     bounded = probe.look_back is not None and probe.look_back <= LONG
-    if bounded:
-        yield prove(probe, 0, NARROW)
-    else:
-        yield screen(probe)
+    yield prove(probe, 0, NARROW) if bounded else screen(probe)
     yield _cut(probe, suspicious_rows(probe.series, probe.values))
     yield _cut(probe, rows, FIRST_CUTS)
     yield probe.judge_last_digits()
@@ -170,6 +188,7 @@ def _stages(probe: Probe) -> Iterator[Iterator[None]]:
     if not bounded:
         yield prove(probe, 0, NARROW)
         yield prove(probe, 1, NARROW)
+    yield _repeat(probe, "after it has seen other bars; keep nothing from one call for the next")
 
 
 def _cut(probe: Probe, rows: Iterator[int], count: int | None = None) -> Iterator[None]:
@@ -180,11 +199,15 @@ def _cut(probe: Probe, rows: Iterator[int], count: int | None = None) -> Iterato
             return
 
 
-def _cut_short_runs(probe: Probe) -> Iterator[None]:
-    """Cut short runs of bars after every bar: a function must be causal on any bars, wherever they begin."""
+def _cut_short_runs(probe: Probe, places: Iterator[int] | None = None) -> Iterator[None]:
+    """Cut short runs of bars after every bar, at awkward places or at these.
+
+    A function must be causal on any bars, wherever they begin.
+    """
     known = ~np.isnan(probe.values).any(axis=1)
     warm_up = int(np.argmax(known)) if known.any() else 0
-    for begin, end, step in short_runs(probe.series, warm_up):
+    for begin, end, step in short_runs(probe.series, warm_up, places):
+        yield
         full = probe.call(probe.series.slice(begin, end))
         if full is None:
             continue
@@ -224,11 +247,11 @@ def _collect(result: Examination, subject: Subject, timeframe: str) -> None:
 @contextmanager
 def _shown(allowed: float) -> Iterator[Callable[[float], None]]:
     """Show how far the check is, once it takes long and if there is a terminal."""
-    begin = time.perf_counter()
+    begin = clock()
     shown: list[Any] = []
 
     def tell(share: float) -> None:
-        if not shown and time.perf_counter() - begin > PATIENCE and sys.stderr.isatty():
+        if not shown and clock() - begin > PATIENCE and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import Progress
 

@@ -10,25 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+import polars as pl
 from numpy.typing import NDArray
 
-from velodrome.bars.frame import Series
+from velodrome.bars.frame import BAR_COLUMNS, Series
 from velodrome.bars.timeframe import DAY
 from velodrome.tables.leaks.probe import Probe, different
 
 BLOCK = 300  # rows within which the past is taken out
 EXPLAINED = 0.2  # share of the variance that later bars may explain
+TOO_MUCH = 0.5  # and of what answers on the true bars themselves may have, in markets that nobody predicts so well
+OPEN = 0.5  # share of the deviation of the next return that the past must leave open
 SAME = 0.995  # correlation with a function of later bars from which it is that function
 EQUAL_ROWS = 20  # rows that may equal later bars by chance, at most
+RECENT = 4  # bars back that answers may equal
 STEPS = 12  # bars ahead that are looked at one by one
 SPANS = (5, 10, 20, 30, 50, 60, 100)  # bars ahead that are looked at together
-MOST_ROWS = 60_000
-EVERY, HOUR = 1, DAY // 24
+BLOCKS = 80  # that are looked at
+MOST_EXTRA = 4  # further columns
+HOUR = DAY // 24
 
 
 def recall(probe: Probe) -> Iterator[None]:
-    """Give the function bars that have nothing to do with the true ones, and look for the true future in its answers."""
+    """Give the function bars that have nothing to do with the true ones: do its answers tell the true future?"""
     yield
     fresh, answers = probe.alterations.fresh, probe.fresh_answers
     if answers is None:
@@ -37,9 +41,11 @@ def recall(probe: Probe) -> Iterator[None]:
     if answers is None or len(answers) < 2 * BLOCK:
         return
     yield
-    tell(probe, answers, [probe.series, fresh])
-    if probe.leak is None and _ignores_its_bars(probe):
-        tell(probe, probe.values, [probe.series])
+    tell(probe, answers, [probe.series, fresh], EXPLAINED)
+    if probe.leak is None:
+        yield
+        # What recognises the true bars, by their prices say, answers honestly on others.
+        tell(probe, probe.values, [probe.series], EXPLAINED if _ignores_its_bars(probe) else TOO_MUCH)
 
 
 def _ignores_its_bars(probe: Probe) -> bool:
@@ -49,36 +55,62 @@ def _ignores_its_bars(probe: Probe) -> bool:
     return block is not None and not different(probe.values, block).any()
 
 
-def tell(probe: Probe, answers: NDArray[np.float64], known: list[Series]) -> None:
+def tell(probe: Probe, answers: NDArray[np.float64], known: list[Series], allowed: float) -> None:
     """Keep a finding if answers tell of the bars to come what the known bars so far do not."""
-    rows = min(len(answers), MOST_ROWS) // BLOCK * BLOCK
-    past = _blocks(np.stack([column for series in known for column in _past(series)], axis=1), rows)
-    past = np.concatenate([np.ones((*past.shape[:2], 1)), past], axis=2)
-    basis, _ = np.linalg.qr(past - past.mean(axis=1, keepdims=True) * (np.arange(past.shape[2]) > 0))
-    steps = _unexplained(_steps(probe.series), basis, rows)
+    rows = _rows(len(answers))
+    past = [column[rows] for series in known for column in _past(series)]
+    basis, _ = np.linalg.qr(np.stack([np.ones(rows.shape), *(_centred(column) for column in past)], axis=2))
+
+    def unexplained(column: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the bars so far do not explain of a column, within each block."""
+        shown = _centred(np.nan_to_num(column)[rows])
+        return (shown - (basis @ (basis.transpose(0, 2, 1) @ shown[..., None]))[..., 0]).ravel()
+
+    later = np.stack([unexplained(column) for column in _steps(probe.series)], axis=1)
+    next_moves = _centred(next(_steps(probe.series))[rows])
+    if np.linalg.norm(later[:, 0]) < OPEN * np.linalg.norm(next_moves):
+        return  # prices that follow from those before, such as a sine: knowing the future proves nothing
+    spans = [(name, unexplained(column)) for name, column in _spans(probe.series)]
     for column in range(answers.shape[1]):
         answer = np.nan_to_num(answers[:, column])
-        if (name := _equal(answer, probe.series)) is not None:
-            probe.found("memory", f"gives {name} although it was given other bars", 0, 0, column)
-            return
-        rest = _unexplained(answer[:, None], basis, rows)[:, 0]
-        varies = np.abs(rest).max() > 1e-9 * max(np.abs(answer).max(), 1e-300)
-        if not varies:
+        rest = unexplained(answer)
+        name = _equal(answer, probe.series)
+        if np.linalg.norm(rest) <= 1e-9 * np.linalg.norm(answer[rows]):
             continue
-        shared = _explained(rest, steps)
-        if shared > EXPLAINED:
+        name = name or next((name for name, span in spans if _correlation(rest, span) > SAME), None)
+        if name is not None:
+            probe.found(
+                "memory",
+                f"gives {name}, and not from the bars that it is given: it answers from memory or a table",
+                0,
+                0,
+                column,
+            )
+            return
+        shared = _explained(rest, later)
+        if shared > allowed:
             detail = (
-                f"was given other bars and still tells {shared:.0%} of the true bars to come (of what the bars so far "
-                "leave open): it answers from memory or from a table that knows the future"
+                f"tells {shared:.0%} of the bars to come, of what the bars so far leave open, and not from the bars "
+                "that it is given: it answers from memory or from a table"
             )
             probe.found("memory", detail, 0, 0, column)
             return
-        for name, later in _spans(probe.series):
-            future = _unexplained(later[:, None], basis, rows)[:, 0]
-            lengths = np.linalg.norm(rest) * np.linalg.norm(future)
-            if lengths > 0 and abs(rest @ future) > SAME * lengths:
-                probe.found("memory", f"gives {name} although it was given other bars", 0, 0, column)
-                return
+
+
+def _rows(bars: int) -> NDArray[np.int64]:
+    """Return blocks of neighbouring rows, spread over the data, [blocks, BLOCK]."""
+    count = min(BLOCKS, bars // BLOCK)
+    begins = np.linspace(0, bars - BLOCK, count).astype(np.int64)
+    return begins[:, None] + np.arange(BLOCK)
+
+
+def _centred(blocks: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred = blocks - blocks.mean(axis=1, keepdims=True)
+    return centred / (np.abs(centred).max() or 1.0)
+
+
+def _correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    return float(abs(left @ right) / ((np.linalg.norm(left) * np.linalg.norm(right)) or np.inf))
 
 
 def _logs(series: Series) -> NDArray[np.float64]:
@@ -101,17 +133,15 @@ def _past(series: Series) -> Iterator[NDArray[np.float64]]:
 
 
 def _ahead(column: NDArray[np.float64], bars: int) -> NDArray[np.float64]:
-    return column[np.minimum(np.arange(len(column)) + bars, len(column) - 1)]
+    return np.append(column[bars:], np.full(min(bars, len(column)), column[-1]))
 
 
-def _steps(series: Series) -> NDArray[np.float64]:
-    """Later bars one by one, [rows, columns]: they hardly depend on each other, so smooth answers do not fit them."""
+def _steps(series: Series) -> Iterator[NDArray[np.float64]]:
+    """Later bars one by one: they hardly depend on each other, so answers that are merely smooth do not fit them."""
     moves = np.diff(_logs(series), prepend=_logs(series)[:1])
     base = [moves, np.abs(moves), np.log1p(series.volume), (series.high - series.low) / series.close]
-    base += [np.nan_to_num(column) for column in series.extra.values()]
-    columns = [_ahead(column, lead) for column in base for lead in range(1, STEPS + 1)]
-    columns += [_ahead(np.abs(moves), lead) for lead in range(STEPS + 1, 3 * STEPS)]
-    return np.stack(columns, axis=1)
+    base += list(series.extra.values())[:MOST_EXTRA]
+    yield from (_ahead(column, lead) for column in base for lead in range(1, STEPS + 1))
 
 
 def _spans(series: Series) -> Iterator[tuple[str, NDArray[np.float64]]]:
@@ -119,12 +149,17 @@ def _spans(series: Series) -> Iterator[tuple[str, NDArray[np.float64]]]:
     logs = _logs(series)
     moves = np.diff(logs, prepend=logs[:1])
     for span in SPANS:
-        for start, words in ((0, "this bar and"), (1, "")):
-            ahead = [_ahead(column, start) for column in (moves, series.high, series.low)]
-            windows = [sliding_window_view(np.append(column, np.full(span - 1, column[-1])), span) for column in ahead]
-            yield f"the deviation of {words} the next {span} returns", windows[0].std(axis=1)
-            yield f"the high of {words} the next {span} bars", windows[1].max(axis=1)
-            yield f"the low of {words} the next {span} bars", windows[2].min(axis=1)
+        for start, words in ((0, "this and "), (1, "")):
+            backward = {
+                name: pl.Series(_ahead(column, start)[::-1])
+                for name, column in (("moves", moves), ("high", series.high), ("low", series.low))
+            }
+            deviation = backward["moves"].rolling_std(span, min_samples=1, ddof=0)
+            highest = backward["high"].rolling_max(span, min_samples=1)
+            lowest = backward["low"].rolling_min(span, min_samples=1)
+            yield f"the deviation of {words}the next {span} returns", deviation.to_numpy()[::-1]
+            yield f"the high of {words}the next {span} bars", highest.to_numpy()[::-1]
+            yield f"the low of {words}the next {span} bars", lowest.to_numpy()[::-1]
         yield f"the return of {span} bars", _ahead(logs, span) - logs
     for period, word in ((HOUR, "hour"), (DAY, "day"), (7 * DAY, "week")):
         group = series.time // period
@@ -140,37 +175,30 @@ def _spans(series: Series) -> Iterator[tuple[str, NDArray[np.float64]]]:
 
 def _equal(answer: NDArray[np.float64], series: Series) -> str | None:
     """Return the name of a later bar's number that answers equal on more rows than chance allows."""
-    ratio = series.close[1:] / series.close[:-1]
-    for lead in range(1, STEPS + 1):
-        later = {name: getattr(series, name)[lead:] for name in ("open", "high", "low", "close", "volume")}
-        later |= {"return": ratio[lead - 1 :] - 1.0, "log return": np.log(ratio[lead - 1 :])}
-        for name, numbers in later.items():
-            equal = np.isclose(answer[:-lead], numbers, rtol=1e-9, atol=0.0) & (answer[:-lead] != 0.0)
-            # A number that was there already, such as a volume of 100 or a price that stands still, tells nothing.
-            if equal.sum() > EQUAL_ROWS and len(np.unique(answer[:-lead][equal])) > max(EQUAL_ROWS, equal.sum() // 2):
-                return f"the {name} {lead} bars later on {equal.sum():,} rows"
+    ratio = np.append(1.0, series.close[1:] / series.close[:-1])
+    columns = {name: getattr(series, name) for name in BAR_COLUMNS}
+    columns |= {"return": ratio - 1.0, "log return": np.log(ratio)}
+    middle = slice(STEPS, -STEPS)
+    shown = answer[middle]
+    for name, column in columns.items():
+        equal = {}
+        for lead in range(-RECENT, STEPS + 1):
+            numbers = np.roll(column, -lead)[middle]
+            equal[lead] = (np.abs(shown - numbers) <= 1e-9 * np.abs(numbers)) & (shown != 0.0)
+        # Prices that stand still and round volumes equal what has been as often as what will be.
+        past = max(int(equal[lead].sum()) for lead in equal if lead <= 0)
+        for lead in range(1, STEPS + 1):
+            count, distinct = int(equal[lead].sum()), len(np.unique(shown[equal[lead]]))
+            if count > EQUAL_ROWS + 2 * past and distinct > max(EQUAL_ROWS, count // 10):
+                return f"the {name} {lead} bars later on {count:,} rows"
     return None
 
 
-def _blocks(matrix: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
-    """Return the last rows [rows, columns] as [blocks, BLOCK, columns], each column by its own size."""
-    last = matrix[len(matrix) - rows :]
-    size = np.abs(last).max(axis=0)
-    return (last / np.where(size > 0, size, 1.0)).reshape(-1, BLOCK, matrix.shape[1])
-
-
-def _unexplained(matrix: NDArray[np.float64], basis: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
-    """Return what the past does not explain within each block, [rows, columns]."""
-    blocks = _blocks(matrix, rows)
-    rest = blocks - basis @ (basis.transpose(0, 2, 1) @ blocks)
-    return rest.reshape(rows, -1)
-
-
-def _explained(rest: NDArray[np.float64], steps: NDArray[np.float64]) -> float:
+def _explained(rest: NDArray[np.float64], later: NDArray[np.float64]) -> float:
     """Return the share of the variance that later bars explain, less what as many random columns would."""
-    size = np.sqrt((steps**2).mean(axis=0))
-    steps = steps / np.where(size > 0, size, 1.0)
-    weights = np.linalg.solve(steps.T @ steps + 1e-6 * len(steps) * np.eye(steps.shape[1]), steps.T @ rest)
-    left = rest - steps @ weights
+    size = np.sqrt((later**2).mean(axis=0))
+    later = later / np.where(size > 0, size, 1.0)
+    weights = np.linalg.solve(later.T @ later + 1e-6 * len(later) * np.eye(later.shape[1]), later.T @ rest)
+    left = rest - later @ weights
     share = 1.0 - (left @ left) / (rest @ rest)
-    return 1.0 - (1.0 - share) * len(rest) / max(1, len(rest) - 2 * steps.shape[1])
+    return float(1.0 - (1.0 - share) * len(rest) / max(1, len(rest) - 2 * later.shape[1]))

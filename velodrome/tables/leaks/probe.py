@@ -30,9 +30,12 @@ FOLLOWS = 0.85  # correlation of the last digits with a later bar that chance do
 class Probe:
     """A function on the bars of one instrument."""
 
-    def __init__(self, feature: Feature, series: Series, symbol: str, timeframe: str, timezone: str) -> None:
+    def __init__(
+        self, feature: Feature, values: NDArray[np.float64], series: Series, symbol: str, timeframe: str, timezone: str
+    ) -> None:
         self.feature, self.series, self.symbol, self.timeframe = feature, series, symbol, timeframe
         self.timezone = timezone
+        self.values = values  # [bars, columns] on all bars, as they are in the tables
         self.alterations = Alterations(series)
         self.leak: Leak | None = None
         self.refused = 0  # calls on fewer or other bars that raised an error
@@ -45,11 +48,6 @@ class Probe:
         self.screened = False
         self.rounded: list[tuple[int, int]] = []  # rows and columns that differ in their last digits
         self.judged_rows: set[int] = set()
-
-    @cached_property
-    def values(self) -> NDArray[np.float64]:
-        """What the function gives on all bars, [bars, columns]."""
-        return compute_feature(self.series, self.feature, self.timezone, f"{self.symbol} {self.timeframe}")
 
     @cached_property
     def names(self) -> list[str]:
@@ -105,8 +103,7 @@ class Probe:
         differing = different(full, part)
         if not differing.any():
             return
-        with np.errstate(invalid="ignore"):
-            large = differing & ~(np.abs(full - part) <= self.tolerance)
+        large = self.beyond_rounding(full, part, differing)
         if not large.any():
             rows = np.unique(np.nonzero(differing)[0])[-SUSPECTED_ROWS:]
             for row in rows.tolist():
@@ -117,6 +114,10 @@ class Probe:
         mine, theirs = full[rows[0], column], part[rows[0], column]
         detail = f"is {mine:.17g} with all bars and {theirs:.17g} {when.format(cut=cut)} ({len(rows)} rows differ)"
         self.found("feature", detail, cut, begin + int(rows[0]), column)
+
+    def beyond_rounding(self, full: NDArray, part: NDArray, differing: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which of the differing values differ by more than rounding."""
+        return differing & ~(np.abs(full - part) <= self.tolerance)
 
     def found(self, kind: str, detail: str, cut: int = 0, row: int = 0, column: int | None = None) -> None:
         """Keep the first finding."""

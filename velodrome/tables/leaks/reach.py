@@ -18,6 +18,7 @@ PLACES = 6  # single bars that are altered in one call …
 SETS = 4  # … at so many sets of places
 NARROW, WIDE = 4, 256  # bars of a block: what follows at once, and what follows later
 CONFIRMED = 3  # suspected rows of one call that are looked at
+LAST_DIGITS_LOOKED_AT = 8  # rows that change by rounding only, so that their digits are judged
 RESTARTS = 3  # times that a look-back may turn out longer than measured
 
 
@@ -35,7 +36,8 @@ def measure(probe: Probe) -> Iterator[None]:
             block = probe.call(probe.alterations.put(rows, variant))
             if block is None:
                 return
-            changed = different(probe.values, block).any(axis=1)
+            differing = different(probe.values, block)
+            changed = np.any(probe.beyond_rounding(probe.values, block, differing), axis=1)
             if changed[: rows[0]].any() and probe.confirm(int(np.flatnonzero(changed[: rows[0]])[-1])):
                 return
             for row, end in zip(rows, [*rows[1:], bars], strict=True):
@@ -48,7 +50,7 @@ def measure(probe: Probe) -> Iterator[None]:
 
 def prove(probe: Probe, which: int, width: int) -> Iterator[None]:
     """Let blocks of altered bars stand after every row; a row that changes is suspected and then cut."""
-    restarts = 0
+    restarts = looked_at = 0
     while probe.look_back is not None and probe.leak is None:
         period = probe.look_back + 1 + width
         for phase in spread(period):
@@ -61,11 +63,12 @@ def prove(probe: Probe, which: int, width: int) -> Iterator[None]:
                 continue
             before = starts - 1
             differing = different(probe.values[before], block[before])
-            with np.errstate(invalid="ignore"):
-                large = differing & ~(np.abs(probe.values[before] - block[before]) <= probe.tolerance)
-            if (small := differing & ~large).any():
-                probe.rounded.append((int(before[np.argmax(small.any(axis=1))]), 0))
-            suspected = before[large.any(axis=1)]
+            large = probe.beyond_rounding(probe.values[before], block[before], differing).any(axis=1)
+            small = differing.any(axis=1) & ~large
+            if small.any() and looked_at < LAST_DIGITS_LOOKED_AT:
+                looked_at += 1
+                probe.cut(int(before[np.argmax(small)]))
+            suspected = before[large]
             for row in suspected[:: max(1, -(-len(suspected) // CONFIRMED))]:
                 if probe.confirm(int(row)):
                     return

@@ -72,9 +72,8 @@ def _unexplained(values: NDArray[np.float64], noise: NDArray[np.float32], look_b
     base = [np.full(values.shape, 1.0 / np.sqrt(len(values)))]
     for each in [*known, values]:
         rest = np.nan_to_num(each - each[:1])
-        for _ in range(2):  # twice, for the last digits
-            for other in base:
-                rest -= other * np.einsum("kt,kt->t", other, rest)
+        for other in base:
+            rest -= other * np.einsum("kt,kt->t", other, rest)
         length = np.sqrt(np.einsum("kt,kt->t", rest, rest))
         base.append(rest / np.where(length > 0, length, 1.0))
     return base[-1].astype(np.float32)
