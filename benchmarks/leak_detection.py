@@ -1,8 +1,9 @@
 """How many planted leaks the leak check finds, and how many honest features it refuses: the table of docs/leaks.md.
 
-python -m benchmarks.leak_detection [ROWS [SYMBOLS [SECONDS]]] [--only TEXT] [--json FILE]     # from the repository's root
+python -m benchmarks.leak_detection [ROWS [SYMBOLS [SECONDS]]] [--only TEXT] [--json FILE]
 
-Seconds are those of the processor, so that other work on the machine does not shorten the check. A feature at a time.
+From the root of the repository, a feature at a time. Seconds are those of the processor, so that other work on the
+machine does not shorten the check.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Check:
                 detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
                 self.add("unchecked", (feature.name, timeframe, "all"), detail)
         leaking = {where[:2] for where in self.found}
-        notes = [
+        rounding = [
             f"{name} of {timeframe} differs in its last digits when later bars are taken away. They do not follow "
             "later bars: it is rounding, and it passes"
             for name, timeframe in self.rounded
@@ -112,7 +112,8 @@ class Check:
             self.comparisons,
             tuple(self.skipped),
             examined.coverage,
-            (*notes, *examined.notes),
+            tuple(rounding),
+            examined.notes,
             examined.seconds,
         )
 

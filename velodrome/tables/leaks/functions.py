@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,38 +58,31 @@ class Subject:
     train: list[int] = field(default_factory=list)  # rows up to the end of the training split, by probe
     ends: list[list[int]] = field(default_factory=list)  # and up to the ends of the splits after it
 
-    @property
-    def leaks(self) -> bool:
-        return any(probe.leak is not None for probe in self.probes)
-
 
 def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature]]) -> Examination:
     """Look at each function on each instrument, the one that has had least time first."""
     result = Examination()
     subjects = [_subject(prepared, place, feature) for place, feature in functions]
-    begin = clock()
-    allowed = prepared.choices.leak_seconds
-    wanted = sum(len(subject.probes) for subject in subjects)
-    turns: list[tuple[float, int, Subject, Probe, Iterator[None]]] = []
-    for subject in subjects:
-        turns += [(0.0, len(turns) + number, subject, probe, _steps(subject, probe, allowed / wanted))
-                  for number, probe in enumerate(subject.probes)]  # fmt: skip
-    total, unfinished = len(turns), 0
+    begin, allowed = clock(), prepared.choices.leak_seconds
+    total = sum(len(subject.probes) for subject in subjects)
+    # Functions by the time they have had; the instruments of one by turns, so that the same one is found each time.
+    turns: list[tuple[float, int, deque[tuple[Probe, Iterator[None]]]]] = [
+        (0.0, place, deque((probe, _steps(subject, probe, allowed / total)) for probe in subject.probes))
+        for place, subject in enumerate(subjects)
+    ]
     with _shown(allowed) as tell:
-        while turns:
-            used = clock() - begin
-            if used >= allowed:
-                unfinished = len(turns)
-                break
-            tell(max(used / allowed, 1.0 - len(turns) / total))
-            _, number, subject, probe, steps = heapq.heappop(turns)
-            if subject.leaks:
-                continue
+        while turns and (used := clock() - begin) < allowed:
+            tell(max(used / allowed, 1.0 - sum(len(queue) for *_, queue in turns) / total))
+            spent, place, queue = heapq.heappop(turns)
             started = clock()
-            done = next(steps, turns) is turns
-            probe.seconds += clock() - started
-            if not done:
-                heapq.heappush(turns, (probe.seconds, number, subject, probe, steps))
+            probe, steps = queue.popleft()
+            if next(steps, turns) is not turns:
+                queue.append((probe, steps))
+            seconds = clock() - started
+            probe.seconds += seconds
+            if queue and probe.leak is None:
+                heapq.heappush(turns, (spent + seconds, place, queue))
+    unfinished = sum(len(queue) for *_, queue in turns)
     result.seconds = clock() - begin
     result.time_is_up = unfinished > 0
     if unfinished:
@@ -112,8 +107,7 @@ def _subject(prepared: Prepared, place: int, feature: Feature) -> Subject:
                 continue
             table = instrument.windows[place]
             line, timeframe = table.timeline, choices.windows[place].timeframe.text
-            columns = [n for n, name in enumerate(table.names) if _belongs(name, feature)]
-            values = np.ascontiguousarray(table.values[:, columns])
+            values = np.ascontiguousarray(table.values[:, _columns(table.names, feature)])
             subject.probes.append(Probe(feature, values, line.series, symbol, timeframe, choices.bars.timezone))
             last = int(stretch.decided_at[trained]) if trained >= 0 else line.known_at[-1] if len(line.series) else 0
             subject.train.append(int(np.searchsorted(line.known_at, last, side="right")))
@@ -122,9 +116,12 @@ def _subject(prepared: Prepared, place: int, feature: Feature) -> Subject:
     return subject
 
 
-def _belongs(name: str, feature: Feature) -> bool:
-    head, _, tail = name.rpartition("_")
-    return name == feature.name or (head == feature.name and tail.isdigit())
+def _columns(names: Sequence[str], feature: Feature) -> list[int]:
+    """Return the columns of a table that belong to a function."""
+    if feature.name in names:
+        return [names.index(feature.name)]
+    numbered = re.compile(re.escape(feature.name) + r"_\d+")
+    return [column for column, name in enumerate(names) if numbered.fullmatch(name)]
 
 
 def _steps(subject: Subject, probe: Probe, allowed: float) -> Iterator[None]:

@@ -55,7 +55,8 @@ class LeakReport:
     comparisons: int  # tables compared
     skipped: tuple[str, ...]  # features whose function refused short data, so that only longer cuts checked them
     coverage: tuple[Coverage, ...] = ()  # of each user's function
-    notes: tuple[str, ...] = ()  # what passed but deserves a word: differences by rounding, work left undone
+    rounding: tuple[str, ...] = ()  # what differs in its last digits only, and passes: a sentence each
+    notes: tuple[str, ...] = ()  # what else deserves a word: time that was up
     seconds: float = 0.0  # that the functions took
 
     @property
@@ -85,7 +86,7 @@ def rich_table(report: LeakReport) -> Any:
     from rich.table import Table
 
     title = "No leak found" if report.passed else f"{len(report.findings)} leaks"
-    lines = [*map(str, report.coverage), *report.notes]
+    lines = [*map(str, report.coverage), *report.rounding, *report.notes]
     table = Table(title=f"{title} ({report.comparisons} comparisons)", caption="\n".join(lines) or None)
     for heading in ("kind", "feature", "timeframe", "symbol", "bars left", "row", "time (UTC)", "what"):
         table.add_column(heading)
