@@ -14,6 +14,7 @@ from tests.tables.price_data import MINUTE, gappy_bars
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import LeakError
 from velodrome.tables import build_market, check_leaks, leaks, prepare, stretches
+from velodrome.tables.leaks import check
 from velodrome.tables.features.families import DEFAULT_FEATURES
 
 
@@ -139,7 +140,7 @@ def open_time_alignment(window, execution):
 def test_a_coarse_bar_that_is_shown_before_it_closed_is_caught(bars, monkeypatch, without_rule):
     monkeypatch.setattr(stretches, "last_closed_rows", open_time_alignment)
     if without_rule:
-        monkeypatch.setattr(leaks, "_check_closed", lambda *arguments: None)
+        monkeypatch.setattr(check, "_check_closed", lambda *arguments: None)
     with pytest.raises(LeakError, match="window 15m"):
         build_market(bars, ["close"], {"1m": 4, "15m": 2})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def build_market(
         timeframe that had closed when the execution bar closed. {} shows no window.
     timeframe: of the bars that are traded; the default is that of `bars`. All timeframes are made from `bars`.
     session: "day" (in the time zone of the bars) or the pause that ends a session, such as "6h".
-    check_leaks: raise `LeakError` if any feature or window changes when later bars are taken away.
+    check_leaks: raise `LeakError` if any feature or window changes when later bars are taken away or altered.
 
     Further options:
     splits: fractions or (from, to) dates by name, {} for none. The default is 70 % train, 15 % validation, 15 % test.
@@ -54,6 +55,7 @@ def build_market(
     scaler: "standard", "robust", "minmax" or "none". It is fitted on what the split "train" can show: on all
         instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
     scalers: those of another market, applied as they are instead of fitting any.
+    leak_seconds: longest time for the leak check of features that are functions. It ends earlier when all is proven.
     """
     prepared = _prepared(Choices(as_bars(bars), Alone(session), features, windows, timeframe, **options), check_leaks)
     choices = prepared.choices
@@ -119,7 +121,10 @@ def _prepared(choices: Choices, check_leaks: bool) -> Prepared:
     """Compute what was chosen, and prove that it does not know the future unless told not to."""
     prepared = prepare(choices)
     if check_leaks:
-        find_leaks(prepared).raise_if_any()
+        report = find_leaks(prepared)
+        report.raise_if_any()
+        for note in report.rounding:
+            warnings.warn(note, stacklevel=3)
     return prepared
 
 

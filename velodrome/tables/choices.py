@@ -70,9 +70,13 @@ class Choices:
     scalers: Sequence[Scaler] | None = None
     clip: float | None = None
     per_instrument: bool = False
+    leak_seconds: float = 20.0
 
     def __post_init__(self) -> None:
         check_kind(self.scaler, self.clip)
+        seconds = self.leak_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not seconds >= 0:
+            raise ConfigError(f"leak_seconds is {seconds!r}; it must be a number of seconds, 0 or more.")
         if isinstance(self.layout, Alone):
             session_gap(self.layout.session)
         if not self.bars.symbols or any(len(series) == 0 for series in self.bars.series.values()):

@@ -194,6 +194,11 @@ class MarketConfig(Section):
         1, "portfolio: decisions begin once this number of instruments has complete windows", ge=1
     )
     check_leaks: bool = setting(True, "prove while building that no feature or window knows the future")
+    leak_seconds: float = setting(
+        20.0,
+        "longest time, in seconds, to look for leaks in features that are functions; proven ones take less",
+        ge=0.0,
+    )
 
     @model_validator(mode="after")
     def _symbols_fit_the_source(self) -> MarketConfig:
@@ -236,7 +241,10 @@ class MarketConfig(Section):
 
     def _choices(self) -> dict[str, Any]:
         """Return the choices that a market and a basket share."""
-        names = ("features", "windows", "splits", "embargo", "scaler", "check_leaks", "clip", "per_instrument")
+        names = (
+            *("features", "windows", "splits", "embargo", "scaler", "clip", "per_instrument"),
+            *("check_leaks", "leak_seconds"),
+        )
         # A built-in process makes bars of this timeframe; bars from files stay as they are for finer windows.
         timeframe = None if self.is_synthetic else self.timeframe
         return {**{name: getattr(self, name) for name in names}, "timeframe": timeframe}

@@ -20,6 +20,9 @@ PREFIX_COST = 2.5  # prefixes may take this many times the bars of a stretch in 
 FEWEST_PREFIX_BARS = 40_000  # … or this many bars, whichever is more
 RANDOM_CUTS = 8
 DENSE_CUTS = 48  # cuts in one stretch of bars
+AWKWARD = 8  # rows of each kind that look awkward or suspicious
+LOCAL = 100  # rows over which values are compared with the next returns
+FEWEST_CUTS = 512  # of a function on one instrument, where it has that many rows and time is left
 DENSE_BARS = 100_000  # bars that all stretches of one function may take, unless the data is longer
 
 
@@ -87,10 +90,18 @@ def altered_after(source: Series, keep: int) -> Series:
     return replace(source, **altered, volume=changed(source.volume, 0.5, 3.0))
 
 
-def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]]:
-    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random."""
+def short_runs(series: Series, warm_up: int, places: Iterator[int] | None = None) -> Iterator[tuple[int, int, int]]:
+    """Yield short runs of bars as begin, end and the step between cuts: at both ends, around odd bars, at random.
+
+    places: take these instead, each by the number of the run.
+    """
     bars = len(series)
     length = min(bars, warm_up + 1 + DENSE_CUTS)
+    if places is not None:
+        for number in places:
+            begin = min(bars - length, number * DENSE_CUTS)
+            yield begin, begin + length, 1
+        return
     generator = np.random.default_rng(SEED - bars)
     centres = [warm_up, bars]
     if bars > 2:
@@ -103,3 +114,43 @@ def function_cuts(series: Series, warm_up: int) -> Iterator[tuple[int, int, int]
     allowed = max(DENSE_BARS, bars) / (len(begins) * length)  # cuts in each run
     for begin in sorted(begins):
         yield begin, begin + length, max(1, round(DENSE_CUTS / allowed))
+
+
+def suspicious_rows(series: Series, values: NDArray[np.float64]) -> Iterator[int]:
+    """Yield rows to cut after, the most telling first: nights, days' ends, places where values fit the next return."""
+    bars = len(series)
+    if bars < 3:
+        return
+    gaps = np.diff(series.time)
+    yield from np.argsort(gaps)[::-1][:AWKWARD].tolist()
+    days = np.flatnonzero(np.diff(series.time // DAY))
+    yield from days[:: max(1, len(days) // AWKWARD)][:AWKWARD].tolist()
+    blocks = bars // LOCAL
+    if blocks > 1:
+        after = np.append(np.diff(np.log(np.maximum(series.close, 1e-300))), 0.0)[: blocks * LOCAL].reshape(
+            blocks, LOCAL
+        )
+        fit = np.zeros(blocks)
+        for column in values.T:
+            known = np.nan_to_num(column)
+            for shown in (known, np.diff(known, prepend=known[:1])):
+                shown = shown[: blocks * LOCAL].reshape(blocks, LOCAL)
+                centred, moved = (x - x.mean(axis=1, keepdims=True) for x in (shown, after))
+                size = np.linalg.norm(centred, axis=1) * np.linalg.norm(moved, axis=1)
+                fit = np.maximum(fit, np.abs((centred * moved).sum(axis=1)) / np.where(size > 0, size, np.inf))
+        yield from (np.argsort(fit)[::-1][:AWKWARD] * LOCAL + LOCAL // 2).tolist()
+
+
+def even_rows(bars: int, apart: int) -> Iterator[int]:
+    """Yield rows to cut after, evenly from the beginning on, until they are so many bars apart."""
+    count = min(max(bars - 1, 1), max(FEWEST_CUTS, bars // apart))
+    for number in spread(count):
+        yield int((number + 0.5) * (bars - 1) / count)
+
+
+def spread(count: int) -> Iterator[int]:
+    """Yield 0 … count − 1 in an order that covers the range evenly from the beginning."""
+    step = max(1, round(0.618 * count))
+    while np.gcd(step, count) > 1:
+        step += 1
+    yield from ((number * step) % count for number in range(count))

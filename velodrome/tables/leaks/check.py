@@ -1,19 +1,14 @@
-"""The leak check: what was known at a bar must not change, to the bit, when everything after it is taken away.
+"""The leak check: what was known at a bar must not change when everything after it is taken away or altered.
 
-Three ways of taking the future away, each at places chosen to be awkward:
-
-1. Prefixes of the source bars (the middle of a coarse bar, its close, the edges of the largest gap, all but the last
-   bar, listings, random places): timeframes, features and windows are made again and compared with those of all bars.
-2. For features that are a user's function: short stretches of bars around unusual ones, cut after every single bar,
-   so that a leak on a few rows only is met there.
-3. All bars after the training split altered: features up to there and the fit of the scalers must stay as they were.
+Everything that is built is made again from fewer bars and compared, to the bit, at places chosen to be awkward:
+timeframes, features, windows, the fit of the scalers. Of a user's functions every row is suspected; `functions` looks
+at them until all is proven or the time is up.
 """
 
 from __future__ import annotations
 
-import itertools
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,10 +17,11 @@ from numpy.typing import NDArray
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.read import as_bars
 from velodrome.bars.timeframe import describe_time
-from velodrome.errors import LeakError
 from velodrome.tables.choices import Alone, Choices, FeatureChoice, WindowLengths, shows_options
-from velodrome.tables.cuts import Source, function_cuts
-from velodrome.tables.features.features import Feature, column_names, compute_feature
+from velodrome.tables.leaks.cuts import Source
+from velodrome.tables.leaks.functions import Examination, examine_functions
+from velodrome.tables.leaks.probe import different, rounding_limit
+from velodrome.tables.leaks.report import Leak, LeakReport
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
 from velodrome.tables.stretches import Stretch, make_stretch
@@ -33,54 +29,8 @@ from velodrome.tables.stretches import Stretch, make_stretch
 if TYPE_CHECKING:
     from velodrome.bars.inspection import Source as BarsSource
 
+FEWEST_CUTS = 3
 Where: TypeAlias = tuple[str, str, str]  # feature, timeframe, symbol
-DENSE_INSTRUMENTS = 3
-ROUNDING = 1e-9  # relative difference below which the cause is the order of additions, not information
-LISTED = 8  # findings that an error shows
-
-
-@dataclass(frozen=True)
-class Leak:
-    """One difference between what was known at a bar and what follows from all bars."""
-
-    kind: str  # "feature", "window", "scaler"; of a function also "random" (disagrees with itself) and "unchecked"
-    feature: str  # or the window's name
-    timeframe: str
-    symbol: str
-    detail: str
-    cut: int = 0  # bars that were left
-    row: int = 0  # first differing row of the timeframe
-    time: str = ""  # its open time, UTC
-
-
-@dataclass(frozen=True)
-class LeakReport:
-    """What the check compared and what it found: at most one finding for each feature, timeframe and instrument."""
-
-    findings: tuple[Leak, ...]
-    comparisons: int  # tables compared
-    skipped: tuple[str, ...]  # features whose function refused short data, so that only longer cuts checked them
-
-    @property
-    def passed(self) -> bool:
-        return not self.findings
-
-    def raise_if_any(self) -> None:
-        """Raise `LeakError` that names what leaks and says what to do."""
-        if self.passed:
-            return
-        shown = "\n".join(
-            f"- {leak.kind} {leak.feature!r} of {leak.timeframe}, {leak.symbol}, row {leak.row} ({leak.time} UTC): "
-            f"{leak.detail}"
-            for leak in self.findings[:LISTED]
-        )
-        more = f"\n… and {len(self.findings) - LISTED} more" if len(self.findings) > LISTED else ""
-        raise LeakError(
-            f"{', '.join(dict.fromkeys(leak.feature for leak in self.findings))}: not the same when later bars are "
-            f"taken away.\n{shown}{more}\nLet row t of a feature depend on rows up to t only: no shift(-1), no centred "
-            "window, no statistic of the whole column, no bar before it has closed. If the value is right all the "
-            "same, build with check_leaks=False."
-        )
 
 
 @shows_options
@@ -104,6 +54,7 @@ class Check:
         self.comparisons = 0
         self.checked: set[str] = set()  # functions that have worked on fewer bars at least once
         self.skipped: dict[str, None] = {}  # functions that have refused fewer bars at least once, in order
+        self.rounded: dict[tuple[str, str], None] = {}  # features and timeframes that differ by rounding only
         # Features that are a user's function, each with the number of its window.
         self.functions = [
             (place, feature)
@@ -119,16 +70,15 @@ class Check:
         time = "" if times is None else describe_time(times[row])
         self.found.setdefault(where, Leak(kind, *where, detail, cut, row, time))
 
-    def add_difference(
-        self, where: Where, full: NDArray, part: NDArray, cut: int, times: NDArray, first: int = 0
-    ) -> None:
-        """Keep the finding that a feature's values differ; `first` is the row at which they begin."""
+    def add_difference(self, where: Where, full: NDArray, part: NDArray, cut: int, times: NDArray) -> None:
+        """Keep the finding that a feature's values differ, unless they are a user's and rounding explains it."""
         rows = np.flatnonzero(different(full, part))
         mine, theirs = full[rows], part[rows]
+        if self.functions and bool(np.all(np.abs(mine - theirs) <= rounding_limit(full))):
+            self.rounded[where[:2]] = None
+            return
         detail = f"is {mine[0]:.17g} with all bars and {theirs[0]:.17g} when {cut} are left ({len(rows)} rows differ)"
-        if np.all(np.abs(mine - theirs) <= ROUNDING * np.maximum(np.abs(mine), np.abs(theirs))):
-            detail += "; so little that it is rounding: add up in an order that does not depend on the number of bars"
-        self.add("feature", where, detail, cut, first + int(rows[0]), times)
+        self.add("feature", where, detail, cut, int(rows[0]), times)
 
     def made_of_less(self, series: Mapping[str, Series], until: int) -> Stretch | None:
         """Return a stretch made of fewer bars, or None: a user's function that works on all bars may refuse a few."""
@@ -143,30 +93,55 @@ class Check:
         self.checked.update(names)
         return made
 
-    def report(self) -> LeakReport:
+    def report(self, examined: Examination) -> LeakReport:
         """Return what was found, functions that could not be checked at all included."""
         for place, feature in self.functions:
             if feature.name not in self.checked:
                 timeframe = self.choices.windows[place].timeframe.text
                 detail = "raised an error whenever bars were taken away; let it return NaN where it has too few"
                 self.add("unchecked", (feature.name, timeframe, "all"), detail)
-        return LeakReport(tuple(self.found.values()), self.comparisons, tuple(self.skipped))
+        leaking = {where[:2] for where in self.found}
+        rounding = [
+            f"{name} of {timeframe} differs in its last digits when later bars are taken away. They do not follow "
+            "later bars: it is rounding, and it passes"
+            for name, timeframe in self.rounded
+            if (name, timeframe) not in leaking
+        ]
+        return LeakReport(
+            tuple(self.found.values()),
+            self.comparisons,
+            tuple(self.skipped),
+            examined.coverage,
+            tuple(rounding),
+            examined.notes,
+            examined.seconds,
+        )
 
 
 def find_leaks(prepared: Prepared) -> LeakReport:
-    """Take the future away in all three ways."""
+    """Take the future away, of everything that is built and of each function by itself."""
     check = Check(prepared.choices)
     sources = [Source(prepared.choices, stretch.symbols) for stretch in prepared.stretches]
-    _check_functions(check, prepared.stretches)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # of functions that divide by zero on bars that never were
+        examined = examine_functions(prepared, check.functions)
+    for leak in examined.findings:
+        check.found.setdefault((leak.feature, leak.timeframe, leak.symbol), leak)
+    check.comparisons += examined.comparisons
+    check.checked |= examined.checked
+    check.skipped.update(dict.fromkeys(examined.skipped))
+    check.rounded.update(dict.fromkeys(examined.rounded))
     for stretch, source in zip(prepared.stretches, sources, strict=True):
         _check_closed(check, stretch)
-        for moment in source.cuts(stretch):
+        moments = source.cuts(stretch)
+        # Functions so slow that the time is up already are made again a few times only.
+        for moment in moments[:FEWEST_CUTS] if check.functions and examined.time_is_up else moments:
             again = check.made_of_less(source.until(moment), moment)
             if again is not None:
                 _compare(check, stretch, again, source, moment)
     if TRAIN in prepared.splits:
         _check_training(check, prepared, sources)
-    return check.report()
+    return check.report(examined)
 
 
 def _check_closed(check: Check, stretch: Stretch) -> None:
@@ -222,12 +197,6 @@ def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment
             check.add_difference(where, *pair, cut, mine.time)
 
 
-def different(full: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return where two arrays differ in any bit; one NaN is as good as another."""
-    bits = np.ascontiguousarray(full).view(np.int64) != np.ascontiguousarray(part).view(np.int64)
-    return bits & ~(np.isnan(full) & np.isnan(part)) if bits.any() else bits
-
-
 def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
     """Alter all that came after the training split: tables until then, and the scalers' fit, must stay."""
     choices, ends = prepared.choices, [end for _, end in prepared.splits[TRAIN]]
@@ -242,68 +211,7 @@ def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source])
     for mine, theirs in zip(prepared.scalers, fitted, strict=True):
         check.comparisons += 1
         for column, name in enumerate(mine.features):
-            leaks_itself = any(key[:2] == (name, mine.timeframe) for key in check.found)
-            if not leaks_itself and not same_column(mine, theirs, column):
+            explained = any(key[:2] == (name, mine.timeframe) for key in [*check.found, *check.rounded])
+            if not explained and not same_column(mine, theirs, column):
                 detail = "is fitted to other numbers when the bars after the training split are altered"
                 check.add("scaler", (name, mine.timeframe, "all"), detail)
-
-
-def _check_functions(check: Check, stretches: Sequence[Stretch]) -> None:
-    """Check each of a user's functions by itself, on the bars of the first few instruments."""
-    every = [pair for stretch in stretches for pair in zip(stretch.symbols, stretch.instruments, strict=True)]
-    for (symbol, instrument), (place, feature) in itertools.product(every[:DENSE_INSTRUMENTS], check.functions):
-        if instrument is not None:
-            line = instrument.windows[place].timeline
-            check_function(check, feature, line.series, symbol, check.choices.windows[place].timeframe.text)
-
-
-def check_function(check: Check, feature: Feature, series: Series, symbol: str, timeframe: str) -> None:
-    """Cut short runs of bars after every bar: a function must be causal on any bars, wherever they begin."""
-    timezone, where = check.choices.bars.timezone, f"{symbol} {timeframe}"
-    whole, repeated = (compute_feature(series, feature, timezone, where) for _ in range(2))
-    if different(whole, repeated).any():
-        detail = "gives other values when it is called again on the same bars; draw nothing at random in a feature"
-        check.add("random", (feature.name, timeframe, symbol), detail, len(series), 0, series.time)
-        return
-    known = ~np.isnan(whole).any(axis=1)
-    warm_up = int(np.argmax(known)) if known.any() else 0
-    names = column_names(feature, whole)
-
-    def attempt(begin: int, end: int) -> NDArray[np.float64] | None:
-        try:
-            block = compute_feature(series.slice(begin, end), feature, timezone, where)
-        except Exception:
-            block = None
-        if block is None or block.shape[1] != len(names):
-            check.skipped[feature.name] = None
-            return None
-        return block
-
-    for begin, end, step in function_cuts(series, warm_up):
-        full = attempt(begin, end)
-        if full is None:
-            continue
-        check.comparisons += 1
-        for cut in range(begin + warm_up + 1, end, step):
-            part = attempt(begin, cut)
-            if part is None:
-                continue
-            check.checked.add(feature.name)
-            for column in np.flatnonzero(different(full[: cut - begin], part).any(axis=0)):
-                pair = full[: cut - begin, column], part[:, column]
-                check.add_difference((names[column], timeframe, symbol), *pair, cut, series.time, begin)
-                return
-
-
-def rich_table(report: LeakReport) -> Any:
-    """Return the report as a table for the terminal."""
-    from rich.table import Table
-
-    title = "No leak found" if report.passed else f"{len(report.findings)} leaks"
-    table = Table(title=f"{title} ({report.comparisons} comparisons)")
-    for heading in ("kind", "feature", "timeframe", "symbol", "bars left", "row", "time (UTC)", "what"):
-        table.add_column(heading)
-    for leak in report.findings:
-        where = (leak.kind, leak.feature, leak.timeframe, leak.symbol)
-        table.add_row(*where, str(leak.cut), str(leak.row), leak.time, leak.detail)
-    return table
