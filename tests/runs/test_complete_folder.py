@@ -154,6 +154,16 @@ def test_a_folder_that_cannot_be_read_is_left_out_and_told(root, capsys):
     assert "is damaged" in told
 
 
+def test_numbers_that_only_the_store_has_left_stay_in_it(root):
+    first = found(root, "first")
+    with open_store(root) as store:
+        before = store.metrics(first.folder.id)
+        first.folder.metrics_path.unlink()
+        rebuild(root)
+        assert store.metrics(first.folder.id).equals(before)
+    assert first.metrics.is_empty()
+
+
 def test_a_copy_beside_a_run_is_not_taken_for_it(root, caplog):
     first = found(root, "first")
     shutil.copytree(first.path, root / "a-copy")

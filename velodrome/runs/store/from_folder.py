@@ -29,17 +29,22 @@ log = logging.getLogger("velodrome.runs")
 def enter_run(store: SqlStore, folder: RunFolder, everything: bool = False) -> int:
     """Let the store say of a run what its folder says; return up to which byte of its metrics file that is so.
 
-    everything: write all numbers anew, whatever the store has. Numbers that the run does not have any more go.
+    everything: write all numbers anew, whatever the store has. Numbers that the run does not have any more go, but for
+    those of a folder that has lost its metrics file.
     """
-    end = end_of_lines(folder.metrics_path) if folder.metrics_path.is_file() else 0
-    record = record_of(folder)
+    if not folder.metrics_path.is_file():
+        enter_facts(store, folder)
+        return 0
+    end, record = end_of_lines(folder.metrics_path), record_of(folder)
     store.put_run(replace(record, updated=0.0))  # a kill before the end leaves a row that says that it is incomplete
     try:
         if store.metrics_extent(folder.id)[0] > record.steps:
             store.forget_after(folder.id, record.steps)
         last, before = store.metrics_extent(folder.id)
         # Numbers are written in order, so that the store has the first ones; those of the last step may be incomplete.
-        if everything or before != sum(len(entry.values) for entry in _entries(folder) if entry.step < last):
+        if everything or before != sum(
+            len(entry.values) for entry in read_lines(folder.metrics_path) if entry.step < last
+        ):
             store.forget_metrics(folder.id)
             last = -1
         add_metrics(store, folder, since=last)
@@ -72,16 +77,12 @@ def add_metrics(store: SqlStore, folder: RunFolder, begin: int = 0, since: int =
     """Add the numbers of a run's metrics file, from a byte or a step on."""
     rows = (
         MetricRow(step, name, value, moment)
-        for step, moment, values in _entries(folder, begin)
+        for step, moment, values in read_lines(folder.metrics_path, begin)
         if step >= since
         for name, value in values.items()
     )
     while batch := list(itertools.islice(rows, BATCH)):
         store.add_metrics(folder.id, batch)
-
-
-def _entries(folder: RunFolder, begin: int = 0) -> Iterator[Any]:
-    return read_lines(folder.metrics_path, begin) if folder.metrics_path.is_file() else iter(())
 
 
 # The row of a run
