@@ -18,15 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
-from velodrome.runs.store.store import (
-    CheckpointRow,
-    EvaluationRow,
-    LineageRow,
-    MetricRow,
-    PolicyRow,
-    RunRecord,
-    SqlStore,
-)
+from velodrome.runs.store.rows import CheckpointRow, EvaluationRow, LineageRow, MetricRow, PolicyRow, RunRecord
+from velodrome.runs.store.store import SqlStore
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -268,6 +261,25 @@ class StoreContract:
             store.add_metrics(RUN.id, rows())
         assert store.metrics(RUN.id).is_empty()
         assert store.run(RUN.id).steps == 0
+
+    def test_what_is_done_at_once_is_kept_whole_or_not_at_all(self, store):
+        def half() -> None:
+            store.put_run(RUN)
+            assert store.run(RUN.id) == RUN
+            raise ZeroDivisionError
+
+        def whole() -> None:
+            store.put_run(RUN)
+            store.add_metrics(RUN.id, [MetricRow(1, "a", 1.0, 1.0)])
+            store.put_run(replace(RUN, steps=5))
+
+        with pytest.raises(ZeroDivisionError):
+            store.at_once(half)
+        assert store.find(RUN.id) is None
+        store.at_once(whole)
+        assert (store.run(RUN.id).steps, store.metrics_extent(RUN.id)) == (5, (1, 0))
+        store.forget_metrics(RUN.id)
+        assert store.metrics_extent(RUN.id) == (-1, 0)
 
     def test_many_rows_at_once(self, store):
         store.create_run(RUN)

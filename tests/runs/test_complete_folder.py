@@ -21,7 +21,8 @@ from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run
 from velodrome.runs.store.from_folder import enter_run, forget_evaluations
 from velodrome.runs.store.rebuild import rebuild
-from velodrome.runs.store.store import FILE_NAME, EvaluationRow, MetricRow, RunRecord, open_store
+from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
+from velodrome.runs.store.store import FILE_NAME, SqlStore, open_store
 
 SMALL = {"steps": 192, "evaluation.every_steps": 128}
 DAMAGES = {
@@ -91,6 +92,13 @@ def test_a_store_that_is_rebuilt_has_the_rows_of_the_one_before(root):
     result = rebuild(root)
     assert (len(result.entered), result.problems, result.only_in_store) == (6, [], 0)
     assert content(root) == before
+    with pytest.MonkeyPatch.context() as patched:  # killed in the middle of a run, it is completed by the next look
+        patched.setattr(SqlStore, "add_metrics", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            rebuild(root)
+    assert content(root) != before
+    assert run_command("list", "--folder", str(root)) == 0
+    assert content(root) == before
     rebuild(root)
     assert content(root) == before
 
@@ -134,7 +142,7 @@ def test_a_folder_that_cannot_be_read_is_left_out_and_told(root, capsys):
     broken = found(root, "stopped")
     broken.folder.config_path.write_text("env: [")
     assert run_command("rebuild", "--folder", str(root)) == cli.PROBLEM_FOUND
-    assert f"left out: {broken.path.name}: " in capsys.readouterr().out
+    assert f"not complete: {broken.path.name}: " in capsys.readouterr().out
     damaged = found(root, "first")
     overwrite(damaged.folder.metrics_path, 5, b"\xff\0")
     with pytest.raises(RunError, match=r"metrics\.jsonl: the line that ends at byte \d+ is damaged .*restore the file"):
@@ -142,8 +150,18 @@ def test_a_folder_that_cannot_be_read_is_left_out_and_told(root, capsys):
     (root / FILE_NAME).unlink()
     assert run_command("list", "--folder", str(root), "--json") == 0
     listed, told = capsys.readouterr()
-    assert {run["name"] for run in json.loads(listed)} >= {"child", "group"}
+    assert {run["name"] for run in json.loads(listed)} == {"child", "group", "first"}
     assert "is damaged" in told
+
+
+def test_numbers_that_only_the_store_has_left_stay_in_it(root):
+    first = found(root, "first")
+    with open_store(root) as store:
+        before = store.metrics(first.folder.id)
+        first.folder.metrics_path.unlink()
+        rebuild(root)
+        assert store.metrics(first.folder.id).equals(before)
+    assert first.metrics.is_empty()
 
 
 def test_a_copy_beside_a_run_is_not_taken_for_it(root, caplog):

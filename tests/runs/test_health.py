@@ -11,8 +11,10 @@ import pytest
 import velodrome as vd
 from tests.runs.small_runs import one_thread, small_run  # noqa: F401
 from velodrome.runs.health import Series, overfitting
+from velodrome.runs.metrics import Entry
 from velodrome.runs.report.listing import show_content
-from velodrome.runs.store.store import MetricRow, open_store
+from velodrome.runs.store.sinks import JsonLinesSink
+from velodrome.runs.store.store import open_store
 
 
 def learning_curve(count: int, top: float) -> np.ndarray:
@@ -69,13 +71,17 @@ def test_noise_alone_is_seldom_taken_for_it(count):
 def test_a_result_says_it_in_a_sentence(tmp_path):
     run = small_run(tmp_path)
     steps = np.linspace(64, 640, 30).astype(int)
+    entries = [
+        Entry(step, 0.0, {"evaluation/validation/return": value})
+        for step, value in zip(steps.tolist(), PARTED, strict=True)
+    ]
+    entries += [Entry(2 * k, 0.0, {"episode/return": float(value)}) for k, value in enumerate(RISING, 20)]
+    entries.append(Entry(640, 0.0, {"evaluation/validation/max_drawdown": 0.4}))
+    sink = JsonLinesSink(run.folder.metrics_path, resume_step=0)
+    sink.write(sorted(entries, key=lambda entry: entry.step))
+    sink.close()
+    best, latest = vd.evaluate(run, report=False), vd.evaluate(run, checkpoint="latest")
     with open_store(tmp_path) as store:
-        store.forget_after(run.folder.id, 0)
-        validated = zip(steps.tolist(), PARTED, strict=True)
-        rows = [MetricRow(step, "evaluation/validation/return", value, 0.0) for step, value in validated]
-        rows += [MetricRow(2 * k, "episode/return", float(value), 0.0) for k, value in enumerate(RISING, 20)]
-        store.add_metrics(run.folder.id, [*rows, MetricRow(640, "evaluation/validation/max_drawdown", 0.4, 0.0)])
-        best, latest = vd.evaluate(run, store=store, report=False), vd.evaluate(run, checkpoint="latest", store=store)
         shown = show_content(store, store.run(run.folder.id))["overfitting"]
     (told,) = (warning for warning in latest.warnings if warning.startswith("overfitting"))
     assert shown in told

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from velodrome.runs import metrics
 from velodrome.runs.metrics import Entry, MetricsError, MetricsWriter
 from velodrome.runs.store.sinks import read_lines
 
@@ -185,6 +186,26 @@ def test_a_sink_that_hangs_does_not_hold_up_the_others():
     stuck.gate.set()
     writer.close()
     assert stuck.steps == [1]
+
+
+def test_nobody_waits_for_a_copy_and_one_that_is_stuck_does_not_keep_the_end(monkeypatch, caplog):
+    monkeypatch.setattr(metrics, "END_SECONDS", 0.05)
+    stuck, record = ListSink("the copy"), ListSink()
+    stuck.is_copy = True
+    stuck.gate.clear()
+    writer = MetricsWriter([stuck, record], flush_every_seconds=60.0)
+    writer.add(1, {})
+    writer.flush()
+    assert (record.steps, stuck.steps) == ([1], [])
+    writer.close()
+    assert "could not be written to the copy: it was stuck for 0.05 seconds" in caplog.text
+    assert record.closed == 1
+    stuck.gate.set()
+    broken = ListSink("the copy")
+    broken.is_copy, broken.fail = True, OSError("gone")
+    with MetricsWriter([broken, record]) as writer:
+        writer.add(2, {})
+    assert "could not be written to the copy: OSError: gone" in caplog.text
 
 
 def test_a_sink_that_fails_for_long_is_told_instead_of_filling_the_memory():

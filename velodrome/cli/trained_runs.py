@@ -14,7 +14,8 @@ from velodrome.cli.shared import PROBLEM_FOUND, Flag, console, runs
 from velodrome.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from velodrome.runs.store.store import RunRecord, SqlStore
+    from velodrome.runs.store.rows import RunRecord
+    from velodrome.runs.store.store import SqlStore
 
 
 @Parameter(name="*")

@@ -24,9 +24,10 @@ from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import INFORMATION, RunFolder, lineage_entry
 from velodrome.runs.store.from_folder import enter_run, members_of, record_of, steps_of
+from velodrome.runs.store.rows import shown_status
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.sinks import metrics_frame
-from velodrome.runs.store.store import SqlStore, open_store, shown_status
+from velodrome.runs.store.store import SqlStore, open_store
 
 if TYPE_CHECKING:
     import polars as pl

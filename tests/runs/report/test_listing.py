@@ -27,7 +27,8 @@ from velodrome.runs.report.listing import (
     show_content,
     show_view,
 )
-from velodrome.runs.store.store import CheckpointRow, EvaluationRow, MetricRow, RunRecord, SqlStore, open_store
+from velodrome.runs.store.rows import CheckpointRow, EvaluationRow, MetricRow, RunRecord
+from velodrome.runs.store.store import SqlStore, open_store
 
 
 def text_of(renderable: object, width: int = 140) -> str:

@@ -11,8 +11,9 @@ import pytest
 from tests.contracts.store import RUN
 from velodrome.errors import ConfigError, WriteError
 from velodrome.runs.store.metrics_file import export_metrics, widened
+from velodrome.runs.store.rows import MetricRow
 from velodrome.runs.store.schema import StoreError
-from velodrome.runs.store.store import MetricRow, open_store
+from velodrome.runs.store.store import open_store
 
 ROWS = [
     MetricRow(10, "b", 0.1, 100.0),

@@ -16,7 +16,7 @@ import pytest
 from tests.contracts.store import RUN
 from velodrome.errors import ConfigError, MissingDependencyError
 from velodrome.runs.metrics import Entry, MetricsError
-from velodrome.runs.store.sinks import JsonLinesSink, TensorBoardSink, WandbSink, read_lines
+from velodrome.runs.store.sinks import JsonLinesSink, TensorBoardSink, WandbSink, last_entry, read_lines
 
 ENTRIES = [
     Entry(10, 100.5, {"loss/policy": 0.1, "episode/return": -2.0}),
@@ -62,6 +62,22 @@ def test_a_line_that_a_kill_cut_short_is_removed(tmp_path):
     sink.write([Entry(40, 1.0, {})])
     sink.close()
     assert [entry.step for entry in read_lines(path)] == [10, 20, 30, 40]
+
+
+def test_the_last_line_is_found_from_the_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert last_entry(path) is None
+    path.write_text("")
+    assert last_entry(path) is None
+    sink = JsonLinesSink(path)
+    long = {f"metric/{k}": float(k) for k in range(5000)}  # longer than what is read at once
+    for entry in (*ENTRIES, Entry(40, 1.0, long), Entry(50, 2.0, {"a": 1.0}), Entry(60, 3.0, long)):
+        sink.write([entry])
+        assert last_entry(path) == entry
+    sink.close()
+    with path.open("a") as file:
+        file.write('{"step": 70, "ti')
+    assert last_entry(path) == Entry(60, 3.0, long)
 
 
 def test_a_resumed_run_forgets_later_lines(tmp_path):

@@ -14,12 +14,14 @@ import pytest
 
 from tests.contracts.store import RUN, StoreContract
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError
+from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.runs.store.schema import VERSION, StoreError, tables
-from velodrome.runs.store.store import FILE_NAME, MetricRow, RunRecord, SqlStore, open_store
+from velodrome.runs.store.store import FILE_NAME, SqlStore, open_store
 
 WRITER = """
 import sys
-from velodrome.runs.store.store import MetricRow, RunRecord, SqlStore
+from velodrome.runs.store.rows import MetricRow, RunRecord
+from velodrome.runs.store.store import SqlStore
 url, run, shared, batches = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 store = SqlStore(url)
 store.create_run(RunRecord(run, run, "/nowhere"))
@@ -145,7 +147,8 @@ def test_a_writer_waits_for_another_that_is_short(tmp_path):
 
 def test_a_killed_writer_leaves_whole_batches(tmp_path):
     code = (
-        "import os, sys\nfrom velodrome.runs.store.store import MetricRow, RunRecord, SqlStore\n"
+        "import os, sys\nfrom velodrome.runs.store.rows import MetricRow, RunRecord\n"
+        "from velodrome.runs.store.store import SqlStore\n"
         "store = SqlStore(sys.argv[1])\nstore.create_run(RunRecord('r', 'r', '/nowhere'))\n"
         "for step in range(100000):\n"
         "    store.add_metrics('r', [MetricRow(step, name, 1.0, 1.0) for name in 'abcd'])\n"

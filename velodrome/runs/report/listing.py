@@ -16,8 +16,9 @@ from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
 from velodrome.runs.live.progress import SHARES, compact, figure, sparkline
+from velodrome.runs.store.rows import RunRecord
 from velodrome.runs.store.schema import KILLED
-from velodrome.runs.store.store import RunRecord, SqlStore
+from velodrome.runs.store.store import SqlStore
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 from collections.abc import Iterator
@@ -15,16 +16,9 @@ from velodrome.evaluation.result import Evaluation
 from velodrome.runs.checkpoint import checkpoints, pinned_checkpoints
 from velodrome.runs.config.files import load_config_of_run, read_file
 from velodrome.runs.folder import INFORMATION, RunFolder, run_folders
+from velodrome.runs.store.rows import EvaluationRow, MetricRow, PolicyRow, RunRecord, checkpoint_rows, lineage_rows
 from velodrome.runs.store.sinks import end_of_lines, last_entry, read_lines
-from velodrome.runs.store.store import (
-    EvaluationRow,
-    MetricRow,
-    PolicyRow,
-    RunRecord,
-    SqlStore,
-    checkpoint_rows,
-    lineage_rows,
-)
+from velodrome.runs.store.store import SqlStore
 
 OFFICIAL = "official-"  # start of the name of an environment's own result, which has no rows
 BATCH = 50_000  # rows of metrics in a transaction
@@ -35,54 +29,60 @@ log = logging.getLogger("velodrome.runs")
 def enter_run(store: SqlStore, folder: RunFolder, everything: bool = False) -> int:
     """Let the store say of a run what its folder says; return up to which byte of its metrics file that is so.
 
-    everything: write all numbers anew, whatever the store has. What a run does not have any more is forgotten.
+    everything: write all numbers anew, whatever the store has. Numbers that the run does not have any more go, but for
+    those of a folder that has lost its metrics file.
     """
-    end = enter_facts(store, folder)
-    steps = store.run(folder.id).steps
-    if store.metrics_extent(folder.id)[0] > steps:
-        store.forget_after(folder.id, steps)
-    last, before = store.metrics_extent(folder.id)
-    # Numbers are written in order, so that the store has the first ones; those of the last step may be incomplete.
-    if everything or before != sum(len(entry.values) for entry in _entries(folder) if entry.step < last):
-        store.forget_after(folder.id, last := -1)
-    add_metrics(store, folder, since=last)
+    if not folder.metrics_path.is_file():
+        enter_facts(store, folder)
+        return 0
+    end, record = end_of_lines(folder.metrics_path), record_of(folder)
+    store.put_run(replace(record, updated=0.0))  # a kill before the end leaves a row that says that it is incomplete
+    try:
+        if store.metrics_extent(folder.id)[0] > record.steps:
+            store.forget_after(folder.id, record.steps)
+        last, before = store.metrics_extent(folder.id)
+        # Numbers are written in order, so that the store has the first ones; those of the last step may be incomplete.
+        if everything or before != sum(
+            len(entry.values) for entry in read_lines(folder.metrics_path) if entry.step < last
+        ):
+            store.forget_metrics(folder.id)
+            last = -1
+        add_metrics(store, folder, since=last)
+    except RunError:  # a damaged line; the rest is entered all the same
+        enter_facts(store, folder)
+        raise
     enter_facts(store, folder)
     return end
 
 
-def enter_facts(store: SqlStore, folder: RunFolder) -> int:
-    """Enter all but the numbers of a run: its row, group, checkpoints, lineage and evaluations.
+def enter_facts(store: SqlStore, folder: RunFolder) -> None:
+    """Enter all but the numbers of a run: its row, group, checkpoints, lineage and evaluations."""
+    record, group, evaluations = record_of(folder), group_of(folder), list(evaluations_of(folder))
 
-    Returns the size of its metrics file at that moment.
-    """
-    end = end_of_lines(folder.metrics_path) if folder.metrics_path.is_file() else 0
-    record, group = record_of(folder), group_of(folder)
-    store.put_run(record)
-    if group is not None:
-        if store.find(group.id) is None:
-            store.put_run(record_of(group))
-        store.add_member(group.id, folder.id)
-    store.set_checkpoints(folder.id, checkpoint_rows(folder.path))
-    store.set_lineage(folder.id, lineage_rows(folder.lineage))
-    for rows, policy in evaluations_of(folder):
-        store.add_evaluations(folder.id, rows, policy)
-    return end
+    def enter() -> None:
+        store.put_run(record)
+        if group is not None:
+            if store.find(group.id) is None:
+                store.put_run(record_of(group))
+            store.add_member(group.id, folder.id)
+        store.set_checkpoints(folder.id, checkpoint_rows(folder.path))
+        store.set_lineage(folder.id, lineage_rows(folder.lineage))
+        for rows, policy in evaluations:
+            store.add_evaluations(folder.id, rows, policy)
+
+    store.at_once(enter)
 
 
 def add_metrics(store: SqlStore, folder: RunFolder, begin: int = 0, since: int = 0) -> None:
     """Add the numbers of a run's metrics file, from a byte or a step on."""
     rows = (
         MetricRow(step, name, value, moment)
-        for step, moment, values in _entries(folder, begin)
+        for step, moment, values in read_lines(folder.metrics_path, begin)
         if step >= since
         for name, value in values.items()
     )
     while batch := list(itertools.islice(rows, BATCH)):
         store.add_metrics(folder.id, batch)
-
-
-def _entries(folder: RunFolder, begin: int = 0) -> Iterator[Any]:
-    return read_lines(folder.metrics_path, begin) if folder.metrics_path.is_file() else iter(())
 
 
 # The row of a run
@@ -91,7 +91,8 @@ def _entries(folder: RunFolder, begin: int = 0) -> Iterator[Any]:
 def record_of(folder: RunFolder) -> RunRecord:
     """Return a run's row. A folder whose files cannot be read is a RunError."""
     try:
-        information, config = folder.information, read_file(folder.config_path)
+        information, found = folder.information, folder.config_path.stat()
+        config = _read_config(folder.config_path, found.st_mtime_ns, found.st_size)
         return RunRecord(
             id=folder.id,
             name=str(information["name"]),
@@ -108,6 +109,12 @@ def record_of(folder: RunFolder) -> RunRecord:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         told = str(error) if isinstance(error, VelodromeError) else f"{type(error).__name__}: {error}"
         raise RunError(f"{folder.path}: what the run's files say cannot be read ({told}).") from error
+
+
+@functools.lru_cache(maxsize=16)
+def _read_config(path: Path, changed: int, size: int) -> dict[str, Any]:
+    """Read a configuration once: each checkpoint asks for it, and it takes longer than all the rest."""
+    return read_file(path)
 
 
 def _progress(folder: RunFolder, config: dict[str, Any]) -> dict[str, Any]:

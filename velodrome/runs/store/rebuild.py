@@ -46,7 +46,7 @@ class Rebuilt:
         told.append(f"{self.place}: {counted(len(self.entered))} entered from their folders")
         if self.only_in_store:
             told.append(f"{counted(self.only_in_store)} without a folder here: left as the store has them")
-        return told + [f"left out: {problem}" for problem in self.problems]
+        return told + [f"not complete: {problem}" for problem in self.problems]
 
 
 def all_folders(root: Path | str) -> list[RunFolder]:
@@ -171,7 +171,7 @@ def _complete_store(root: Path | str, tell: Callable[[str], None], outside: Sequ
             store = stack.enter_context(open_store(stack.enter_context(tempfile.TemporaryDirectory())))
             found = enter_all(store, [*folders, *outside], False, None)
         for problem in found.problems:
-            tell(f"{problem} It is left out.")
+            tell(problem)
         yield store
 
 

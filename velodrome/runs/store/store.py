@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields
 from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import polars as pl
 
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
-from velodrome.runs.checkpoint import checkpoint_steps, checkpoints, is_pinned
-from velodrome.runs.folder import RunFolder
-from velodrome.runs.store.schema import KILLED, STATUSES, StoreError, is_prepared, prepare, tables
+from velodrome.runs.store.rows import (
+    CheckpointRow,
+    EvaluationRow,
+    LineageRow,
+    MetricRow,
+    PolicyRow,
+    RunRecord,
+    check_status,
+)
+from velodrome.runs.store.schema import StoreError, is_prepared, prepare, tables
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Executable
@@ -41,105 +48,6 @@ ADVICE = {
 }
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """A run's row."""
-
-    id: str
-    name: str
-    folder: str
-    env: str = ""
-    algorithm: str = ""
-    status: str = "running"
-    config: dict[str, Any] = field(default_factory=dict)
-    config_hash: str = ""
-    data_hash: str = ""
-    seed: int = 0
-    steps: int = 0  # environment steps done
-    versions: dict[str, Any] = field(default_factory=dict)
-    error: str = ""  # what ended a failed run
-    created: float = field(default_factory=time.time)  # seconds since 1970
-    updated: float = field(default_factory=time.time)
-
-    def __post_init__(self) -> None:
-        _check_status(self.status)
-
-    def shown_status(self, folder: Path | None = None) -> str:
-        """Return the status; 'killed' if it says running and its folder, where it can be seen, is not locked."""
-        path = folder or Path(self.folder)
-        if self.status != "running" or not path.is_dir():
-            return self.status
-        return shown_status(self.status, RunFolder(path, self.id))
-
-
-def shown_status(status: str, folder: RunFolder) -> str:
-    """Return a status as it is shown: one that says running, though no process has the folder locked, is killed."""
-    return KILLED if status == "running" and not folder.is_locked() else status
-
-
-class MetricRow(NamedTuple):
-    """One number of a run."""
-
-    step: int
-    name: str
-    value: float
-    time: float  # seconds since 1970
-
-
-class EvaluationRow(NamedTuple):
-    """One number of an evaluation, with its confidence interval (NaN: none)."""
-
-    step: int
-    split: str
-    name: str
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-
-class PolicyRow(NamedTuple):
-    """Which policy the numbers of an evaluation are about: those of the same split and step."""
-
-    step: int  # of the checkpoint
-    split: str
-    checkpoint: str  # how it was chosen: best or latest
-    policy: dict[str, Any]  # see `NamedPolicy.to_dict`
-    label: str  # the split as it is shown: in sample, used for selection
-
-
-class CheckpointRow(NamedTuple):
-    """One checkpoint that is on the disk."""
-
-    step: int
-    path: str  # from the run's folder
-    pinned: bool
-    time: float  # seconds since 1970
-
-
-class LineageRow(NamedTuple):
-    """Where a run became another: it began as a parent's child there, or was itself told something else."""
-
-    number: int  # of the entry, from 0
-    step: int
-    parent: str | None
-    changes: dict[str, Any]  # by dotted key: the value before and after
-
-
-def lineage_rows(entries: Iterable[Mapping[str, Any]]) -> list[LineageRow]:
-    """Return the rows of what a run's folder says of its lineage."""
-    return [
-        LineageRow(number, entry["step"], entry["parent"], entry["changes"]) for number, entry in enumerate(entries)
-    ]
-
-
-def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
-    """Return the rows of the checkpoints in a run's folder."""
-    return [
-        CheckpointRow(checkpoint_steps(path), str(path.relative_to(folder)), is_pinned(path), path.stat().st_mtime)
-        for path in checkpoints(folder)
-    ]
 
 
 def store_file(root: Path | str) -> Path:
@@ -178,7 +86,7 @@ def check_address(url: str) -> str:
 
 
 class SqlStore:
-    """A store in a database; `tests/contracts/store.py` is its contract. Every call is one transaction.
+    """A store in a database; `tests/contracts/store.py` is its contract. A call is one transaction, but see `at_once`.
 
     A run has one number for a name and a step: writing it again replaces it. Threads may share a store; a process that
     was forked opens its own.
@@ -186,6 +94,7 @@ class SqlStore:
 
     def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS):
         self._busy_seconds = busy_seconds
+        self._transaction = threading.local()  # its connection, while `at_once` works
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
         file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
@@ -260,7 +169,7 @@ class SqlStore:
         for name in changes:
             if name not in legal:
                 raise ConfigError(f"a run has no field {name!r} to change.{did_you_mean(name, legal)}")
-        _check_status(changes.get("status", "running"))
+        check_status(changes.get("status", "running"))
         runs = self._tables.runs
         values = {"updated": time.time(), **changes}
         if "folder" in values:
@@ -418,11 +327,16 @@ class SqlStore:
         known = self._tables
 
         def forget(connection: Connection) -> None:
-            self._change(connection, run, known.runs.update().values(steps=steps, updated=time.time()))
+            self._change(connection, run, known.runs.update().values(steps=steps))
             for table in (known.metrics, known.evaluations, known.policies, known.checkpoints):
                 connection.execute(table.delete().where(table.c.run == run, table.c.step > steps))
 
         self._write(forget)
+
+    def forget_metrics(self, run: str) -> None:
+        """Remove all numbers of a run, to write them anew."""
+        table = self._tables.metrics
+        self._write(lambda connection: connection.execute(table.delete().where(table.c.run == run)))
 
     def close(self) -> None:
         """Close the connections; the store opens them again if it is used again."""
@@ -435,6 +349,18 @@ class SqlStore:
         self.close()
 
     # Transactions
+
+    def at_once(self, work: Callable[[], Result]) -> Result:
+        """Let all that this thread writes and reads in `work` be one transaction: all of it is kept, or nothing."""
+
+        def within(connection: Connection) -> Result:
+            self._transaction.connection = connection
+            try:
+                return work()
+            finally:
+                del self._transaction.connection
+
+        return self._transact(within, writing=True)
 
     def _change(self, connection: Connection, run: str, statement: Any) -> None:
         """Carry out a statement on one run's row; a run that is not there is an error."""
@@ -484,6 +410,8 @@ class SqlStore:
         """Do work in a transaction; while SQLite answers that others are busy, again from the start."""
         from sqlalchemy.exc import SQLAlchemyError
 
+        if (present := getattr(self._transaction, "connection", None)) is not None:
+            return work(present)
         deadline = time.monotonic() + self._busy_seconds
         while True:
             try:
@@ -565,8 +493,3 @@ def _begin_sqlite(connection: Connection) -> None:
     """Begin a transaction; one that will write says so at once, so that it waits its turn instead of failing later."""
     writing = connection.get_execution_options().get("writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _check_status(status: str) -> None:
-    if status not in STATUSES:
-        raise ConfigError(f"status={status!r}: a run is {', '.join(STATUSES)}.{did_you_mean(status, STATUSES)}")
