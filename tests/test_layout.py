@@ -19,6 +19,7 @@ ORDER = (
     *(
         "errors",
         "outside",
+        "writing",
         "registry",
         "bars",
         "tables",

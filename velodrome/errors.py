@@ -55,12 +55,27 @@ class LearningError(VelodromeError, RuntimeError):
     """A training that cannot go on: the loss is not a number, or an environment broke its word."""
 
 
+class WriteError(VelodromeError, OSError):
+    """A file that cannot be written: says why, and what became of the one before. It has the system's number."""
+
+    def __init__(self, message: str, cause: OSError) -> None:
+        super().__init__(message)
+        self.errno, self.strerror = cause.errno, cause.strerror
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class RunError(VelodromeError):
     """A run that cannot be found, opened or continued."""
 
 
 class StoreError(VelodromeError):
     """A store that cannot be opened, read or written."""
+
+
+class DamagedStoreError(StoreError):
+    """A store whose file is no database, or a damaged one."""
 
 
 class MetricsError(VelodromeError):

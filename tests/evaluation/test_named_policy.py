@@ -53,4 +53,4 @@ def test_files_of_different_checkpoints_have_different_names() -> None:
     latest = NamedPolicy("latest", (TrainedAgent("1a2b3c4d", 7, 507_904, 507_904),))
     assert BEST.file_name == "best-106496"
     assert latest.file_name == "latest-507904"
-    assert NamedPolicy("best", agents(0, 1, 2)).file_name == "best-3-agents"
+    assert NamedPolicy("best", agents(0, 1, 2)).file_name == "best-3-agents-100002"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import threading
@@ -89,7 +90,8 @@ class Dropping(torch.nn.Module):
 
 def rows(run: Run) -> list[tuple[int, str, float]]:
     """Return a run's metrics as the store has them, but for times."""
-    kept = run.metrics.filter(~pl.col("name").str.starts_with("time/"))
+    with run.store() as store:
+        kept = store.metrics(run.folder.id).filter(~pl.col("name").str.starts_with("time/"))
     return kept.select("step", "name", "value").rows()
 
 
@@ -222,6 +224,18 @@ class AtFileOperation:
 
         for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "mkdir"), (shutil, "rmtree")):
             setattr(module, name, deadly(getattr(module, name)))
+
+
+@dataclass(frozen=True)
+class WhenAFileGrows:
+    """In the middle of the first write that makes a file larger than this, whatever language writes it."""
+
+    size: int  # bytes
+
+    def arrange(self) -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, self.size))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
 
 def start(words: list[str], output: Path, end: End | None = None) -> BaseProcess:

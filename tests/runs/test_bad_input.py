@@ -13,6 +13,7 @@ import velodrome as vd
 from tests.runs.small_runs import assert_equal_runs, last_tensors, one_thread, rows, small_run  # noqa: F401
 from velodrome.errors import BackendError, CheckpointError, ConfigError, LearningError, RunError, StoreError
 from velodrome.runs import checkpoint, setup
+from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run
 from velodrome.runs.session import Session
 from velodrome.runs.store.store import SqlStore
@@ -195,14 +196,17 @@ def test_a_disk_that_is_full_for_the_store_too_does_not_hide_what_happened(tmp_p
             raise StoreError("database or disk is full")
 
         patched.setattr(checkpoint, "_write_tensors", refuse)
-        patched.setattr(SqlStore, "update_run", refuse_row)
+        patched.setattr(RunFolder, "note_state", lambda *arguments: refuse())
+        patched.setattr(SqlStore, "put_run", refuse_row)
 
     with monkeypatch.context() as patched:
         at_iteration(patched, 4, fill)
         with pytest.raises(CheckpointError, match="No space left on device"):
             small_run(tmp_path / "runs")
     run = Run.open("latest", tmp_path / "runs")
-    assert "the store does not know that the run failed: database or disk is full" in run.folder.log_path.read_text()
+    told = run.folder.log_path.read_text()
+    assert "the folder does not say that the run failed: " in told
+    assert "database or disk is full" in told
     assert run.status == "killed"
     assert vd.resume(run, mode="quiet", evaluate=False).status == "finished"
     assert_equal_runs(run, reference)

@@ -11,8 +11,8 @@ from tests.runs.small_runs import TINY, one_thread  # noqa: F401
 from velodrome.bars import check_bars
 from velodrome.bars.files import write_bars
 from velodrome.errors import ConfigError
+from velodrome.runs.config.files import as_it_was_read
 from velodrome.runs.run import Run
-from velodrome.runs.trained import as_it_was_read
 
 SETTINGS = {name: value for name, value in TINY.items() if name != "market.length"}
 

@@ -1,4 +1,4 @@
-"""`kill -9` at any moment: what is left resumes to the bits of a run that was left alone."""
+"""`kill -9` at any moment: what is left resumes to the bits of a run that was left alone, and results are whole."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from tests.runs.small_runs import (
     AfterIterations,
     AtFileOperation,
     End,
+    WhenAFileGrows,
     assert_equal_runs,
     command_line,
     ended,
+    small_run,
     start,
     tiny,
 )
@@ -136,3 +138,52 @@ def test_a_run_killed_before_its_first_row_begins_again(tmp_path):
         assert not attempts.go(AtFileOperation(operation))
     assert checkpoint.checkpoints(attempts.run.path) == []
     assert_equal_runs(attempts.finish(), reference)
+
+
+# Results
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory) -> dict[Path, bytes]:
+    """The files that an evaluation leaves, and what is in them."""
+    run = small_run(tmp_path_factory.mktemp("evaluated") / "runs", evaluate=True, steps=128)
+    paths = [run.folder.report_path, *run.folder.evaluation_path.iterdir()]
+    return {path: path.read_bytes() for path in paths}
+
+
+def evaluate_and_die(evaluated: dict[Path, bytes], tmp_path: Path, end: End) -> int:
+    """Evaluate the run again, over files of which each says that it is old; return the exit code.
+
+    Each file is then old or new, and what the kill left is gone after the next evaluation.
+    """
+    folder = min(evaluated, key=lambda path: len(path.parts)).parent
+    for path in evaluated:
+        path.write_bytes(b"old")
+    code = ended(start(["eval", str(folder)], tmp_path / "output.txt", end))
+    found = {path: path.read_bytes() for path in evaluated}
+    torn = [path.name for path, content in found.items() if content not in (b"old", evaluated[path])]
+    assert torn == []
+    assert len(hidden(folder)) <= 7  # the JSON file, three tables, a CSV file are written side by side
+    return code
+
+
+def hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob(".*")]
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])  # in the JSON file; in the report, 4 MB
+def test_an_evaluation_killed_while_it_writes_leaves_each_file_old_or_new(evaluated, tmp_path, size):
+    assert evaluate_and_die(evaluated, tmp_path, WhenAFileGrows(size)) == -signal.SIGXFSZ
+
+
+@pytest.mark.slow
+def test_an_evaluation_killed_anywhere_leaves_each_file_old_or_new_and_nothing_that_piles_up(evaluated, tmp_path):
+    folder = min(evaluated, key=lambda path: len(path.parts)).parent
+    sizes = sorted({len(content) for content in evaluated.values()})
+    for size in sizes:
+        assert evaluate_and_die(evaluated, tmp_path, WhenAFileGrows(size - 1)) == -signal.SIGXFSZ
+    codes = [evaluate_and_die(evaluated, tmp_path, AtFileOperation(number)) for number in range(1, 60, 3)]
+    assert codes.count(-signal.SIGKILL) > 10
+    assert ended(start(["eval", str(folder)], tmp_path / "output.txt")) == 0
+    assert {path: path.read_bytes() for path in evaluated} == evaluated
+    assert hidden(folder) == []

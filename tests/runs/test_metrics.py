@@ -21,6 +21,8 @@ from velodrome.runs.store.sinks import read_lines
 class ListSink:
     """Keeps entries in a list; `fail` says with what, `gate` makes it wait."""
 
+    is_copy = False
+
     def __init__(self, name: str = "a list"):
         self.name = name
         self.entries: list[Entry] = []

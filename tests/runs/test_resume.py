@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,6 @@ from tests.runs.small_runs import assert_equal_runs, checkpoint_names, one_threa
 from velodrome.errors import CheckpointError, RunError
 from velodrome.runs import checkpoint
 from velodrome.runs.run import Run
-from velodrome.runs.store.store import open_store
 
 LEARNERS = {
     "plain": {},
@@ -115,8 +115,7 @@ def test_what_a_kill_left_after_the_last_checkpoint_is_tidied_up(tmp_path):
     earlier = checkpoint.checkpoint_home(run.path) / f"{64:012d}"
     shutil.copytree(first, earlier)
     checkpoint.pin_checkpoint(earlier)
-    with open_store(tmp_path, create=False) as store:
-        store.update_run(run.folder.id, status="running")
+    run.folder.note_state(replace(run.folder.state, status="running"))
     assert run.status == "killed"
     assert vd.resume(run, mode="quiet", evaluate=False).status == "finished"
     assert checkpoint_names(run) == sorted([*wanted, (earlier.name, False)])

@@ -55,8 +55,8 @@ class Table:
 
 
 def write_bars(bars: Bars, folder: Path) -> None:
-    """Write bars into a new folder, a Parquet file for each symbol, which `read_bars` reads to the same bits."""
-    folder.mkdir(parents=True)
+    """Write bars into an empty folder, a Parquet file for each symbol, which `read_bars` reads to the same bits."""
+    folder.mkdir(parents=True, exist_ok=True)
     for number, (symbol, series) in enumerate(bars.series.items()):
         names = ("close", "volume") if series.close_only else BAR_COLUMNS
         moments = pl.Series(series.time).cast(pl.Datetime("ns", "UTC"))

@@ -12,6 +12,7 @@ from velodrome.bench.render import COMPARED, best_by_label
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 from velodrome.errors import MissingDependencyError
 from velodrome.runs.live.progress import compact
+from velodrome.writing import replacing
 
 # Colours keep apart for colour-blind readers; Velodrome's are the strong ones.
 OWN = ("#d55e00", "#a0282a", "#e69f00", "#7a3b00")
@@ -58,7 +59,8 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
     machine = f"{stamp['cpu']}, {stamp['cores']} cores ({stamp['time'][:10]})"
     figure.suptitle(f"Velodrome {stamp['velodrome']}: {title}\n{machine}", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with replacing(path) as new:
+        figure.savefig(new)
 
 
 def _drawing(comparison: Comparison) -> Draw:

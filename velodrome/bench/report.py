@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field, computed_field
 
+from velodrome.writing import replace_text
+
 OURS, BESIDE = "velodrome", "memcpy"  # who is measured, if it is no peer
 PHASES = ("environment", "inference", "learning", "other")  # of training
 BUSY_SHARE = 0.5  # load average over cores from which numbers are doubtful
@@ -168,7 +170,7 @@ class Report(BaseModel):
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n")
+        replace_text(path, self.model_dump_json(indent=2, exclude_none=True) + "\n")
 
     def judge(self, name: str, reached: float | None, wanted: float) -> None:
         """Set what was reached beside what was promised; a quick run is too coarse to judge by."""

@@ -1,7 +1,7 @@
 """The command `velodrome`: parsing only. What a command needs is imported when it runs, so that `--help` is quick.
 
 Read `shared` (what all commands use), then the commands: `training` (train, eval, config, profile), `trained_runs`
-(runs list, show, compare, export), `inspection` (data check, features, doctor) and `measuring` (bench).
+(runs list, show, compare, export, rebuild), `inspection` (data check, features, doctor) and `measuring` (bench).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ app = App(
 )
 data = App(name="data", help="Check price files; list the features that can be made of them.")
 bench = App(name="bench", help="Measure how fast environments run, and agents learn, on this machine.")
-runs = App(name="runs", help="List, show, compare and export what was trained.")
+runs = App(name="runs", help="List, show, compare and export what was trained; rebuild the store of it.")
 app.command(data)
 app.command(bench)
 app.command(runs)

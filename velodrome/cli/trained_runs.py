@@ -1,19 +1,20 @@
-"""Commands about runs that were trained: list, show, compare, export."""
+"""Commands about runs that were trained: list, show, compare, export, and the store that they are read from."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from velodrome.cli.shared import Flag, console, runs
+from velodrome.cli.shared import PROBLEM_FOUND, Flag, console, runs
 from velodrome.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from velodrome.runs.store.store import SqlStore
+    from velodrome.runs.store.store import RunRecord, SqlStore
 
 
 @Parameter(name="*")
@@ -32,11 +33,22 @@ class Place:
     folder: Path = Path("runs")
     store: str | None = None
 
-    def open(self) -> SqlStore:
-        """Open the store, which must be there."""
-        from velodrome.runs.store.store import open_store
+    def look(self, work: Callable[[SqlStore, list[RunRecord]], None], *runs: str) -> None:
+        """Do work on the store and the runs that are meant; a run that lies elsewhere is named by its folder."""
+        from velodrome.runs.folder import INFORMATION, RunFolder
+        from velodrome.runs.report import listing
+        from velodrome.runs.store.rebuild import look
 
-        return open_store(self.folder, self.store, create=False)
+        named = [RunFolder.open(run) for run in runs if (Path(run) / INFORMATION).is_file()]
+        here = self.folder.resolve()
+        outside = [folder for folder in named if here not in folder.path.parents]
+        look(
+            self.folder,
+            self.store,
+            lambda store: work(store, [listing.find_run(store, run) for run in runs]),
+            _tell,
+            outside,
+        )
 
 
 RUNS = Place()
@@ -69,11 +81,14 @@ def list_runs(
 
     if status is not None and status not in STATUSES:
         raise ConfigError(f"--status {status}: it is {', '.join(STATUSES)}.{did_you_mean(status, STATUSES)}")
-    with place.open() as store:
+
+    def work(store: SqlStore, _: list[RunRecord]) -> None:
         if json:
             _print_json(listing.list_content(store, status=status, limit=limit))
         else:
             console().print(listing.list_table(store, members, status=status, limit=limit))
+
+    place.look(work)
 
 
 @runs.command
@@ -89,12 +104,13 @@ def show(run: str, *, place: Place = RUNS, json: Flag = False) -> None:
     """
     from velodrome.runs.report import listing
 
-    with place.open() as store:
-        record = listing.find_run(store, run)
+    def work(store: SqlStore, records: list[RunRecord]) -> None:
         if json:
-            _print_json(listing.show_content(store, record))
+            _print_json(listing.show_content(store, records[0]))
         else:
-            console().print(listing.show_view(store, record))
+            console().print(listing.show_view(store, records[0]))
+
+    place.look(work, run)
 
 
 @runs.command
@@ -110,12 +126,13 @@ def compare(*run: str, place: Place = RUNS, json: Flag = False) -> None:
     """
     from velodrome.runs.report import listing
 
-    with place.open() as store:
-        records = [listing.find_run(store, one) for one in run]
+    def work(store: SqlStore, records: list[RunRecord]) -> None:
         if json:
             _print_json(listing.compare_content(store, records))
         else:
             console().print(listing.compare_view(store, records))
+
+    place.look(work, *run)
 
 
 @runs.command
@@ -133,21 +150,49 @@ def export(run: str, path: Path, *, place: Place = RUNS, long: Flag = False, tru
     trust
         Policy: import the code that a run from elsewhere names, now and later.
     """
-    from velodrome.runs.report import listing
 
-    with place.open() as store:
-        record = listing.find_run(store, run)
+    def work(store: SqlStore, records: list[RunRecord]) -> None:
         if path.suffix in (".onnx", ".pt"):
             from velodrome.learn import policy_files
             from velodrome.runs.run import Run
 
             write = policy_files.export_onnx if path.suffix == ".onnx" else policy_files.export_torchscript
-            write(Run.open(record.folder, trust=trust).policy, path)
+            write(Run.open(records[0].folder, trust=trust).policy, path)
         else:
             from velodrome.runs.store.metrics_file import export_metrics
 
-            export_metrics(store, record.id, path, "long" if long else "wide")
+            export_metrics(store, records[0].id, path, "long" if long else "wide")
+
+    place.look(work, run)
     sys.stdout.write(f"{path}\n")
+
+
+@runs.command
+def rebuild(*, place: Place = RUNS) -> int:
+    """Write the rows of all runs into their store anew, from the runs' folders; a damaged store is set aside.
+
+    Nothing is lost by it, however often: the folders are the record, and runs whose folder is gone stay as they are.
+    Exit code 1 if a folder could not be read.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from velodrome.runs.store import rebuild as rebuilding
+
+    if not place.folder.is_dir():
+        raise ConfigError(f"--folder {place.folder}: there is no such folder. Name the one in which the runs lie.")
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("entering runs", total=None)
+        result = rebuilding.rebuild(
+            place.folder, place.store, lambda done, total: bars.update(task, completed=done, total=total)
+        )
+    for line in result.lines:
+        console().print(line, soft_wrap=True, highlight=False, markup=False)
+    return PROBLEM_FOUND if result.problems else 0
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def _print_json(content: Any) -> None:

@@ -64,8 +64,8 @@ class NamedPolicy:
     @property
     def file_name(self) -> str:
         """The part of a file's name that keeps results of different checkpoints apart."""
-        several = len(self.agents) > 1
-        return f"{self.checkpoint}-{len(self.agents)}-agents" if several else f"{self.checkpoint}-{self.step}"
+        several = f"{len(self.agents)}-agents-" if len(self.agents) > 1 else ""
+        return f"{self.checkpoint}-{several}{self.step}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values, the line for people among them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import math
@@ -27,6 +28,7 @@ from velodrome.evaluation.named_policy import USED_FOR_SELECTION, CheckpointChoi
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.evaluation.training_seeds import SeedResult, SeedSpread, seeds_rows, told_spread
 from velodrome.outside.files import UNFIT, read_json
+from velodrome.writing import replacing
 
 COMPARED = ("mean_log_return", "return", "sharpe")  # differences to the baselines get intervals
 IN_A_LINE = ("return", "sharpe", "max_drawdown")  # what a short text shows of a backtest
@@ -88,9 +90,7 @@ class Evaluation(Summarised):
     @property
     def label(self) -> str:
         """The split as it is shown: data that the agent was trained on or chosen by is named as such."""
-        if self.in_sample:
-            return f"{self.split} (IN SAMPLE: the agent was trained on it)"
-        return f"{self.split} ({USED_FOR_SELECTION})" if self.used_for_selection else self.split
+        return split_label(self.split, self.in_sample, self.used_for_selection)
 
     @property
     def file_name(self) -> str:
@@ -128,14 +128,34 @@ class Evaluation(Summarised):
         target = Path(folder) / "evaluation"
         target.mkdir(parents=True, exist_ok=True)
         paths = {"json": target / f"{self.file_name}.json"}
-        paths["json"].write_text(self.to_json() + "\n", encoding="utf-8")
         if self.kind == "backtest":
-            for name in FRAMES:
-                paths[name] = target / f"{self.file_name}-{name}.parquet"
-                getattr(self, name).write_parquet(paths[name])
+            paths |= {name: target / f"{self.file_name}-{name}.parquet" for name in FRAMES}
             paths["trades_csv"] = target / f"{self.file_name}-trades.csv"
-            self.trades.write_csv(paths["trades_csv"])
+        # All are written before the first takes its place. The JSON file, which says that there is a result, is last.
+        with contextlib.ExitStack() as stack:
+            new = {name: stack.enter_context(replacing(path)) for name, path in paths.items()}
+            new["json"].write_text(self.to_json() + "\n", encoding="utf-8")
+            if self.kind == "backtest":
+                for name in FRAMES:
+                    getattr(self, name).write_parquet(new[name])
+                self.trades.write_csv(new["trades_csv"])
         return paths
+
+    @staticmethod
+    def read_figures(path: Path) -> dict[str, Any]:
+        """Return what the JSON file of an evaluation says of its figures, without the long tables: rows and seeds.
+
+        ConfigError if the file is not one that `save` wrote.
+        """
+        try:
+            plain = read_json(path)
+            label = split_label(plain["split"], plain["in_sample"], plain.get("used_for_selection", False))
+            rows = [Row(**_numbers(row)) for row in plain["rows"]]
+            seeds = {one["seed"]: [Row(**_numbers(row)) for row in one["rows"]] for one in plain.get("seeds", ())}
+            policy = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
+        except (OSError, *UNFIT) as error:
+            raise ConfigError(f"{path}: is no evaluation ({type(error).__name__}: {error}). Evaluate again.") from error
+        return {"split": plain["split"], "label": label, "rows": rows, "seeds": seeds, "policy": policy}
 
     @classmethod
     def load(cls, folder: str | Path, split: str, checkpoint: CheckpointChoice = "best") -> Evaluation:
@@ -240,7 +260,7 @@ class Figures(NamedTuple):
     def width(self, tight: bool) -> int:
         """Return the characters it needs; tight: its heading may be broken between words."""
         heading = self.heading.split() if tight else [self.heading]
-        return max(cell_len(str(part)) for part in (*heading, "", *self.cells))
+        return max(cell_len(printable(str(part), kept="")) for part in (*heading, "", *self.cells))
 
 
 class Spacing(NamedTuple):
@@ -297,6 +317,13 @@ class FittedTable:
                 table.add_section()
             table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell, kept="")) for cell in cells))
         return table
+
+
+def split_label(split: str, in_sample: bool, used_for_selection: bool) -> str:
+    """Return a split as it is shown: data that the agent was trained on or chosen by is named as such."""
+    if in_sample:
+        return f"{split} (IN SAMPLE: the agent was trained on it)"
+    return f"{split} ({USED_FOR_SELECTION})" if used_for_selection else split
 
 
 def format_interval(row: Row | Difference) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import secrets
 import warnings
 from collections.abc import Callable
 from importlib import import_module
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError
 from velodrome.learn.acting import TrainedPolicy, outputs_of
 from velodrome.rollout.observation import Observation
+from velodrome.writing import replacing
 
 OPSET = 18
 INPUTS = ("observation", "memory")
@@ -128,35 +128,28 @@ def _export(policy: TrainedPolicy, path: Path, kind: Format) -> Path:
         raise ConfigError(f"{path}: the file's name must end in {kind.suffix}.")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: {path.parent} is no folder; make it first.")
-    new = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
     function = FlatPolicy(policy)
     examples = tuple(torch.from_numpy(array) for array in random_inputs(policy, max(CHECKED_ROWS), seed=0))
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            # Exporters warn of their own future and of packages that they could use; none of it concerns the file.
-            warnings.simplefilter("ignore")
-            level = exporter_logger.level
-            exporter_logger.setLevel(logging.ERROR)
-            try:
-                kind.write(function, examples, new)
-                loaded = kind.read(new)
-                for seed, rows in enumerate(CHECKED_ROWS):
-                    inputs = random_inputs(policy, rows, seed)
-                    _compare(path, loaded(inputs), policy, inputs)
-            except (BackendError, OSError):
-                raise
-            except Exception as error:
-                raise BackendError(
-                    f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Your own "
-                    f"networks must consist of what torch.export and torch.jit.trace can follow."
-                ) from error
-            finally:
-                exporter_logger.setLevel(level)
-        new.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}.") from error
-    finally:
-        new.unlink(missing_ok=True)
+    with replacing(path) as new, torch.no_grad(), warnings.catch_warnings():
+        # Exporters warn of their own future and of packages that they could use; none of it concerns the file.
+        warnings.simplefilter("ignore")
+        level = exporter_logger.level
+        exporter_logger.setLevel(logging.ERROR)
+        try:
+            kind.write(function, examples, new)
+            loaded = kind.read(new)
+            for seed, rows in enumerate(CHECKED_ROWS):
+                inputs = random_inputs(policy, rows, seed)
+                _compare(path, loaded(inputs), policy, inputs)
+        except (BackendError, OSError):
+            raise
+        except Exception as error:
+            raise BackendError(
+                f"{path}: this network cannot be exported ({type(error).__name__}: {error}). Your own "
+                f"networks must consist of what torch.export and torch.jit.trace can follow."
+            ) from error
+        finally:
+            exporter_logger.setLevel(level)
     return path
 
 

@@ -9,7 +9,6 @@ checkpoints/000000123456/    named for the steps done so far
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import CheckpointError, ConfigError, DamagedCheckpointError, VelodromeError
 from velodrome.outside.files import UNFIT, open_regular, read_json
-from velodrome.runs.folder import sync_path, write_text
+from velodrome.writing import NO_SPACE, sync_path, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +33,6 @@ FORMAT = 1
 TENSORS, STATE, PINNED = "tensors.safetensors", "state.json", "pinned"
 WRITING = ".writing-"  # start of the name of a folder that is not finished
 REPLACED = ".replaced"  # end of the name of one that makes room for another of the same step
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 log = logging.getLogger("velodrome.runs")
 

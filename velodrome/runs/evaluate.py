@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +12,20 @@ from velodrome.errors import ConfigError, RunError
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.store.store import EvaluationRow, PolicyRow, SqlStore
+from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.trained import Run, SeedGroup
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from velodrome.evaluation.named_policy import NamedPolicy
-    from velodrome.evaluation.result import Evaluation, Row
+    from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
 EPISODES = 100  # of environments without a market
+ENTER_SECONDS = 300.0  # how long the rows of a run may take to be entered into its store
 
 
 def evaluate(
@@ -40,7 +40,7 @@ def evaluate(
     progress: bool = False,
     market: Market | Basket | None = None,
     data: str | Path | None = None,
-    store: SqlStore | None = None,
+    to_store: bool = True,
     trust: bool = False,
 ) -> Evaluation:
     """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
@@ -51,38 +51,37 @@ def evaluate(
     report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
-    store: its store, if it is open already. trust: code that the run names may be imported, though it was not used
-        here before (docs/security.md).
+    to_store: enter the result into the run's store, too; a store that fails is a warning, for the folder has it all.
+    trust: code that the run names may be imported, though it was not used here before (docs/security.md).
     """
     run = Run.open(run, root, trust)
     run.check_outside()
+    run.folder.check_writable("its evaluation is kept there")
     agents = _agents(run)
     found = [agent.find_checkpoint(checkpoint) for agent in agents]
     policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     market = run.market_for("to evaluate it", market, data)
-    with run.store(create=True) if store is None else nullcontext(store) as kept:
-        each = [agent.name_policy(own, checkpoint, kept) for agent, own in zip(agents, found, strict=True)]
-        named = replace(each[0], agents=tuple(agent for own in each for agent in own.agents))
-        if market is None:
-            evaluation = replace(_by_episodes(run.config, policies, named.seeds), policy=named)
-        else:
-            chosen = split or run.config.evaluation.final_split
-            if chosen is None:
-                raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
-            with shown_progress(progress) as tell:
-                options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
-                evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
-        metrics = kept.metrics(run.folder.id)
-        evaluation = _with_overfitting(run, evaluation, metrics)
-        if len(agents) < run.config.seeds:
-            evaluation = replace(evaluation, warnings=(_missing_seeds(run, agents), *evaluation.warnings))
-        evaluation.save(run.path)
-        _store_result(run.folder.id, evaluation, evaluation.rows, named, kept)
-        for agent, own, result in zip(agents, each, evaluation.seeds, strict=False):
-            _store_result(agent.folder.id, evaluation, result.rows, own, kept)
-        if report:
-            _write_report(run, evaluation, metrics)
+    each = [agent.name_policy(own, checkpoint) for agent, own in zip(agents, found, strict=True)]
+    named = replace(each[0], agents=tuple(agent for own in each for agent in own.agents))
+    if market is None:
+        evaluation = replace(_by_episodes(run.config, policies, named.seeds), policy=named)
+    else:
+        chosen = split or run.config.evaluation.final_split
+        if chosen is None:
+            raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
+        with shown_progress(progress) as tell:
+            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
+            evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
+    metrics = run.metrics
+    evaluation = _with_overfitting(run, evaluation, metrics)
+    if len(agents) < run.config.seeds:
+        evaluation = replace(evaluation, warnings=(_missing_seeds(run, agents), *evaluation.warnings))
+    evaluation.save(run.path)
+    if report:
+        _write_report(run, evaluation, metrics)
+    if to_store:
+        _enter_result(run)
     return evaluation
 
 
@@ -120,14 +119,13 @@ def _with_overfitting(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -
     return replace(evaluation, warnings=warnings, information=about)
 
 
-def _store_result(run: str, evaluation: Evaluation, rows: Sequence[Row], named: NamedPolicy, store: SqlStore) -> None:
-    """Keep the figures of an evaluation, or of one of its training seeds, and which policy they are about."""
-    split = evaluation.split
-    store.add_evaluations(
-        run,
-        [EvaluationRow(named.step, split, row.name, row.value, row.low, row.high) for row in rows],
-        PolicyRow(named.step, split, named.checkpoint, named.to_dict(), evaluation.label),
-    )
+def _enter_result(run: Run) -> None:
+    """Let the store know of a result, of each training seed too; what it lacks then is told by a warning."""
+    for one in dict.fromkeys((run, *run.members)):
+        mirror = StoreMirror(one.folder, run.root, run.config.logging.store)
+        mirror.start()
+        if mirror.close(ENTER_SECONDS) is not None:
+            return
 
 
 def report_path(run: Run, evaluation: Evaluation) -> Path:

@@ -1,7 +1,7 @@
 """The folder of a run: its configuration, what it was made with, its log and its checkpoints.
 
 runs/<name>-<yyyymmdd-hhmmss>-<id>/
-    config.yaml   run.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
+    config.yaml   run.json   status.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
 
 A group of training seeds is such a folder without checkpoints and metrics; the folders of its members lie in it.
 """
@@ -18,9 +18,10 @@ import re
 import secrets
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 from velodrome.errors import ConfigError, RunError
 from velodrome.outside.files import open_regular, read_json
 from velodrome.runs.versions import git_commit, machine, versions
+from velodrome.writing import replace_text, sync_path
 
 LATEST = "latest"
 FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, which nobody means by the latest
@@ -57,6 +59,16 @@ class Candidate:
     def name(self) -> str:
         """The part of the title that a person chose."""
         return self.title.rsplit("-", 3)[0]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run has come, as `status.json` says it; only the process that trains the run writes that."""
+
+    status: str  # running, finished, interrupted or failed
+    updated: float  # seconds since 1970
+    error: str = ""  # what ended a failed run
+    config_hash: str = ""
 
 
 def _inside(name: str) -> property:
@@ -105,7 +117,7 @@ class RunFolder:
             (path / "evaluation").mkdir(parents=True)
             if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
                 (path / "checkpoints").mkdir()
-            (path / "config.yaml").write_text(config, encoding="utf-8")
+            replace_text(path / "config.yaml", config)
             own_command = [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]] if sys.orig_argv else []
             information = {
                 "id": identity,
@@ -156,6 +168,7 @@ class RunFolder:
             ) from error
 
     config_path = _inside("config.yaml")
+    status_path = _inside("status.json")
     log_path = _inside("log.txt")
     metrics_path = _inside("metrics.jsonl")
     monitor_path = _inside("monitor.csv")  # episodes, as Stable-Baselines3's plotter reads them; not of rules
@@ -171,6 +184,18 @@ class RunFolder:
                         f"{path}: this link leads out of the run's folder, to {path.resolve()}; a run writes into its "
                         "own folder only. Put the file itself there, or remove the link."
                     )
+
+    def check_writable(self, why: str) -> None:
+        """Refuse a folder into which nothing can be written. why: what would be, as the end of a sentence."""
+        for folder in filter(Path.is_dir, (self.path, self.evaluation_path)):
+            try:
+                with tempfile.TemporaryFile(dir=folder):
+                    continue
+            except OSError as error:
+                raise RunError(
+                    f"{folder}: cannot be written ({error.strerror}), and {why}. Change its permissions, or copy the "
+                    "run to a folder that can be written."
+                ) from error
 
     @property
     def information(self) -> dict[str, Any]:
@@ -205,6 +230,37 @@ class RunFolder:
         self._change(lineage=[*self.lineage, dict(entry)])
 
     @property
+    def state(self) -> RunState | None:
+        """What `status.json` says now; None for a run that has not begun, or that an older version trained."""
+        try:
+            found = RunState(**read_json(self.status_path))
+            wrong = [each.name for each in fields(found) if type(getattr(found, each.name)).__name__ != each.type]
+            if wrong:
+                raise ValueError(f"{wrong[0]} is none")
+            return found
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            log.warning("%s: cannot be read (%s); its checkpoints say how far it came", self.status_path, error)
+            return None
+
+    def note_state(self, state: RunState) -> None:
+        """Write down how far the run has come."""
+        replace_text(self.status_path, json.dumps(asdict(state), indent=2, ensure_ascii=False) + "\n")
+        sync_path(self.path)
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it is a group of training seeds."""
+        seeds = self.information.get("seeds")
+        return isinstance(seeds, dict) and seeds.get("count", 1) > 1
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process has begun to train it."""
+        return self.status_path.is_file() or self.metrics_path.is_file()
+
+    @property
     def candidate(self) -> Candidate:
         """The names by which the run can be called."""
         created = datetime.fromisoformat(self.information["created"]).timestamp()
@@ -233,7 +289,12 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Keep other processes from training this run; the system holds the lock, so it ends with the process."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(self.path / "lock", flags, 0o644)
+        try:
+            descriptor = os.open(self.path / "lock", flags, 0o644)
+        except OSError as error:
+            raise RunError(
+                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if no process trains the run."
+            ) from error
         try:
             self._take(descriptor)
             holder = {"pid": os.getpid(), "host": machine()["host"], "since": datetime.now(UTC).isoformat()}
@@ -299,33 +360,6 @@ def lineage_entry(step: int, changes: Mapping[str, Any], parent: RunFolder | Non
     """Return what a run's lineage says of a change: where, what (before and after by key), and of which parent."""
     about = {"step": step, "parent": None if parent is None else parent.id, "changes": dict(changes)}
     return {**about, "time": datetime.now(UTC).isoformat()}
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file and wait until its content is on the disk."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that it is old or new, never half; `sync_path` of its folder makes that last."""
-    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        write_text(new, text)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def sync_path(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _locked_now(descriptor: int, kind: int) -> bool:

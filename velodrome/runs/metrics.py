@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from velodrome.errors import MetricsError, VelodromeError
 
 CAPACITY = 10_000  # entries that may wait for a sink
+END_SECONDS = 120.0  # how long the end waits for a sink that is stuck
 
 log = logging.getLogger("velodrome.runs")
 
@@ -33,6 +34,7 @@ class Sink(Protocol):
     """A place that keeps metrics; see `velodrome/runs/store/sinks.py`."""
 
     name: str  # as a person would call it
+    is_copy: bool  # whether another sink has the same: then nobody waits for it, and its failure is but a warning
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Keep entries so that they survive this process.
@@ -80,14 +82,15 @@ class MetricsWriter:
         self._raise([problem for lane in self._lanes if (problem := lane.put(entry))])
 
     def flush(self) -> None:
-        """Wait until everything added so far is kept; MetricsError if a sink could not."""
+        """Wait until everything added so far is kept, but for copies; MetricsError if a sink could not."""
         if self._closed:
             return
         asked = [(lane, lane.ask()) for lane in self._lanes]
-        self._raise([problem for lane, attempt in asked if (problem := lane.wait_for(attempt))])
+        waited = ((lane, attempt) for lane, attempt in asked if not lane.sink.is_copy)
+        self._raise([problem for lane, attempt in waited if (problem := lane.wait_for(attempt))])
 
     def close(self) -> None:
-        """Write what is left, then close the sinks; MetricsError if one could not."""
+        """Write what is left, then close the sinks; MetricsError if one could not. Of copies, that is a warning."""
         self._raise(self._finish())
 
     def _finish(self) -> list[str]:
@@ -96,7 +99,14 @@ class MetricsWriter:
             return []
         for lane in self._lanes:
             lane.stop()
-        problems = [problem for lane in self._lanes for problem in lane.finish()]
+        problems: list[str] = []
+        for lane in self._lanes:
+            found = lane.finish()
+            if lane.sink.is_copy:
+                for problem in found:
+                    log.warning("%s", problem)
+            else:
+                problems += found
         self._closed = True
         atexit.unregister(self._at_exit)
         return problems
@@ -128,6 +138,7 @@ class _Lane:
         self.error: Exception | None = None  # of the last attempt
         self._interval = interval
         self._capacity = capacity
+        self._not_closed: Exception | None = None  # why
         self._told = False
         self._changed = threading.Condition()
         self._pending: list[Entry] = []
@@ -181,13 +192,13 @@ class _Lane:
             self._changed.notify_all()
 
     def finish(self) -> list[str]:
-        """Wait for the last attempt, close the sink and return what went wrong."""
-        self._thread.join()
+        """Wait until the last attempt was made and the sink is closed, and return what went wrong."""
+        self._thread.join(END_SECONDS)
+        if self._thread.is_alive():  # it does not keep the process alive
+            return [f"metrics could not be written to {self.sink.name}: it was stuck for {END_SECONDS:g} seconds."]
         problems = [self._problem()] if self.error is not None else []
-        try:
-            self.sink.close()
-        except Exception as error:
-            problems.append(f"{self.sink.name} could not be closed: {_told(error)}.")
+        if self._not_closed is not None:
+            problems.append(f"{self.sink.name} could not be closed: {_told(self._not_closed)}.")
         return problems
 
     def _problem(self) -> str:
@@ -199,6 +210,13 @@ class _Lane:
         )
 
     def _run(self) -> None:
+        self._write_until_the_end()
+        try:
+            self.sink.close()
+        except Exception as error:
+            self._not_closed = error
+
+    def _write_until_the_end(self) -> None:
         last = False
         while not last:
             with self._changed:

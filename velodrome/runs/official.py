@@ -12,6 +12,7 @@ from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError
 from velodrome.registry import load
 from velodrome.runs.run import Run
+from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
     from velodrome.evaluation.named_policy import NamedPolicy
@@ -63,6 +64,7 @@ def official_evaluation(
     """
     found = Run.open(run, root, trust)
     found.check_outside()
+    found.folder.check_writable("its evaluation is kept there")
     config = found.config
     play = load(CATALOG.get(config.env).official) if config.env in CATALOG else None
     if play is None:
@@ -73,11 +75,10 @@ def official_evaluation(
         )
     options = {"episodes": episodes, "seed": config.seed, "baselines": baselines, "progress": progress}
     chosen = found.find_checkpoint(checkpoint)
-    with found.store(create=True) as store:
-        named = found.name_policy(chosen, checkpoint, store)
+    named = found.name_policy(chosen, checkpoint)
     scores = play(found.policy_of(chosen), f"agent ({found.path.name})", config.params, **options)
     result = NamedResult(scores, named)
     folder = found.folder.evaluation_path
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"official-{named.file_name}.json").write_text(result.to_json() + "\n", encoding="utf-8")
+    replace_text(folder / f"official-{named.file_name}.json", result.to_json() + "\n")
     return result

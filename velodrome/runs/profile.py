@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.errors import ConfigError, MissingDependencyError
+from velodrome.writing import replace_text, replacing
 
 if TYPE_CHECKING:
     from velodrome.rollout.phases import PhaseClock
@@ -166,8 +167,8 @@ def _sample_stacks(iterate: Callable[[], Any], iterations: int, flame_graph: Pat
     assert session is not None
     # The page would ask the network for its fonts and works as well without them.
     page = re.sub(r"https://fonts\.googleapis\.com[^\"']*", "data:text/css,", profiler.output_html())
-    flame_graph.write_text(page, encoding="utf-8")
-    speedscope.write_text(SpeedscopeRenderer().render(session), encoding="utf-8")
+    replace_text(flame_graph, page)
+    replace_text(speedscope, SpeedscopeRenderer().render(session))
     root = session.root_frame()
     seconds: dict[str, float] = {}
     for frame in () if root is None else _frames(root):
@@ -219,7 +220,8 @@ def _record_operations(
     finally:
         with _without_tracing_notes():
             profiler.stop()
-    profiler.export_chrome_trace(str(trace))
+    with replacing(trace) as new:
+        profiler.export_chrome_trace(str(new))
     on_gpu = device == "cuda"
     found = []
     for event in profiler.key_averages():

@@ -26,14 +26,16 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.evaluate import play_validation, report_path
-from velodrome.runs.folder import lineage_entry, replace_text
+from velodrome.runs.folder import RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.store.from_folder import forget_evaluations, steps_of
+from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
-from velodrome.runs.store.store import checkpoint_rows, lineage_rows
 from velodrome.runs.trained import Run, SeedGroup
+from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
     from velodrome.rollout.worlds import Worlds
@@ -68,31 +70,46 @@ class Session:
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
-        """Train until done or interrupted, then evaluate; the store knows how it ended."""
+        """Train until done or interrupted, then evaluate; the folder, and then the store, know how it ended."""
         self.console = console or Screen()
         self.mode = mode or choose_mode(self.console)
         folder = self.run.folder
-        with folder.lock(), folder.write_log(), self.run.store(create=True) as self.store:
-            row = self.store.find(self.id)
+        with folder.lock(), folder.write_log():
             last = checkpoints.latest_checkpoint(folder.path)
-            if row is not None and row.status == "finished" and self._is_done(last):
+            if self.run.noted_status == "finished" and self._is_done(last):
                 if self.mode in ("live", "plain"):
                     told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
                     command = f"velodrome eval {shlex.quote(str(self.run.path))}"
                     self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
                 return self.run
             self._take_over(0 if last is None else checkpoints.checkpoint_steps(last))
+            self.mirror = StoreMirror(folder, self.run.root, self.config.logging.store)
+            self._note("running")
+            self.mirror.start()
             try:
                 finished = self._train()
                 # A run is finished when its evaluation is: one killed during it evaluates when it is resumed.
                 if finished and evaluate:
                     self._evaluate()
-                self.store.update_run(self.id, status="finished" if finished else "interrupted")
+                self._note("finished" if finished else "interrupted")
             except BaseException as error:
                 log.exception("the run ended with an error")
                 self._record_failure(error)
                 raise
+            finally:
+                if (lacking := self.mirror.close()) is not None:
+                    self._warn(lacking)
         return self.run
+
+    def _note(self, status: str, error: str = "") -> None:
+        """Let the run's folder say how far it is."""
+        self.run.folder.note_state(RunState(status, time.time(), error, self.run.config.hash))
+        self.mirror.changed()
+
+    def _warn(self, text: str) -> None:
+        """Tell what must not be missed in any mode, where it does not get between what other programs read."""
+        console = self.console if self.mode in ("live", "plain") else Console(stderr=True)
+        console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def _is_done(self, last: Path | None) -> bool:
         """Return whether a run that has finished has done all that it is told. last: its last checkpoint."""
@@ -117,8 +134,6 @@ class Session:
         from velodrome.vector.fleet.monitor import VecMonitor
 
         config = self.config
-        self.store.begin_run(self.run.new_record(self.market))
-        self.store.set_lineage(self.id, lineage_rows(self.run.folder.lineage))
         device = config.usable_device()
         with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
             self.learner = setup.make_learner(config, worlds)
@@ -128,7 +143,8 @@ class Session:
             found = self._load_checkpoint() if self.resumed else None
             first = self.learner.steps
             log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
-            sinks = sinks_of_run(self.run.folder, config, self.store, resume_step=first if self.resumed else None)
+            sinks = sinks_of_run(self.run.folder, config, resume_step=first if self.resumed else None)
+            self.mirror.changed(anew=True)
             self.saved_at = time.monotonic()
             self._show_remarks()
             with (
@@ -163,7 +179,7 @@ class Session:
             self.best, self.saved_steps = found.plain["best"], found.steps
         elif self.begin_from is not None:
             self._begin_as_child()
-        self.store.forget_after(self.id, self.learner.steps)
+        forget_evaluations(self.run.folder, self.learner.steps)
         checkpoints.tidy(self.run.path, self.learner.steps)
         return found
 
@@ -206,6 +222,8 @@ class Session:
         if logged:
             self._log(metrics)
         self.view.update(steps, metrics)
+        if news := self.mirror.news():
+            self.view.note(news)
         improved = _due(before, steps, config.evaluation.every_steps) and self._validate()
         longest = config.checkpoint.every_seconds
         late = longest is not None and time.monotonic() - self.saved_at >= longest
@@ -217,7 +235,7 @@ class Session:
                 self.view.note(note)
 
     def _log(self, metrics: Mapping[str, float]) -> None:
-        """Hand metrics to their writer; it tries again, and what is not written by the next checkpoint is an error."""
+        """Hand metrics to their writer; it tries again, and what is not written by the end is an error."""
         try:
             self.writer.add(self.learner.steps, metrics)
         except MetricsError as error:
@@ -241,12 +259,11 @@ class Session:
         return improved
 
     def _save(self, best: bool = False) -> None:
-        """Write a checkpoint; what was measured up to it goes first."""
+        """Write a checkpoint, whatever becomes of the metrics up to it, which go first so that a kill loses none."""
         try:
             self.writer.flush()
         except MetricsError as error:
-            self.view.note(f"warning: {error} Trying once more.")
-            self.writer.flush()
+            self.view.note(f"warning: {error}")
         steps, path = self.learner.steps, self.run.path
         tensors, plain = self.learner.state()
         health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
@@ -255,7 +272,7 @@ class Session:
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:
             checkpoints.pin_only_the_last(path)
-        self.store.set_checkpoints(self.id, checkpoint_rows(path))
+        self.mirror.changed()
         self.saved_at, self.saved_steps = time.monotonic(), steps
         self.view.note(f"checkpoint at step {steps:,}{' (best so far)' if best else ''}")
 
@@ -263,7 +280,7 @@ class Session:
         """Evaluate the agent on data it never saw, write the report and print the result."""
         if self.market is not None and self.config.evaluation.final_split is None:
             return
-        evaluation = evaluate_run(self.run, market=self.market, store=self.store, progress=self.mode == "live")
+        evaluation = evaluate_run(self.run, market=self.market, progress=self.mode == "live", to_store=False)
         if self.mode == "json":
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
@@ -275,9 +292,9 @@ class Session:
     def _record_failure(self, error: BaseException) -> None:
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
-            self.store.update_run(self.id, status=status, error=str(error))
-        except VelodromeError as problem:  # a disk too full for a checkpoint is too full for the store as well
-            log.error("the store does not know that the run %s: %s", status, problem)
+            self._note(status, str(error))
+        except (VelodromeError, OSError) as problem:  # a disk too full for a checkpoint is too full for this as well
+            log.error("the folder does not say that the run %s: %s", status, problem)
 
 
 class GroupSession(Session):
@@ -290,25 +307,22 @@ class GroupSession(Session):
         return self.config == self.run.config
 
     def _take_over(self, steps: int) -> None:
-        super()._take_over(sum(run.steps for run in self.store.members(self.id)))
+        super()._take_over(sum(steps_of(member.folder) for member in self.run.members))
         del self.remarks[1:]  # what becomes of schedules is told for each member
 
     def _train(self) -> bool:
         """Train the members that have not finished. Return whether all have."""
-        group, store = self.run, self.store
+        group = self.run
         assert isinstance(group, SeedGroup)
-        store.begin_run(group.new_record(self.market))
         self._show_remarks()
         for number, seed in enumerate(group.seeds, 1):
             member, told, new = group.member(seed, self.market)
             if member.status == "finished" and told == member.config:
                 continue
-            store.begin_run(member.new_record(self.market))
-            store.add_member(self.id, member.folder.id)
             place = f", seed {seed} ({number} of {len(group.seeds)})"
             sitting = Session(member, self.market, not new, told=None if told == member.config else told, place=place)
             sitting.go(self.console, self.mode, evaluate=False)
-            store.update_run(self.id, steps=sum(run.steps for run in store.members(self.id)))
+            self.mirror.changed()
             if member.status != "finished":
                 return False
         return True

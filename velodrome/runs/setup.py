@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.vector.config import MEBIBYTE
+from velodrome.writing import new_folder
 
 if TYPE_CHECKING:
     import gymnasium
@@ -307,10 +307,8 @@ def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunCon
     content = {symbol: {**vars(series), "extra": dict(series.extra)} for symbol, series in read.series.items()}
     place = Path(told.logging.folder) / BARS_FOLDER / content_hash(content)[:16]
     if not place.exists():
-        unfinished = place.with_name(f".{place.name}-{os.getpid()}")
-        write_bars(read, unfinished)
-        with contextlib.suppress(OSError):  # another process has written the same
-            unfinished.rename(place)
+        with new_folder(place) as folder:
+            write_bars(read, folder)
     # What was read is not to be adjusted, renamed or refused again.
     as_kept: dict[str, Any] = dict.fromkeys(("columns", "day_first", "max_gap"))
     as_kept |= {"source": str(place), "symbols": list(read.symbols), "timezone": read.timezone, "adjust": False}

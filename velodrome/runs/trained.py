@@ -9,24 +9,24 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.bars.summary import Summarised, Summary
-from velodrome.errors import CheckpointError, ConfigError, RunError, VelodromeError
+from velodrome.errors import CheckpointError, ConfigError, RunError, StoreError, VelodromeError
 from velodrome.outside import code
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
-from velodrome.runs.config.files import load_run_config, read_file
+from velodrome.runs.config.files import load_config_of_run, load_run_config
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.folder import INFORMATION, RunFolder, lineage_entry, run_folders
+from velodrome.runs.folder import INFORMATION, RunFolder, lineage_entry
+from velodrome.runs.store.from_folder import enter_run, members_of, record_of, steps_of
 from velodrome.runs.store.schema import KILLED
-from velodrome.runs.store.sinks import read_lines
-from velodrome.runs.store.store import MetricRow, RunRecord, SqlStore, checkpoint_rows, lineage_rows, open_store
-from velodrome.runs.versions import versions
+from velodrome.runs.store.sinks import metrics_frame
+from velodrome.runs.store.store import SqlStore, open_store, shown_status
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,14 +37,6 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 EPISODES = "episodes"  # what is played for validation where there is no market to split
-
-
-def as_it_was_read(path: Path) -> dict[str, Any]:
-    """Return settings of files that an older run's configuration does not have, as such files were read then."""
-    market = read_file(path).get("market") or {}
-    before = {"adjust": False, "max_gap": None}
-    # `timezone` is written wherever prices come from files.
-    return {f"market.{name}": value for name, value in before.items() if "timezone" in market and name not in market}
 
 
 def check_code(config: RunConfig, name: str, only: str = "") -> None:
@@ -92,7 +84,7 @@ class Run(Summarised):
     @classmethod
     def of(cls, folder: RunFolder) -> Run:
         """Return the run, or the group, that lies in a folder."""
-        return (SeedGroup if folder.information["seeds"].get("count", 1) > 1 else cls)(folder)
+        return (SeedGroup if folder.is_group else cls)(folder)
 
     @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs", trust: bool = False) -> Run:
@@ -149,7 +141,7 @@ class Run(Summarised):
     @functools.cached_property
     def config(self) -> RunConfig:
         """The configuration it was trained with."""
-        return load_run_config(self.folder.config_path, as_it_was_read(self.folder.config_path))
+        return load_config_of_run(self.folder.config_path)
 
     @property
     def validation_split(self) -> str | None:
@@ -159,17 +151,29 @@ class Run(Summarised):
     @property
     def metrics(self) -> pl.DataFrame:
         """Everything measured during training: step, name, value, time; of a group also seed."""
-        with self.store() as store:
-            return store.metrics(self.folder.id)
+        return metrics_frame(self.folder.metrics_path)
 
     @property
     def status(self) -> str:
         """Running, finished, interrupted, failed, or killed: it has not ended, yet no process trains it."""
-        with self.store() as store:
-            row = store.find(self.folder.id)
-        if row is not None:
-            return row.shown_status(self.path)
-        return "running" if self.folder.is_locked() else KILLED  # too early for a row
+        noted = self.noted_status
+        if noted is None:  # too early
+            return "running" if self.folder.is_locked() else KILLED
+        return shown_status(noted, self.folder)
+
+    @property
+    def noted_status(self) -> str | None:
+        """What its folder says of how it ended; of a run of an older version, the store. None: it has not begun."""
+        state = self.folder.state
+        if state is not None or not self.folder.has_begun:
+            return None if state is None else state.status
+        try:
+            check_code(self.config, self.path.name, only="logging.store")
+            with open_store(self.root, self.config.logging.store, create=False) as store:
+                row = store.find(self.folder.id)
+        except (StoreError, RunError):
+            row = None
+        return row.status if row is not None else record_of(self.folder).status
 
     def summary(self) -> Summary:
         """Return what is shown of it in a line, and in a notebook."""
@@ -186,46 +190,16 @@ class Run(Summarised):
     def store(self, create: bool = False) -> SqlStore:
         """Open the store that holds its rows; a run that was moved by itself is entered into that of its new place."""
         check_code(self.config, self.path.name, only="logging.store")
-        store = open_store(self.root, self.config.logging.store, create=create or self._begun)
-        if self._begun and store.find(self.folder.id) is None:
-            self._enter(store)
+        store = open_store(self.root, self.config.logging.store, create=create or self.folder.has_begun)
+        if self.folder.has_begun and store.find(self.folder.id) is None:
+            self.enter(store)
         return store
 
-    @property
-    def _begun(self) -> bool:
-        """Whether it was trained so far that it had a row."""
-        return self.folder.metrics_path.is_file()
-
-    def _enter(self, store: SqlStore) -> None:
-        """Enter its rows into a store that has none, from what lies in its folder."""
-        identity, information = self.folder.id, self.folder.information
-        kept = checkpoint_rows(self.path)
-        steps = kept[-1].step if kept else 0
-        status = "finished" if steps >= self.config.steps else "interrupted"
-        record = replace(self.new_record(None), data_hash=information["data_hash"] or "", steps=steps, status=status)
-        store.create_run(replace(record, created=self.folder.candidate.created))
-        entries = list(read_lines(self.folder.metrics_path))
-        store.add_metrics(
-            identity, [MetricRow(step, name, value, at) for step, at, found in entries for name, value in found.items()]
-        )
-        store.set_checkpoints(identity, kept)
-        store.set_lineage(identity, lineage_rows(self.folder.lineage))
-
-    def new_record(self, market: Market | Basket | None) -> RunRecord:
-        """Return its row at the moment it begins."""
-        config = self.config
-        return RunRecord(
-            id=self.folder.id,
-            name=self.folder.information["name"],
-            folder=str(self.path),
-            env=config.env,
-            algorithm=config.algorithm,
-            config=config.content(),
-            config_hash=config.hash,
-            data_hash="" if market is None else market.content_hash,
-            seed=config.seed,
-            versions=versions(),
-        )
+    def enter(self, store: SqlStore) -> None:
+        """Let the store say of it, and of its members, what their folders say."""
+        for one in dict.fromkeys((self, *self.members)):
+            if one.folder.has_begun:
+                enter_run(store, one.folder)
 
     @property
     def resume_command(self) -> str:
@@ -262,16 +236,17 @@ class Run(Summarised):
         self.check_own(found)
         return found
 
-    def name_policy(self, found: checkpoints.Checkpoint, which: str, store: SqlStore) -> NamedPolicy:
+    def name_policy(self, found: checkpoints.Checkpoint, which: str) -> NamedPolicy:
         """Return what a result says of the policy of a checkpoint that was found as the "best" or the "latest"."""
         from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
 
-        row, selected_on, candidates = store.run(self.folder.id), None, 1
+        selected_on, candidates = None, 1
         if which == "best" and checkpoints.is_pinned(found.path):
             split = self.validation_split
-            candidates = len(store.metrics(row.id, [f"evaluation/{split}/return"]))
+            candidates = self.metrics["name"].to_list().count(f"evaluation/{split}/return")
             selected_on = "validation episodes" if split == EPISODES else split
-        agent = TrainedAgent(row.id, row.seed, found.steps, max(row.steps, found.steps), candidates)
+        trained = max(steps_of(self.folder), found.steps)
+        agent = TrainedAgent(self.folder.id, self.config.seed, found.steps, trained, candidates)
         return NamedPolicy("best" if which == "best" else "latest", (agent,), selected_on)
 
     def check_own(self, found: checkpoints.Checkpoint) -> None:
@@ -381,8 +356,16 @@ class SeedGroup(Run):
     @property
     def members(self) -> tuple[Run, ...]:
         """Those that were begun so far, by their training seed."""
-        found = [Run(folder) for folder in run_folders(self.path) if folder.information.get("group") == self.folder.id]
+        found = [Run(folder) for folder in members_of(self.folder)]
         return tuple(sorted(found, key=lambda run: run.config.seed))
+
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """Those of its members, one after the other, with a column seed."""
+        import polars as pl
+
+        each = [run.metrics.with_columns(seed=pl.lit(run.config.seed, pl.Int64)) for run in self.members]
+        return pl.concat(each) if each else super().metrics
 
     def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, RunConfig, bool]:
         """Return the run of a training seed, what the group tells it, and whether it is a new one."""
@@ -392,30 +375,6 @@ class SeedGroup(Run):
             if found.config.seed == seed:
                 return found, told, False
         return Run.create(told, market, self.path, group=self.folder.id), told, True
-
-    @property
-    def _begun(self) -> bool:
-        return any(member._begun for member in self.members)
-
-    def _enter(self, store: SqlStore) -> None:
-        """Enter its rows and those of its members into a store that has none."""
-        begun = [member for member in self.members if member._begun]
-        for member in begun:
-            if store.find(member.folder.id) is None:
-                member._enter(store)
-        rows = [store.run(member.folder.id) for member in begun]
-        done = len(rows) == self.config.seeds and all(row.status == "finished" for row in rows)
-        record = replace(
-            self.new_record(None),
-            data_hash=rows[0].data_hash,
-            steps=sum(row.steps for row in rows),
-            status="finished" if done else "interrupted",
-            created=self.folder.candidate.created,
-        )
-        store.create_run(record)
-        for row in rows:
-            store.add_member(self.folder.id, row.id)
-        store.set_lineage(self.folder.id, lineage_rows(self.folder.lineage))
 
     def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
         """Refuse: a group has no policy of its own."""

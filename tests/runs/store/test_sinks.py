@@ -15,56 +15,14 @@ import pytest
 
 from tests.contracts.store import RUN
 from velodrome.errors import ConfigError, MissingDependencyError
-from velodrome.runs.metrics import Entry, MetricsError, MetricsWriter
-from velodrome.runs.store.sinks import JsonLinesSink, StoreSink, TensorBoardSink, WandbSink, read_lines
-from velodrome.runs.store.store import open_store
+from velodrome.runs.metrics import Entry, MetricsError
+from velodrome.runs.store.sinks import JsonLinesSink, TensorBoardSink, WandbSink, read_lines
 
 ENTRIES = [
     Entry(10, 100.5, {"loss/policy": 0.1, "episode/return": -2.0}),
     Entry(20, 101.5, {"loss/policy": 1e-300}),
     Entry(30, 102.5, {"loss/policy": 0.3}),
 ]
-
-
-# The store
-
-
-def test_the_store_keeps_every_number(tmp_path):
-    store = open_store(tmp_path)
-    store.create_run(RUN)
-    sink = StoreSink(store, RUN.id)
-    sink.write(ENTRIES)
-    sink.write(ENTRIES)  # after an error they come again
-    sink.close()
-    assert store.metrics(RUN.id).rows() == [
-        (10, "episode/return", -2.0, 100.5),
-        (10, "loss/policy", 0.1, 100.5),
-        (20, "loss/policy", 1e-300, 101.5),
-        (30, "loss/policy", 0.3, 102.5),
-    ]
-    store.close()
-
-
-def test_a_store_that_is_locked_for_long_is_told_and_catches_up(tmp_path):
-    import sqlite3
-
-    from velodrome.runs.store.store import FILE_NAME, SqlStore
-
-    store = SqlStore(f"sqlite:///{tmp_path / FILE_NAME}", busy_seconds=0.2)
-    store.create_run(RUN)
-    lines = tmp_path / "metrics.jsonl"
-    other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
-    with MetricsWriter([StoreSink(store, RUN.id), JsonLinesSink(lines)], flush_every_seconds=0.05) as writer:
-        other.execute("BEGIN IMMEDIATE")
-        writer.add(10, {"a": 1.0})
-        with pytest.raises(MetricsError, match=r"the store: .*locked by another process.*steps 10 to 10"):
-            writer.flush()
-        assert [entry.step for entry in read_lines(lines)] == [10]
-        other.execute("ROLLBACK")
-        writer.flush()
-    assert store.metrics(RUN.id)["step"].to_list() == [10]
-    other.close()
-    store.close()
 
 
 # JSON lines

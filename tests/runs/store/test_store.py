@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.store import RUN, StoreContract
-from velodrome.errors import ConfigError, MissingDependencyError
+from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError
 from velodrome.runs.store.schema import VERSION, StoreError, tables
 from velodrome.runs.store.store import FILE_NAME, MetricRow, RunRecord, SqlStore, open_store
 
@@ -124,8 +124,10 @@ def test_a_database_locked_for_long_is_told(tmp_path):
     store.close()
     other = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match=r"locked by another process for more than 0\.2 seconds"):
-        SqlStore(f"sqlite:///{tmp_path / FILE_NAME}", busy_seconds=0.2)
+    with SqlStore(f"sqlite:///{tmp_path / FILE_NAME}", busy_seconds=0.2) as store:
+        assert store.run(RUN.id) == RUN  # who only looks does not wait
+        with pytest.raises(StoreError, match=r"locked by another process for more than 0\.2 seconds"):
+            store.update_run(RUN.id, steps=1)
     other.close()
 
 
@@ -196,7 +198,7 @@ def test_a_database_of_another_program_is_refused(tmp_path):
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / FILE_NAME).write_text("prices, prices, prices\n" * 100)
-    with pytest.raises(StoreError, match=r"velodrome\.db: this file is not a store.*Move it away, or name another"):
+    with pytest.raises(StoreError, match=r"velodrome\.db: this file is not a store.*runs rebuild .*; or name another"):
         open_store(tmp_path)
 
 
@@ -207,7 +209,7 @@ def test_a_damaged_store_is_told_with_what_to_do(tmp_path):
     content = bytearray(file.read_bytes())
     content[4096:8192] = bytes(4096)  # a page of a table
     file.write_bytes(content)
-    with pytest.raises(StoreError, match=r"the file is damaged\. Repair it \(sqlite3 FILE \.recover\)"):  # noqa: SIM117
+    with pytest.raises(DamagedStoreError, match=r"the file is damaged\. velodrome runs rebuild moves it"):  # noqa: SIM117
         with open_store(tmp_path) as store:
             store.runs()
 

@@ -21,6 +21,7 @@ from velodrome.runs.config.files import DEFAULT_PRESET, describe_presets, preset
 from velodrome.runs.config.messages import legal_values, section_fields
 from velodrome.runs.config.parameters import resolved_parameters
 from velodrome.runs.config.run_config import SECTIONS, RunConfig, dotted, section_model
+from velodrome.writing import replace_text
 
 RUN = "run"  # the name for the fields outside any section
 WIDTH = 100  # columns of a comment in YAML, and of help
@@ -255,7 +256,7 @@ def main(arguments: list[str]) -> None:
     """Rewrite the tables of the pages named."""
     for name in arguments:
         page = Path(name)
-        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        replace_text(page, with_tables(page.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -207,6 +207,19 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {reason}.") from error
 
 
+def as_it_was_read(path: Path) -> dict[str, Any]:
+    """Return settings of files that an older run's configuration does not have, as such files were read then."""
+    market = read_file(path).get("market") or {}
+    before = {"adjust": False, "max_gap": None}
+    # `timezone` is written wherever prices come from files.
+    return {f"market.{name}": value for name, value in before.items() if "timezone" in market and name not in market}
+
+
+def load_config_of_run(path: Path) -> RunConfig:
+    """Return the configuration in a run's folder."""
+    return load_run_config(path, as_it_was_read(path))
+
+
 # Layers
 
 

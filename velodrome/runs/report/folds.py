@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from velodrome.writing import replace_text
+
 if TYPE_CHECKING:
     from rich.console import Group
 
@@ -83,4 +85,4 @@ def write_folds(walked: WalkForward, config: RunConfig) -> None:
         begin, end = found.information["first_bar"], found.information["last_bar"]
         information[f"fold {fold.number}"] = f"{fold.run.path.name}, tested {begin} … {end}: return {gain}"
     write_report(walked.joined, walked.path / f"{FILE}.html", f"{config.env}: walk-forward", information)
-    (walked.path / f"{FILE}.json").write_text(walked.to_json() + "\n", encoding="utf-8")
+    replace_text(walked.path / f"{FILE}.json", walked.to_json() + "\n")

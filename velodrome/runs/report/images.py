@@ -16,6 +16,7 @@ import numpy as np
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.runs.report.charts import Figure
 from velodrome.runs.report.report import TEMPLATE, evaluation_charts, position_charts
+from velodrome.writing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,8 @@ def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
     for chart in (*evaluation_charts(evaluation), *position_charts(evaluation)[:1]):
         paths.append(target / f"{evaluation.file_name}-{chart.identity.removesuffix('-0')}.png")
         size = (SIZE[0], TALL) if chart.tall else SIZE
-        draw(chart.figure, f"{chart.title}, {evaluation.label}", size).savefig(paths[-1], dpi=DOTS_PER_INCH)
+        with replacing(paths[-1]) as new:
+            draw(chart.figure, f"{chart.title}, {evaluation.label}", size).savefig(new, dpi=DOTS_PER_INCH)
     return paths
 
 

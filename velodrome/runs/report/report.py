@@ -17,6 +17,7 @@ from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import format_interval
 from velodrome.evaluation.training_seeds import seeds_rows, told_spread
 from velodrome.runs.report import breakdown_charts, charts, portfolio_charts
+from velodrome.writing import replace_text
 
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 LISTED_TRADES = 200
@@ -94,7 +95,7 @@ def write_report(
         )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render_report(evaluation, title, run_information or {}, metrics), encoding="utf-8")
+    replace_text(target, render_report(evaluation, title, run_information or {}, metrics))
     return target
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ import polars as pl
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.runs.store.store import SqlStore
+from velodrome.writing import replacing
 
 FORMATS = (".csv", ".parquet")
 LAYOUTS = ("long", "wide")
@@ -58,18 +58,11 @@ def widened(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a file under another name first, so that an existing one is replaced whole or not at all."""
-    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
+    with replacing(path) as new:
         if path.suffix == ".csv":
             frame.write_csv(new)
         else:
             frame.write_parquet(new)
-        new.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}.") from error
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _known(store: SqlStore, run: str, names: Sequence[str] | None) -> str:

@@ -144,6 +144,16 @@ def tables() -> Tables:
     return Tables(metadata, schema, runs, metrics, members, evaluations, policies, checkpoints, lineage)
 
 
+def is_prepared(connection: Connection) -> bool:
+    """Return whether the database has all tables, of this version; to look at it waits for no writer."""
+    from sqlalchemy import inspect
+
+    known = tables()
+    if not set(inspect(connection).get_table_names()) >= set(known.metadata.tables):
+        return False
+    return list(connection.execute(known.schema.select()).scalars()) == [VERSION]
+
+
 def prepare(connection: Connection, place: str) -> None:
     """Make the tables if the database has none, or refuse those of another version."""
     from sqlalchemy import inspect, text

@@ -1,4 +1,7 @@
-"""Where metrics go: the store, a file of JSON lines, TensorBoard, Weights & Biases."""
+"""Where metrics go: a file of JSON lines, which is the record of the run, and copies for TensorBoard and W&B.
+
+The store is filled from the file: see `mirror`.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,29 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from velodrome.errors import ConfigError, MissingDependencyError
-from velodrome.runs.folder import RunFolder, replace_text, sync_path
+import polars as pl
+
+from velodrome.errors import ConfigError, MissingDependencyError, RunError
+from velodrome.outside.files import MOST_LINE, UNFIT, open_regular, parse_json
+from velodrome.runs.folder import RunFolder
 from velodrome.runs.metrics import Entry, MetricsError, Sink
-from velodrome.runs.store.store import MetricRow, SqlStore
+from velodrome.runs.store.store import METRICS
+from velodrome.writing import replace_text, sync_path
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
 
+BLOCK = 2**16  # bytes that are read at once from the end of a file
 # Numbers that JSON has no way to write are texts, as in the JSON form of protocol buffers; `float` reads them.
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def sinks_of_run(folder: RunFolder, config: RunConfig, store: SqlStore, resume_step: int | None) -> list[Sink]:
+def sinks_of_run(folder: RunFolder, config: RunConfig, resume_step: int | None) -> list[Sink]:
     """Return the sinks that a run's configuration asks for; a resumed run continues from `resume_step` in each."""
     chosen = config.logging
-    sinks: list[Sink] = [StoreSink(store, folder.id), JsonLinesSink(folder.metrics_path, resume_step)]
+    sinks: list[Sink] = [JsonLinesSink(folder.metrics_path, resume_step)]
     if chosen.tensorboard:
         sinks.append(TensorBoardSink(folder.path / "tensorboard", resume_step))
     if chosen.wandb:
@@ -33,30 +41,14 @@ def sinks_of_run(folder: RunFolder, config: RunConfig, store: SqlStore, resume_s
     return sinks
 
 
-class StoreSink:
-    """Rows in the store, one transaction for each batch."""
-
-    def __init__(self, store: SqlStore, run: str):
-        self.name = "the store"
-        self._store = store
-        self._run = run
-
-    def write(self, entries: Sequence[Entry]) -> None:
-        rows = (
-            MetricRow(entry.step, name, value, entry.time) for entry in entries for name, value in entry.values.items()
-        )
-        self._store.add_metrics(self._run, rows)
-
-    def close(self) -> None:
-        """The store is its owner's to close."""
-
-
 class JsonLinesSink:
     """A line `{"step": 8192, "time": 1700000000.0, "values": {"loss/policy": 0.1}}` for each entry.
 
     Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity". A line that a kill cut short is
     removed; with `resume_step`, so are those of later steps.
     """
+
+    is_copy = False
 
     def __init__(self, path: Path, resume_step: int | None = None):
         self.name = str(path)
@@ -83,14 +75,63 @@ class JsonLinesSink:
         self._file.close()
 
 
-def read_lines(path: Path) -> Iterator[Entry]:
-    """Read what a JsonLinesSink wrote, as far as its last whole line."""
-    with Path(path).open(encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
+def read_lines(path: Path, begin: int = 0) -> Iterator[Entry]:
+    """Read what a JsonLinesSink wrote, from a byte on as far as its last whole line."""
+    with open(open_regular(Path(path)), "rb") as file:
+        file.seek(begin)
+        while line := file.readline(MOST_LINE):
+            if not line.endswith(b"\n") and len(line) < MOST_LINE:
                 return
-            found = json.loads(line)
-            yield Entry(found["step"], found["time"], {name: float(value) for name, value in found["values"].items()})
+            try:
+                found = parse_json(line.decode())
+                values = {name: float(value) for name, value in found["values"].items()}
+                entry = Entry(int(found["step"]), float(found["time"]), values)
+                if not 0 <= entry.step < 1 << 63:
+                    raise ValueError(f"step = {entry.step}")
+            except UNFIT as error:
+                raise RunError(
+                    f"{path}: the line that ends at byte {file.tell()} is damaged ({type(error).__name__}: {error}). "
+                    "Remove it, or restore the file from a copy."
+                ) from error
+            yield entry
+
+
+def end_of_lines(path: Path) -> int:
+    """Return how many bytes the whole lines of a file have."""
+    with Path(path).open("rb") as file:
+        return _begin_of_line(file, file.seek(0, os.SEEK_END))
+
+
+def last_entry(path: Path) -> Entry | None:
+    """Return the last whole line of a file of metrics; None if it has none."""
+    if not (end := end_of_lines(path) if Path(path).is_file() else 0):
+        return None
+    with Path(path).open("rb") as file:
+        return next(read_lines(path, _begin_of_line(file, end - 1)), None)
+
+
+def _begin_of_line(file: BinaryIO, end: int) -> int:
+    """Return where the line begins that goes on at a byte of a file."""
+    while end > 0:
+        begin = max(0, end - BLOCK)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def metrics_frame(path: Path) -> pl.DataFrame:
+    """Return the numbers in a file of metrics as `SqlStore.metrics` returns a run's; none if there is no file."""
+    columns: dict[str, list[Any]] = {name: [] for name in METRICS}
+    for step, moment, values in read_lines(path) if Path(path).is_file() else ():
+        columns["step"] += [step] * len(values)
+        columns["name"] += values.keys()
+        columns["value"] += values.values()
+        columns["time"] += [moment] * len(values)
+    frame = pl.DataFrame(columns, schema=METRICS)
+    return frame.unique(["step", "name"], keep="last", maintain_order=True).sort("step", "name")
 
 
 def _line(entry: Entry) -> str:
@@ -106,6 +147,8 @@ def _cut_last_line(path: Path) -> None:
 
 class TensorBoardSink:
     """Event files for `tensorboard --logdir`; with `resume_step`, TensorBoard hides what came after that step."""
+
+    is_copy = True
 
     def __init__(self, folder: Path, resume_step: int | None = None):
         try:
@@ -136,6 +179,8 @@ class WandbSink:
     Weights & Biases takes steps in rising order only: what a resumed run does again is not drawn twice there.
     `named` is what it shows: `project` ("velodrome" if not given) and `name`.
     """
+
+    is_copy = True
 
     def __init__(
         self, folder: Path, run: str, *, config: dict[str, Any] | None = None, mode: str = "offline", **named: str

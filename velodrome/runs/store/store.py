@@ -6,31 +6,38 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import polars as pl
 
-from velodrome.errors import ConfigError, MissingDependencyError, did_you_mean
+from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
 from velodrome.runs.checkpoint import checkpoint_steps, checkpoints, is_pinned
 from velodrome.runs.folder import RunFolder
-from velodrome.runs.store.schema import KILLED, STATUSES, StoreError, prepare, tables
+from velodrome.runs.store.schema import KILLED, STATUSES, StoreError, is_prepared, prepare, tables
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Executable
 
 FILE_NAME = "velodrome.db"
 BUSY_SECONDS = 30.0  # how long a writer waits for the others before it gives up
+CONNECT_SECONDS = 10  # how long a server may take to answer
 CHUNK = 5_000  # rows in a statement
+
+METRICS: dict[str, Any] = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "time": pl.Float64}
 
 # What to do about a file that SQLite refuses, by its name for the reason.
 OTHERWISE = "name another store (--store, logging.store); the runs' own folders hold the same metrics as metrics.jsonl"
+REBUILD = "velodrome runs rebuild moves it away and makes a new one from the runs' folders"
+DAMAGED = {
+    "SQLITE_NOTADB": "this file is not a store, nor any other SQLite database",
+    "SQLITE_CORRUPT": "the file is damaged",
+}
 ADVICE = {
-    "SQLITE_NOTADB": f"this file is not a store, nor any other SQLite database. Move it away, or {OTHERWISE}.",
-    "SQLITE_CORRUPT": f"the file is damaged. Repair it (sqlite3 FILE .recover), move it away, or {OTHERWISE}.",
     "SQLITE_CANTOPEN": f"cannot be opened as a file. Is there such a folder, may it be written? Else {OTHERWISE}.",
     "SQLITE_READONLY": f"may not be written. Change its permissions, or {OTHERWISE}.",
-    "SQLITE_FULL": "the disk is full. Make room and resume what was interrupted: velodrome train --resume latest.",
+    "SQLITE_FULL": "the disk is full. Make room.",
 }
 
 Result = TypeVar("Result")
@@ -64,7 +71,12 @@ class RunRecord:
         path = folder or Path(self.folder)
         if self.status != "running" or not path.is_dir():
             return self.status
-        return self.status if RunFolder(path, self.id).is_locked() else KILLED
+        return shown_status(self.status, RunFolder(path, self.id))
+
+
+def shown_status(status: str, folder: RunFolder) -> str:
+    """Return a status as it is shown: one that says running, though no process has the folder locked, is killed."""
+    return KILLED if status == "running" and not folder.is_locked() else status
 
 
 class MetricRow(NamedTuple):
@@ -130,13 +142,20 @@ def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
     ]
 
 
-def open_store(root: Path | str, url: str | None = None, create: bool = True) -> SqlStore:
+def store_file(root: Path | str) -> Path:
+    """Return the file of the store in a folder of runs."""
+    return Path(root).resolve() / FILE_NAME
+
+
+def open_store(
+    root: Path | str, url: str | None = None, create: bool = True, busy_seconds: float = BUSY_SECONDS
+) -> SqlStore:
     """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false."""
     from sqlalchemy.engine import URL
 
     if url is not None:
-        return SqlStore(url)
-    file = Path(root).resolve() / FILE_NAME
+        return SqlStore(url, busy_seconds)
+    file = store_file(root)
     if not file.exists() and not create:
         raise StoreError(
             f"{file}: there is no store, so no runs. Train one first (velodrome train), or name its folder."
@@ -145,7 +164,17 @@ def open_store(root: Path | str, url: str | None = None, create: bool = True) ->
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{file.parent}: the folder of the runs cannot be made: {error.strerror}.") from error
-    return SqlStore(URL.create("sqlite", database=str(file)))
+    return SqlStore(URL.create("sqlite", database=str(file)), busy_seconds)
+
+
+def check_address(url: str) -> str:
+    """Return the URL of a store as it may be shown, without its password; nobody is asked to connect.
+
+    One that no database can have, or whose driver is missing, is refused.
+    """
+    engine = _engine(url, BUSY_SECONDS)[0]
+    engine.dispose()
+    return engine.url.render_as_string(hide_password=True)
 
 
 class SqlStore:
@@ -160,12 +189,28 @@ class SqlStore:
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
         file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
-        self._home = None if file is None else Path(file).resolve().parent  # what folders are relative to
+        self._file = None if file is None else Path(file).resolve()
+        self._home = None if self._file is None else self._file.parent  # what folders are relative to
         try:
-            self._write(lambda connection: prepare(connection, self.place))
+            if not self._transact(is_prepared, writing=False):
+                self._write(lambda connection: prepare(connection, self.place))
+            self._identity = self._identified()
         except StoreError:
             self.close()
             raise
+
+    def _identified(self) -> tuple[int, int] | None:
+        """Return what tells SQLite's file from another of the same name; None where there is no file."""
+        try:
+            found = None if self._file is None else self._file.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether SQLite's file was removed or replaced since it was opened: what is written now, nobody will find."""
+        return self._file is not None and self._identified() != self._identity
 
     def create_run(self, run: RunRecord) -> None:
         """Add a run; its id must be new."""
@@ -178,13 +223,16 @@ class SqlStore:
 
         self._write(add)
 
-    def begin_run(self, run: RunRecord) -> None:
-        """Add a run; the row of one that is resumed says again that it is running, where, and what it is told now."""
-        if self.find(run.id) is None:
-            self.create_run(run)
-        else:
-            told = {name: getattr(run, name) for name in ("config", "config_hash", "folder")}
-            self.update_run(run.id, status="running", error="", **told)
+    def put_run(self, run: RunRecord) -> None:
+        """Write a run's whole row, in place of the one that is there."""
+        runs = self._tables.runs
+        values = {**asdict(run), "folder": self._from_home(run.folder)}
+
+        def put(connection: Connection) -> None:
+            if connection.execute(runs.update().where(runs.c.id == run.id).values(values)).rowcount == 0:
+                connection.execute(runs.insert(), values)
+
+        self._write(put)
 
     def add_member(self, group: str, run: str) -> None:
         """Say that a run is one of the training seeds of a group."""
@@ -239,7 +287,11 @@ class SqlStore:
         return self._records(query)
 
     def _records(self, query: Executable) -> list[RunRecord]:
-        return [RunRecord(**{**row._mapping, "folder": self._to_here(row.folder)}) for row in self._rows(query)]
+        found = self._rows(query)
+        try:
+            return [RunRecord(**{**row._mapping, "folder": self._to_here(row.folder)}) for row in found]
+        except (ConfigError, TypeError) as error:  # a status that no run has: the file was damaged
+            raise self._damaged() from error
 
     def _from_home(self, folder: str) -> str:
         """Return a run's folder as it is kept: below the store's own folder from there, so that both may move."""
@@ -255,10 +307,22 @@ class SqlStore:
         return next((str(path) for path in places if path.is_dir()), folder)
 
     def add_metrics(self, run: str, rows: Iterable[MetricRow]) -> None:
-        """Add numbers; the run's steps become the largest of theirs, if that is more."""
+        """Add numbers; the run's steps, and when it was updated, become the largest of theirs, if that is more."""
         typed = [MetricRow(int(step), name, float(value), moment) for step, name, value, moment in rows]
         if typed:
-            self._add(run, self._tables.metrics, typed, max(row.step for row in typed))
+            largest = (max(row.step for row in typed), max(row.time for row in typed))
+            self._add(run, self._tables.metrics, typed, *largest)
+
+    def metrics_extent(self, run: str) -> tuple[int, int]:
+        """Return the largest step of a run's numbers (-1: there are none), and how many are of smaller steps."""
+        from sqlalchemy import func, select
+
+        table = self._tables.metrics
+        (last,) = self._rows(select(func.max(table.c.step)).where(table.c.run == run))[0]
+        if last is None:
+            return -1, 0
+        (count,) = self._rows(select(func.count()).where(table.c.run == run, table.c.step < last))[0]
+        return last, count
 
     def metrics(self, run: str, names: Sequence[str] | None = None, since: int = 0) -> pl.DataFrame:
         """Return the numbers from step `since` on as columns step, name, value, time, ordered by step and name.
@@ -272,8 +336,7 @@ class SqlStore:
         wanted = [table.c.step, table.c.name, table.c.value, table.c.time]
         query = table.select().with_only_columns(*wanted).where(table.c.run == run, table.c.step >= since)
         query = query if names is None else query.where(table.c.name.in_(list(names)))
-        schema = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "time": pl.Float64}
-        return self._frame(query.order_by(table.c.step, table.c.name), schema)
+        return self._frame(query.order_by(table.c.step, table.c.name), METRICS)
 
     def last_metrics(self, run: str, names: Sequence[str] | None = None) -> dict[str, float]:
         """Return the number of the largest step for each name; of a group, the mean over its members."""
@@ -313,12 +376,17 @@ class SqlStore:
         return self._frame(query.order_by(table.c.step, table.c.split, table.c.name), schema)
 
     def set_checkpoints(self, run: str, rows: Iterable[CheckpointRow]) -> None:
-        """Say which checkpoints there are now, in place of those said before."""
+        """Say which checkpoints there are now, in place of those said before; the run's steps are theirs at least."""
         table = self._tables.checkpoints
         values = [{"run": run, **row._asdict()} for row in rows]
 
         def replace(connection: Connection) -> None:
-            self._touch(connection, run)
+            self._raise_to(
+                connection,
+                run,
+                max((row["step"] for row in values), default=0),
+                max((row["time"] for row in values), default=0.0),
+            )
             connection.execute(table.delete().where(table.c.run == run))
             if values:
                 connection.execute(table.insert(), values)
@@ -373,10 +441,18 @@ class SqlStore:
         if connection.execute(statement.where(self._tables.runs.c.id == run)).rowcount == 0:
             raise self._unknown(run)
 
-    def _touch(self, connection: Connection, run: str) -> None:
-        self._change(connection, run, self._tables.runs.update().values(updated=time.time()))
+    def _raise_to(self, connection: Connection, run: str, steps: int, moment: float) -> None:
+        """Let a run's row say so many steps and that moment, unless it says more; one that is not there is an error."""
+        from sqlalchemy import case
 
-    def _add(self, run: str, table: Any, rows: Sequence[NamedTuple], steps: int = 0) -> None:
+        runs = self._tables.runs
+        at_least = {
+            column.name: case((column < least, least), else_=column)
+            for column, least in ((runs.c.steps, steps), (runs.c.updated, moment))
+        }
+        self._change(connection, run, runs.update().values(at_least))
+
+    def _add(self, run: str, table: Any, rows: Sequence[NamedTuple], steps: int = 0, moment: float = 0.0) -> None:
         """Insert rows in place of those with the same key, in statements that every database knows."""
         from sqlalchemy import and_, bindparam
 
@@ -386,9 +462,7 @@ class SqlStore:
         new = list({tuple(row[name] for name in keys): row for row in complete}.values())
 
         def add(connection: Connection) -> None:
-            self._touch(connection, run)
-            runs = self._tables.runs
-            connection.execute(runs.update().where(runs.c.id == run, runs.c.steps < steps).values(steps=steps))
+            self._raise_to(connection, run, steps, moment)
             for start in range(0, len(new), CHUNK):
                 chunk = new[start : start + CHUNK]
                 old = [{f"key_{name}": row[name] for name in keys} for row in chunk]
@@ -415,12 +489,17 @@ class SqlStore:
             try:
                 with self._engine.connect().execution_options(writing=writing) as connection, connection.begin():
                     return work(connection)
+            except (JSONDecodeError, UnicodeDecodeError) as error:
+                raise self._damaged() from error
             except SQLAlchemyError as error:
                 cause = getattr(error, "orig", None) or error
                 if not getattr(cause, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                    # What the database said, without the statement and its values.
-                    found = ADVICE.get(getattr(cause, "sqlite_errorname", "").removesuffix("_ISDIR"), "")
-                    said = found or f"{type(cause).__name__}: {str(cause).strip()}"
+                    # What the database said, without the statement and its values. SQLITE_CORRUPT_INDEX is a kind of
+                    # SQLITE_CORRUPT.
+                    name = "_".join(getattr(cause, "sqlite_errorname", "").split("_")[:2])
+                    if name in DAMAGED or "decode to UTF-8" in str(cause):
+                        raise self._damaged(name) from error
+                    said = ADVICE.get(name) or f"{type(cause).__name__}: {str(cause).strip()}"
                     raise StoreError(f"{self.place}: {said}") from error
                 if time.monotonic() > deadline:
                     raise StoreError(
@@ -428,6 +507,12 @@ class SqlStore:
                         "See which program has the file open; it must not hold a transaction open."
                     ) from error
             time.sleep(0.01)
+
+    def _damaged(self, name: str = "SQLITE_CORRUPT") -> DamagedStoreError:
+        """Return the error about a file that is damaged; one that a person named is theirs to move."""
+        own = self._file is not None and self._file.name == FILE_NAME
+        what = DAMAGED.get(name, DAMAGED["SQLITE_CORRUPT"])
+        return DamagedStoreError(f"{self.place}: {what}. {REBUILD if own else 'Move it away'}; or {OTHERWISE}.")
 
     def _unknown(self, run: str) -> StoreError:
         ids = [record.id for record in self.runs(limit=1000)]
@@ -449,10 +534,15 @@ def _engine(address: str | URL, busy_seconds: float) -> tuple[Engine, str]:
         if url.drivername in ("postgres", "postgresql"):
             url = url.set(drivername="postgresql+psycopg")
         sqlite = url.get_backend_name() == "sqlite"
-        place = url.render_as_string(hide_password=True)
+        place = str(url.database or url) if sqlite else url.render_as_string(hide_password=True)
         if sqlite and url.database in (None, "", ":memory:"):
             raise ConfigError(f"store {place!r}: a store in memory would end with the process; {legal}.")
-        engine = create_engine(url, connect_args={"timeout": busy_seconds} if sqlite else {}, pool_pre_ping=not sqlite)
+        options: dict[str, Any] = {}
+        if sqlite:
+            options = {"timeout": busy_seconds}
+        elif url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
+            options = {"connect_timeout": CONNECT_SECONDS}
+        engine = create_engine(url, connect_args=options, pool_pre_ping=not sqlite)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(f"store: not the address of a database; {legal}.") from error
     except ModuleNotFoundError as error:

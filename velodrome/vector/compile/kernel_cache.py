@@ -22,6 +22,7 @@ from velodrome.outside.folders import make_private_folder, why_not_own_files, wh
 from velodrome.outside.kernels import refused_cache
 from velodrome.vector.compile.assemble import USER_FUNCTIONS, check_that_it_compiles, fingerprint
 from velodrome.vector.messages import tell
+from velodrome.writing import replace_text
 
 CACHE_VARIABLE = "VELODROME_CACHE"
 
@@ -98,7 +99,7 @@ def kernel_folder(
         tell(f"compiling {name} ({target}); the next start is faster")
         make_private_folder(folder / "__pycache__")  # which Numba would make as the umask says
         # Numba only compares the size and time of this file; what it stands for is in the folder's name.
-        source.write_text(f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
+        replace_text(source, f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')
     return folder
 
 

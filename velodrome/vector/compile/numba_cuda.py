@@ -17,6 +17,7 @@ import numpy as np
 
 from velodrome.vector.compile.kernel_cache import cache_folder, package_versions, version_of
 from velodrome.vector.messages import tell
+from velodrome.writing import replace_text
 
 if not hasattr(np, "row_stack"):
     # numba-cuda 0.30 refers to it at import; NumPy 2.5 has removed it.
@@ -105,7 +106,7 @@ def parity_file() -> Path:
 def remember_parity(same: bool, device: str) -> None:
     """Note how the comparison ended."""
     when = datetime.now(UTC).isoformat(timespec="minutes")
-    parity_file().write_text(json.dumps({"same": same, "device": device, "when": when}))
+    replace_text(parity_file(), json.dumps({"same": same, "device": device, "when": when}))
 
 
 def remembered_parity() -> dict[str, Any] | None:
