@@ -36,11 +36,13 @@ FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, wh
 ID_LENGTH = 8  # hexadecimal digits
 PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
 INFORMATION = "run.json"
+IDENTITY = r"[0-9a-f]{1,64}"
+LAST_MOMENT = 1e11  # seconds since 1970: the year 5138
 # Entries of it: their kinds, and whether every version wrote them.
 KINDS: dict[str, tuple[type, bool]] = {
     **dict.fromkeys(("id", "name", "created"), (str, True)),
     **dict.fromkeys(("command", "folder_of_command", "data_hash", "group", "data"), (str, False)),
-    "seeds": (dict, True),
+    **dict.fromkeys(("seeds", "versions"), (dict, True)),
     "lineage": (list, False),
 }
 
@@ -235,8 +237,8 @@ class RunFolder:
         try:
             found = RunState(**read_json(self.status_path))
             wrong = [each.name for each in fields(found) if type(getattr(found, each.name)).__name__ != each.type]
-            if wrong:
-                raise ValueError(f"{wrong[0]} is none")
+            if wrong or not 0.0 <= found.updated < LAST_MOMENT:
+                raise ValueError(f"{wrong[0] if wrong else 'updated'} is none")
             return found
         except FileNotFoundError:
             return None
@@ -345,13 +347,14 @@ def _legal(information: dict[str, Any]) -> dict[str, Any]:
         value = information.get(name)
         if not isinstance(value, kind) and (needed or value is not None):
             raise ValueError(f"{name} is {str(value)[:40]!r}")
-    if not re.fullmatch(r"[0-9a-f]{1,64}", information["id"]):
+    if not re.fullmatch(IDENTITY, information["id"]):
         raise ValueError(f"id is {information['id'][:40]!r}, not a number in hexadecimal digits")
     datetime.fromisoformat(information["created"])
     information.setdefault("data_hash", None)
     for entry in information.get("lineage") or ():
         known = isinstance(entry, dict) and isinstance(entry.get("changes"), dict) and type(entry.get("step")) is int
-        if not known or not isinstance(entry.get("parent"), str | None):
+        pairs = known and all(isinstance(both, list) and len(both) == 2 for both in entry["changes"].values())
+        if not pairs or not re.fullmatch(IDENTITY, str(entry.get("parent") or "0")):
             raise ValueError(f"lineage has {str(entry)[:40]!r}")
     return information
 
