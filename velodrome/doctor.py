@@ -418,9 +418,14 @@ def _workers() -> Iterator[Row]:
 
 
 def _cache() -> Iterator[Row]:
+    from velodrome.errors import ConfigError
     from velodrome.vector.compile.kernel_cache import CACHE_VARIABLE, cache_folder
 
-    folder = cache_folder()
+    try:
+        folder = cache_folder()
+    except ConfigError as error:
+        yield _problem("folder", str(error), f"name a folder of your own: {CACHE_VARIABLE}=~/.cache/velodrome")
+        return
     named = os.environ.get(CACHE_VARIABLE)
     wanted = named is None or Path(named).resolve() in folder.resolve().parents
     advice = f"{CACHE_VARIABLE}={named} cannot be written; name another folder"

@@ -108,6 +108,14 @@ def test_no_command_imports_it_either(words, plain, foreign, someones_code, caps
 
 
 @pytest.mark.usefixtures("nobody_knows")
+@pytest.mark.parametrize("words", ["runs list", "runs show {0}", "runs export {0} {1}/metrics.csv"])
+def test_to_look_at_a_run_imports_no_code_and_needs_no_word(words, foreign, tmp_path, someones_code, capsys):
+    change(foreign, env="someones_code:Env-v0")
+    assert cli.run([*words.format(foreign, tmp_path).split(), "--folder", str(foreign.parent)]) == 0
+    assert not someones_code.exists()
+
+
+@pytest.mark.usefixtures("nobody_knows")
 def test_ones_own_runs_never_ask_wherever_they_lie_and_those_of_others_once(tmp_path, monkeypatch, someones_code):
     own = small_run(tmp_path / "runs", **SHORT, **{"network.kind": "someones_code:Net"})
     copied = Path(shutil.copytree(own.path, tmp_path / "elsewhere" / own.path.name))

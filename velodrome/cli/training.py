@@ -232,7 +232,7 @@ def config(*words: str, preset: str | None = None, presets: Flag = False, env: s
             sys.stdout.write(f"{name:<14} {meaning}\n")
     elif preset is not None or any("=" in word or word.endswith(SUFFIXES) for word in words):
         chosen, origins = loaded([preset, *words] if preset else words)
-        sys.stdout.write(explain.to_yaml(chosen, origins=origins))
+        sys.stdout.write(printable(explain.to_yaml(chosen, origins=origins)))
     elif len(words) > 1:
         raise ConfigError(f"one section or key can be explained; received {' '.join(words)}")
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.bars.files import check_growth
+from velodrome.errors import DataError
+from velodrome.outside.files import UNFIT
 from velodrome.vector.native import NativeVectorEnv
 
 
@@ -33,8 +38,16 @@ class Played(NamedTuple):
 
 
 def read_arrays(path: Path) -> dict[str, NDArray]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+    """Return the arrays of a recording by name; a file that is none, or grows beyond all recordings, is refused."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            check_growth(path, sum(entry.file_size for entry in archive.infolist()), path.stat().st_size)
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except DataError:
+        raise
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, *UNFIT) as error:
+        raise DataError(f"{path}: not a recording that can be read ({error!r}). Record it again.") from error
 
 
 def play_episodes(

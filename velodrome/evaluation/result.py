@@ -148,12 +148,12 @@ class Evaluation(Summarised):
         ConfigError if the file is not one that `save` wrote.
         """
         try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
+            plain = read_json(path)
             label = split_label(plain["split"], plain["in_sample"], plain.get("used_for_selection", False))
             rows = [Row(**_numbers(row)) for row in plain["rows"]]
             seeds = {one["seed"]: [Row(**_numbers(row)) for row in one["rows"]] for one in plain.get("seeds", ())}
             policy = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, *UNFIT) as error:
             raise ConfigError(f"{path}: is no evaluation ({type(error).__name__}: {error}). Evaluate again.") from error
         return {"split": plain["split"], "label": label, "rows": rows, "seeds": seeds, "policy": policy}
 
@@ -260,7 +260,7 @@ class Figures(NamedTuple):
     def width(self, tight: bool) -> int:
         """Return the characters it needs; tight: its heading may be broken between words."""
         heading = self.heading.split() if tight else [self.heading]
-        return max(cell_len(str(part)) for part in (*heading, "", *self.cells))
+        return max(cell_len(printable(str(part), kept="")) for part in (*heading, "", *self.cells))
 
 
 class Spacing(NamedTuple):

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,3 @@ def check_depth(value: Any) -> None:
 
 def _inner(value: Any) -> Any:
     return value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Yield the whole lines of a text file, with their ends; what was cut off at the end of the file is left out."""
-    with open(open_regular(path), "rb") as file:
-        while line := file.readline(MOST_LINE):
-            if line.endswith(b"\n"):
-                yield line.decode("utf-8")
-            elif len(line) == MOST_LINE:
-                raise OSError(errno.EFBIG, f"it has a line of more than {MOST_LINE:,} bytes", str(path))

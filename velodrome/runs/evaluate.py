@@ -56,6 +56,7 @@ def evaluate(
     """
     run = Run.open(run, root, trust)
     run.check_outside()
+    run.folder.check_writable("its evaluation is kept there")
     agents = _agents(run)
     found = [agent.find_checkpoint(checkpoint) for agent in agents]
     policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]

@@ -18,9 +18,10 @@ import re
 import secrets
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,13 @@ FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, wh
 ID_LENGTH = 8  # hexadecimal digits
 PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
 INFORMATION = "run.json"
+IDENTITY = r"[0-9a-f]{1,64}"
+LAST_MOMENT = 1e11  # seconds since 1970: the year 5138
 # Entries of it: their kinds, and whether every version wrote them.
 KINDS: dict[str, tuple[type, bool]] = {
     **dict.fromkeys(("id", "name", "created"), (str, True)),
     **dict.fromkeys(("command", "folder_of_command", "data_hash", "group", "data"), (str, False)),
-    "seeds": (dict, True),
+    **dict.fromkeys(("seeds", "versions"), (dict, True)),
     "lineage": (list, False),
 }
 
@@ -184,6 +187,18 @@ class RunFolder:
                         "own folder only. Put the file itself there, or remove the link."
                     )
 
+    def check_writable(self, why: str) -> None:
+        """Refuse a folder into which nothing can be written. why: what would be, as the end of a sentence."""
+        for folder in filter(Path.is_dir, (self.path, self.evaluation_path)):
+            try:
+                with tempfile.TemporaryFile(dir=folder):
+                    continue
+            except OSError as error:
+                raise RunError(
+                    f"{folder}: cannot be written ({error.strerror}), and {why}. Change its permissions, or copy the "
+                    "run to a folder that can be written."
+                ) from error
+
     @property
     def information(self) -> dict[str, Any]:
         """What `run.json` says now."""
@@ -220,7 +235,11 @@ class RunFolder:
     def state(self) -> RunState | None:
         """What `status.json` says now; None for a run that has not begun, or that an older version trained."""
         try:
-            return RunState(**json.loads(self.status_path.read_text(encoding="utf-8")))
+            found = RunState(**read_json(self.status_path))
+            wrong = [each.name for each in fields(found) if type(getattr(found, each.name)).__name__ != each.type]
+            if wrong or not 0.0 <= found.updated < LAST_MOMENT:
+                raise ValueError(f"{wrong[0] if wrong else 'updated'} is none")
+            return found
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
@@ -272,7 +291,12 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """Keep other processes from training this run; the system holds the lock, so it ends with the process."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(self.path / "lock", flags, 0o644)
+        try:
+            descriptor = os.open(self.path / "lock", flags, 0o644)
+        except OSError as error:
+            raise RunError(
+                f"{self.path / 'lock'}: cannot be written ({error.strerror}). Remove it if no process trains the run."
+            ) from error
         try:
             self._take(descriptor)
             holder = {"pid": os.getpid(), "host": machine()["host"], "since": datetime.now(UTC).isoformat()}
@@ -323,13 +347,14 @@ def _legal(information: dict[str, Any]) -> dict[str, Any]:
         value = information.get(name)
         if not isinstance(value, kind) and (needed or value is not None):
             raise ValueError(f"{name} is {str(value)[:40]!r}")
-    if not re.fullmatch(r"[0-9a-f]{1,64}", information["id"]):
+    if not re.fullmatch(IDENTITY, information["id"]):
         raise ValueError(f"id is {information['id'][:40]!r}, not a number in hexadecimal digits")
     datetime.fromisoformat(information["created"])
     information.setdefault("data_hash", None)
     for entry in information.get("lineage") or ():
         known = isinstance(entry, dict) and isinstance(entry.get("changes"), dict) and type(entry.get("step")) is int
-        if not known or not isinstance(entry.get("parent"), str | None):
+        pairs = known and all(isinstance(both, list) and len(both) == 2 for both in entry["changes"].values())
+        if not pairs or not re.fullmatch(IDENTITY, str(entry.get("parent") or "0")):
             raise ValueError(f"lineage has {str(entry)[:40]!r}")
     return information
 

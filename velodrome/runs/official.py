@@ -64,6 +64,7 @@ def official_evaluation(
     """
     found = Run.open(run, root, trust)
     found.check_outside()
+    found.folder.check_writable("its evaluation is kept there")
     config = found.config
     play = load(CATALOG.get(config.env).official) if config.env in CATALOG else None
     if play is None:

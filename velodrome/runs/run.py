@@ -104,6 +104,7 @@ def resume(
     """
     found = Run.open(run, root, trust)
     found.check_outside()
+    found.folder.check_writable("a run that goes on writes there")
     wanted = load_run_config(load_run_config(found.config, changes), overrides)
     changed, is_child = changes_between(found.config, wanted, shlex.quote(str(found.folder.config_path)))
     last = [checkpoints.latest_checkpoint(member.path) for member in found.members]

@@ -169,9 +169,10 @@ class Run(Summarised):
         if state is not None or not self.folder.has_begun:
             return None if state is None else state.status
         try:
+            check_code(self.config, self.path.name, only="logging.store")
             with open_store(self.root, self.config.logging.store, create=False) as store:
                 row = store.find(self.folder.id)
-        except StoreError:
+        except (StoreError, RunError):
             row = None
         return row.status if row is not None else record_of(self.folder).status
 

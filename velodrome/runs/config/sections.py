@@ -92,6 +92,7 @@ SYNTHETIC = {
 FOR_FILES = ("timezone", "day_first", "columns", "adjust", "max_gap")
 FOR_SOME_SOURCES = frozenset(FOR_FILES).union(*SYNTHETIC.values())
 FOR_DATA = {"session": "market", "min_instruments": "basket"}  # fields that only one kind of price data uses
+BAR_BYTES = 48  # a time, four prices and a volume
 FEWEST_INSTRUMENTS = 2  # of a basket
 
 
@@ -230,6 +231,7 @@ class MarketConfig(Section):
         if self.is_synthetic:
             own: dict[str, Any] = {name: getattr(self, name) for name in SYNTHETIC[self.source]}
             symbols = 1 if self.symbols is None else self.symbols
+            self._check_memory(symbols if isinstance(symbols, int) else len(symbols))
             return synthetic_bars(self.source, timeframe=self.timeframe or "1m", symbols=symbols, **own)
         path = Path(self.source).expanduser()
         if not path.exists():
@@ -238,6 +240,17 @@ class MarketConfig(Section):
                 f"built-in process ({', '.join(SYNTHETIC)}).{did_you_mean(self.source, SYNTHETIC)}"
             )
         return self.read(path)
+
+    def _check_memory(self, symbols: int) -> None:
+        """Refuse bars of a built-in process that would not fit into the memory that is free."""
+        import psutil
+
+        needed, free = BAR_BYTES * self.length * symbols, psutil.virtual_memory().available
+        if needed > free:
+            raise ConfigError(
+                f"market.length = {self.length:,}: bars of {symbols:,} instruments need {needed / 1e9:,.0f} GB, and "
+                f"{free / 1e9:,.0f} GB are free. Give a smaller length."
+            )
 
     def _choices(self) -> dict[str, Any]:
         """Return the choices that a market and a basket share."""

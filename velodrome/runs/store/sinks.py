@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import polars as pl
 
 from velodrome.errors import ConfigError, MissingDependencyError, RunError
+from velodrome.outside.files import MOST_LINE, UNFIT, open_regular, parse_json
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.metrics import Entry, MetricsError, Sink
 from velodrome.runs.store.store import METRICS
@@ -76,16 +77,18 @@ class JsonLinesSink:
 
 def read_lines(path: Path, begin: int = 0) -> Iterator[Entry]:
     """Read what a JsonLinesSink wrote, from a byte on as far as its last whole line."""
-    with Path(path).open("rb") as file:
+    with open(open_regular(Path(path)), "rb") as file:
         file.seek(begin)
-        for line in file:
-            if not line.endswith(b"\n"):
+        while line := file.readline(MOST_LINE):
+            if not line.endswith(b"\n") and len(line) < MOST_LINE:
                 return
             try:
-                found = json.loads(line)
+                found = parse_json(line.decode())
                 values = {name: float(value) for name, value in found["values"].items()}
                 entry = Entry(int(found["step"]), float(found["time"]), values)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if not 0 <= entry.step < 1 << 63:
+                    raise ValueError(f"step = {entry.step}")
+            except UNFIT as error:
                 raise RunError(
                     f"{path}: the line that ends at byte {file.tell()} is damaged ({type(error).__name__}: {error}). "
                     "Remove it, or restore the file from a copy."

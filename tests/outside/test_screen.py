@@ -1,0 +1,59 @@
+"""What people read never commands their terminal: errors, tables, printed JSON and pages show control characters."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from velodrome.errors import ConfigError, printable
+from velodrome.evaluation.result import Figures, FittedTable
+from velodrome.outside.screen import Screen
+
+HOSTILE = "a\x1b[2J\x1b]0;title\x07\u202eb\u2066\x9b31m\x7f\r"
+
+
+def is_harmless(text: str) -> bool:
+    return all(line.isprintable() for line in text.splitlines())
+
+
+def test_what_is_obeyed_is_escaped_and_what_is_read_stays():
+    assert printable(HOSTILE) == r"a\x1b[2J\x1b]0;title\x07\u202eb\u2066\u009b31m\u007f\r"
+    assert printable("Zürich – 10 % · µs\u00a0日本 🚀") == "Zürich – 10 % · µs\u00a0日本 🚀"
+    assert printable("two\nlines\t") == "two\nlines\t"
+    assert printable("two\nlines", kept="") == r"two\nlines"
+    assert printable("\ud800\u2028\U000e0001") == r"\ud800\u2028\U000e0001"
+
+
+def test_messages_of_errors_are_escaped():
+    assert is_harmless(str(ConfigError(f"no symbol {HOSTILE}")))
+    assert ConfigError(3).args == (3,)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_screen_shows_names_and_keeps_its_own_colours(terminal):
+    file = io.StringIO()
+    screen = Screen(file=file, force_terminal=terminal, width=200, color_system="standard" if terminal else None)
+    table = Table(title=HOSTILE)
+    table.add_column(HOSTILE)
+    table.add_row(Text(HOSTILE, style="red"))
+    screen.print(table, HOSTILE, Text(HOSTILE))
+    shown = file.getvalue()
+    assert "\x1b[2J" not in shown
+    assert not set("\x07\u202e\u2066\x9b\x7f") & set(shown)
+    assert ("\x1b[31m" in shown) is terminal
+
+
+def test_a_line_break_in_a_name_makes_no_row():
+    file = io.StringIO()
+    Screen(file=file, width=80).print(FittedTable("runs", [Figures("name", ["one\nfake"]), Figures("x", ["1"])]))
+    assert r"one\nfake" in file.getvalue()
+
+
+def test_printed_json_stays_json():
+    text = json.dumps({HOSTILE: HOSTILE}, ensure_ascii=False)
+    assert is_harmless(printable(text))
+    assert json.loads(printable(text)) == {HOSTILE: HOSTILE}
