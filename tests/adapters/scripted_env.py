@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -76,6 +77,23 @@ class ScriptedEnv(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         return np.full((4, 4, 3), self.time, np.uint8)
+
+
+class Locked(ScriptedEnv):
+    """Has an attribute that cannot be sent to another process, and methods that must not be called to be found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def needs(self, argument: int) -> int:
+        if argument < 0:
+            raise ValueError(f"argument = {argument}")
+        return argument
+
+
+def layered(clipped: bool) -> gymnasium.Env:
+    return gymnasium.wrappers.ClipReward(Locked(), 0.0) if clipped else gymnasium.wrappers.TimeLimit(Locked(), 9)
 
 
 def gymnasium_sync(make: Callable[[], gymnasium.Env], n: int, mode: AutoresetMode) -> VectorEnv:

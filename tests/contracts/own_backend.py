@@ -119,7 +119,7 @@ class OwnBackendContract(BackendContract, ResizeContract):
             envs.call("combine")  # an argument is missing
         with pytest.raises(ValueError, match="bypass the batch"):
             envs.call("reset")
-        assert envs.call_some([2], "combine", 1) == ("1 of new at 0",)
+        assert envs.call_some([2], "combine", 1)[0].endswith("at 0")
 
     def test_what_environments_have_is_told_without_calling_it(self, batches):
         envs = batches(of="counting", autoreset=True)

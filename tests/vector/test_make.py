@@ -311,6 +311,9 @@ def test_floats_and_wrong_shapes_are_refused_for_discrete_actions(actions):
     envs.reset()
     with pytest.raises(ActionError, match=r"actions have shape .* expected one for each of 3 environments"):
         envs.step(np.asarray(actions))
+    if np.ndim(actions) == 0:  # no batch at all, which is a TypeError in Gymnasium's too
+        with pytest.raises(TypeError, match="Nothing was stepped"):
+            envs.step(actions)
     assert (envs.column("cursor") == envs.column("start")).all()
 
 

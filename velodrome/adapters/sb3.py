@@ -41,6 +41,10 @@ class NoAttributeError(VelodromeError, AttributeError):
     """Environments do not have this attribute or method."""
 
 
+class UnsupportedSpaceError(ConfigError, NotImplementedError):
+    """A space that Stable-Baselines3 does not take; it raises the latter."""
+
+
 def to_sb3(envs: VectorEnv, *, monitor: bool = True) -> VelodromeVecEnv:
     """Return environments as a `VecEnv` of Stable-Baselines3.
 
@@ -345,11 +349,11 @@ def check_spaces(envs: VectorEnv) -> None:
 
 def _check_space(kind: str, part: Space, whole: Space) -> None:
     if not isinstance(part, PLAIN):
-        raise ConfigError(
+        raise UnsupportedSpaceError(
             f"the {kind} space is {whole}; Stable-Baselines3 takes Box, Discrete, MultiDiscrete and MultiBinary"
             f"{', and a Dict of those' if kind == 'observation' else ''}, no Tuple and nothing nested. Wrap the "
             f"environment so that it has such a space (gymnasium.wrappers.FlattenObservation, for one)."
         )
     start = getattr(part, "start", 0)
     if np.any(start != 0):
-        raise ConfigError(f"the {kind} space {part} starts at {start}; Stable-Baselines3 counts from 0.")
+        raise UnsupportedSpaceError(f"the {kind} space {part} starts at {start}; Stable-Baselines3 counts from 0.")

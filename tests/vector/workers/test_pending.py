@@ -133,6 +133,31 @@ def test_what_was_not_done_in_time_goes_on(backend, tmp_path):
     envs.close()
 
 
+@pytest.mark.parametrize("begun", ["step", "reset", "call"])
+def test_send_waits_for_what_was_not_done_in_time(begun, tmp_path):
+    envs = make("async", partial(Gated, length=9))
+    envs.reset()
+    envs.set_attr("gate", str(tmp_path / "gate"))
+    begin = {
+        "step": partial(envs.step_async, ZEROS),
+        "reset": envs.reset_async,
+        "call": partial(envs.call_async, "pass_gate"),
+    }
+    begin[begun]()
+    with pytest.raises(AlreadyPendingCallError):
+        envs.send(ZEROS)
+    with pytest.raises(AlreadyPendingCallError):
+        envs.recv()
+    with pytest.raises(multiprocessing.TimeoutError):
+        getattr(envs, f"{begun}_wait")(timeout=0)
+    (tmp_path / "gate").touch()
+    envs.send(ZEROS)
+    observations, *_, ids = envs.recv()
+    assert sorted(ids) == [0, 1, 2]
+    assert observations[:, 0].tolist() == [2.0 if begun == "step" else 1.0] * 3
+    envs.close()
+
+
 @pytest.mark.parametrize("backend", OURS)
 @pytest.mark.parametrize("where", ["step", "reset"])
 def test_a_fault_is_told_to_whoever_waits(backend, where):
@@ -156,6 +181,23 @@ def test_a_worker_that_dies_does_not_keep_a_waiter(backend):
         envs.step_wait(timeout=60)
     assert envs.reset()[0][:, 0].tolist() == [0.0, 0.0, 0.0]
     envs.close()
+
+
+def test_a_monitor_counts_episodes_from_a_reset_that_was_begun():
+    envs = vd.VecMonitor(make("process", partial(Gated, length=3)))
+    envs.reset()
+    envs.step(ZEROS)
+    envs.reset_async(options={"reset_mask": np.array([True, False, True])})
+    envs.reset_wait()
+    for _ in range(3):
+        envs.step_async(ZEROS)
+        *_, infos = envs.step_wait(timeout=60)
+    assert infos["episode"]["l"].tolist() == [3, 0, 3]
+    assert envs.statistics().mean_length == 3.0
+    envs.close()
+    serial = vd.VecMonitor(vd.make_vec(Counting, 1, backend="serial"))
+    with pytest.raises(BackendError, match=r"no reset_async\(\).*backend='process'"):
+        serial.reset_async()
 
 
 def test_hung_workers_are_closed_together():

@@ -50,6 +50,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         """Hand out actions to the environments `ids` (None: to all). None of them may be stepping already."""
         rows = list(range(self.num_envs)) if ids is None else self._rows(ids)
         self._check_ready("send", rows)
+        self._finish()
         if len(set(rows)) != len(rows):
             raise ConfigError(f"ids = {rows} names an environment twice")
         busy = (self.outstanding | set(self.ready)) & set(rows)
@@ -90,6 +91,7 @@ class AsyncVectorEnv(ProcessVectorEnv):
         observations, rewards, terminated, truncated, infos, ids: copies, one row for each, in the order of finishing.
         """
         self._check_free("recv")
+        self._finish()
         waited = len(self.outstanding) + len(self.ready)
         if waited == 0:
             raise BackendError("recv without send: no environment is stepping")

@@ -280,12 +280,14 @@ class EnvHost:
 
     def check_distinct(self) -> None:
         """Refuse one object in several rows: its episodes would run into each other."""
-        rows: dict[int, int] = {}
+        # The objects are kept while they are compared: the id of one that is gone may be another's.
+        seen: dict[int, tuple[int, Any]] = {}
         for row, env in self.envs.items():
-            if env is not None and (first := rows.setdefault(id(env.unwrapped), row)) != row:
+            inner = None if env is None else env.unwrapped
+            if inner is not None and (first := seen.setdefault(id(inner), (row, inner))[0]) != row:
                 raise ConfigError(
-                    f"environments {first} and {row} are the same object, {env.unwrapped!r:.100}; every environment of "
-                    "a batch has its own episode. Give a class or a function that makes a new one each time."
+                    f"environments {first} and {row} are the same object, {inner!r:.100}; every environment of a batch "
+                    "has its own episode. Give a class or a function that makes a new one each time."
                 )
 
     def close(self) -> None:
