@@ -12,6 +12,7 @@ from velodrome.vector.workers.options import (
     OPTIONS,
     PROCESS_OPTIONS,
     SPELLINGS,
+    CheckedValues,
     FaultPolicy,
     StartMethod,
     backend_name,
@@ -64,6 +65,7 @@ class VectorizedEnvConfig(BaseModel):
     workers: int | None = _worker_field("workers")
     start_method: StartMethod = _worker_field("start_method")
     on_fault: FaultPolicy = _worker_field("on_fault")
+    check_values: CheckedValues = _worker_field("check_values")
     max_restarts: int = _worker_field("max_restarts")
     timeout: float | None = _worker_field("timeout")
     worker_memory: int | None = _worker_field("memory_limit")

@@ -27,6 +27,7 @@ MOST_WORKERS = 1024
 
 StartMethod = Literal["forkserver", "spawn"]
 FaultPolicy = Literal["raise", "restart", "drop"]
+CheckedValues = bool | Literal["finite"]
 
 
 def backend_name(backend: str) -> str:
@@ -39,7 +40,7 @@ class Option(NamedTuple):
 
     meaning: str  # as people who configure a run read it
     needs: str  # legal values in words, or advice where there are choices
-    choices: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
     kind: type = numbers.Integral
     bounds: Mapping[str, Any] = {}  # "ge", "gt", "le", as pydantic names them
     none: bool = False  # None is legal too
@@ -75,6 +76,13 @@ OPTIONS = {
         choices=get_args(FaultPolicy),
         of_processes=False,
     ),
+    "check_values": Option(
+        "whether NaN, an infinity, a value outside its space or a flag that is no boolean counts as a failure of the "
+        "environment; finite: bounds of spaces are not looked at",
+        "True, 'finite' or False",
+        choices=(True, "finite", False),
+        of_processes=False,
+    ),
     "max_restarts": Option(
         "replacements of one environment before it is given up",
         "a whole number of at least 0",
@@ -106,6 +114,7 @@ class WorkerOptions:
     workers: int | None = None
     start_method: StartMethod = "forkserver"
     on_fault: FaultPolicy = "raise"
+    check_values: CheckedValues = True
     max_restarts: int = 10
     timeout: float | None = 60.0
     memory_limit: int | None = None
@@ -117,7 +126,8 @@ class WorkerOptions:
                 continue
             if not option.choices:
                 raise ConfigError(f"{name} = {value!r}: needs {option.needs}")
-            told = f"{', '.join(option.choices)}.{did_you_mean(str(value), option.choices)} {option.needs}".rstrip()
+            choices = tuple(map(str, option.choices))
+            told = f"{', '.join(choices)}.{did_you_mean(str(value), choices)} {option.needs}".rstrip()
             raise ConfigError(f"{name} = {value!r}; legal: {told}")
 
 

@@ -1,0 +1,163 @@
+"""What every backend for foreign environments makes of values outside their spaces; OwnBackendContract inherits it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.vector.foreign_envs import Valued
+from velodrome.vector.workers.faults import EnvironmentFaultError
+
+# What is returned instead of which value, and what is said about it.
+WRONG: list[tuple[str, Any, str]] = [
+    ("free", np.array([[0, 0], [np.nan, 0]], np.float32), "['free'][1, 0] is nan; expected a finite number"),
+    ("free", np.array([[0, -np.inf], [0, 0]], np.float32), "['free'][0, 1] is -inf (infinite, or too large"),
+    ("free", np.full((2, 2), 1e300), "['free'][0, 0] is inf (infinite, or too large for float32)"),
+    ("free", None, "['free'] is None; expected an array of shape (2, 2)"),
+    ("free", [[0.0, None], [0.0, 0.0]], "['free'] has type object"),
+    ("free", np.zeros((2, 3), np.float32), "['free'] has shape (2, 3); its space says (2, 2)"),
+    ("free", np.zeros((2, 2), complex), "['free'] has type complex128; its space says float32"),
+    ("bound", np.array([-1.0, 0.99]), "['bound'][1] is 0.99; its space says 1.0 … 2.0"),
+    ("bound", np.array([math.nan, 1.0]), "['bound'][0] is nan"),
+    ("bound", np.array([math.inf, 1.0]), "['bound'][0] is inf"),
+    ("number", 0, "['number'] is 0; its space says 1 … 5"),
+    ("number", 6, "['number'] is 6; its space says 1 … 5"),
+    ("number", 1.5, "['number'] is 1.5; expected a whole number of Discrete(5, start=1)"),
+    ("number", None, "['number'] is None; expected a whole number"),
+    ("number", 10**30, "expected a whole number"),
+    ("pair", (np.array([0, 2], np.int8), np.zeros(2, int)), "['pair'][0][1] is 2; its space says 0 … 1"),
+    ("pair", (np.zeros(2, np.int8), np.array([0, 9])), "['pair'][1][1] is 9; its space says 0 … 8"),
+    ("pair", (np.zeros(2, np.int8),), "expected a tuple of 2"),
+    ("pair", None, "['pair'] is None; expected a tuple of 2"),
+    ("whole", np.array([10], np.int32), "['whole'][0] is 10; its space says 0 … 9"),
+    ("whole", np.array([2**32 + 1]), "too large for int32"),
+    ("whole", np.array([0.5]), "['whole'] has type float64; its space says int32"),
+    ("byte", np.array([300, 0]), "['byte'] has type int64; its space says uint8"),
+    ("observation", None, "is None; expected a dict with"),
+    ("observation", {"free": 1}, "expected a dict with"),
+    ("reward", math.nan, "the reward is nan; expected a finite number"),
+    ("reward", -math.inf, "the reward is -inf"),
+    ("reward", np.float64(1e300), "the reward is 1e+300 (infinite, or too large for float32)"),
+    ("reward", None, "the reward is None; expected a number"),
+    ("reward", "5", "the reward is '5'; expected a number"),
+    ("reward", 1j, "the reward is 1j; expected a number"),
+    ("terminated", None, "terminated is None; expected True or False"),
+    ("terminated", 1, "terminated is 1; expected True or False"),
+    ("truncated", "no", "truncated is 'no'; expected True or False"),
+    ("truncated", math.nan, "truncated is nan; expected True or False"),
+]
+# Right, though only just, or of another type than usual.
+RIGHT: list[tuple[str, Any]] = [
+    ("free", np.full((2, 2), np.finfo(np.float32).max)),
+    ("free", [[1, 2], [True, -0.0]]),
+    ("bound", np.array([-1.0, 2.0], np.float32)),
+    ("number", np.int8(5)),
+    ("pair", [np.array([True, False]), np.array([0, 8])]),
+    ("whole", np.array([9])),
+    ("reward", np.float32(-3e38)),
+    ("reward", np.array(2)),
+    ("reward", True),
+    ("truncated", np.bool_(False)),
+    ("terminated", np.array(False)),
+]
+
+
+class ValuesContract:
+    """A value outside its space is a fault, whoever returns it, whatever the space, and whichever call it is."""
+
+    make: Callable[..., Any]
+
+    @pytest.fixture(autouse=True)
+    def _no_warnings_of_casts(self):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="overflow encountered in cast")
+            yield
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def valued(cls):
+        with contextlib.closing(cls().make(Valued, 3, on_fault="restart", max_restarts=10**6, copy=True)) as envs:
+            yield envs
+
+    @pytest.mark.parametrize("where", ["step", "end", "reset"])
+    def test_a_value_outside_its_space_is_a_fault_of_the_environment_that_returned_it(self, where, valued):
+        """Replaced and cut off at its last good observation; told with environment, step and value; others go on."""
+        for name, value, told in WRONG:
+            if where == "reset" and name in ("reward", "terminated", "truncated"):
+                continue
+            lost = valued.lost_environments
+            valued.reset(seed=1)
+            valued.set_some([1], "where", where)
+            assert "_fault" not in valued.step([0, 0, 0])[-1]
+            valued.set_some([1], "instead", {name: value})
+            if where == "reset":
+                observations, infos = valued.reset()
+                rewards, count = np.array([1.0, 0.0, 1.0]), 0
+            else:
+                observations, rewards, terminated, truncated, infos = valued.step([0, 0, 0])
+                assert (terminated.tolist(), truncated.tolist()) == ([False] * 3, [False, True, False]), told
+                assert infos["final_obs"][1]["free"].tolist() == [[1.0, 1.0], [1.0, 1.0]], told
+                assert infos["final_obs"][1]["whole"].tolist() == [1], told
+                count = 2
+            assert infos["_fault"].tolist() == [False, True, False], told
+            said = infos["fault"][1]
+            assert said.startswith("environment 1"), said
+            assert told.replace("['", "observation['", told.startswith("['")) in said, said
+            assert f"wrong value in {'reset' if where == 'reset' else 'step'}: " in said, said
+            assert rewards.tolist() == [1.0, 0.0, 1.0], told
+            assert observations["free"][:, 0, 0].tolist() == [count, 0, count], told
+            assert valued.lost_environments == lost + 1
+            assert "_fault" not in valued.step([0, 0, 0])[-1], told
+
+    def test_which_step_it_was_is_told(self, valued):
+        valued.reset()
+        valued.set_some([2], "where", "step")
+        valued.set_some([2], "instead", {"reward": math.nan})
+        first = valued.step([0, 0, 0])[-1]["fault"][2]
+        for _ in range(3):
+            valued.step([0, 0, 0])
+        valued.set_some([2], "instead", {"reward": math.nan})
+        assert "in its step 4 the reward is nan" in valued.step([0, 0, 0])[-1]["fault"][2], first
+
+    def test_what_is_just_right_is_no_fault(self, valued):
+        valued.reset()
+        for name, value in RIGHT:
+            valued.set_some([1], "instead", {name: value})
+            *_, infos = valued.step([0, 0, 0])
+            assert "_fault" not in infos, (name, value, infos)
+            valued.reset()
+
+    def test_a_wrong_value_raises_unless_told_otherwise(self):
+        with contextlib.closing(self.make(Valued, 2)) as envs:
+            envs.reset()
+            envs.set_some([1], "instead", {"free": np.full((2, 2), np.nan)})
+            with pytest.raises(EnvironmentFaultError, match=r"environment 1 .*in its step 1 .*'free'\]\[0, 0\] is nan"):
+                envs.step([0, 0])
+            observations, _ = envs.reset(options={"reset_mask": np.array([False, True])})
+            assert observations["whole"][:, 0].tolist() == [1, 0]
+            assert envs.step([0, 0])[0]["whole"][:, 0].tolist() == [2, 1]
+
+    def test_checks_can_be_relaxed_and_switched_off(self):
+        outside = {"free": np.full((2, 2), np.inf), "number": 77, "reward": math.nan, "truncated": 0}
+        with contextlib.closing(self.make(Valued, 2, check_values=False)) as envs:
+            envs.reset()
+            envs.set_some([1], "instead", outside)
+            observations, rewards, *_ = envs.step([0, 0])
+            assert np.isinf(observations["free"][1]).all()
+            assert np.isnan(rewards[1])
+            assert observations["number"].tolist() == [2, 77]
+        with contextlib.closing(self.make(Valued, 2, check_values="finite", on_fault="drop")) as envs:
+            envs.reset()
+            envs.set_some([1], "instead", {"number": 77, "bound": np.array([50.0, 1.0])})
+            assert envs.step([0, 0])[0]["number"].tolist() == [2, 77]
+            envs.set_some([1], "instead", {"bound": np.array([1.0, np.inf])})
+            *_, infos = envs.step([0, 0])
+            assert "['bound'][1] is inf" in infos["fault"][1]
+            assert envs.alive.tolist() == [True, False]
+            assert "_fault" not in envs.step([0, 0])[-1]

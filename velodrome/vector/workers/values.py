@@ -1,0 +1,180 @@
+"""Whether what environments return lies in their spaces: one look at all of them after each step.
+
+To look at each value as it comes would cost a good part of a cheap step. All values of a step are compared with their
+limits at once instead, in about a microsecond; only if one of them is wrong is it looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+from velodrome.vector.space_arrays import flat_leaves, leaf_spaces
+from velodrome.vector.workers.batch_arrays import BatchArrays
+from velodrome.vector.workers.options import CheckedValues
+
+LEARNT = np.dtype(np.float32)  # what learners make of rewards
+FEW_VALUES = 16_384  # of one array: so many are copied between their limits
+
+
+class Part(NamedTuple):
+    """One array with a row per environment, and what its values must lie between."""
+
+    name: str
+    values: NDArray  # [n, …]
+    low: Any  # one number, or an array as large as a row, of the type in which values are compared
+    high: Any
+
+    def are_right(self, rows: Any) -> bool:
+        """Return whether all values of some rows lie between their limits; NaN does not."""
+        values = self.values[rows]
+        return bool((values >= self.low).all() and (values <= self.high).all())
+
+
+class ValueCheck:
+    """Compares observations and rewards of rows with what their space says, and keeps the last right observations."""
+
+    def __init__(self, space: Space, arrays: BatchArrays, rows: list[int], level: CheckedValues) -> None:
+        self.rows = rows
+        steps = set(np.diff(rows).tolist()) or {1}
+        # Rows at equal distances, as they mostly are, are a view.
+        self.at: Any = slice(rows[0], rows[-1] + 1, min(steps)) if len(steps) == 1 else np.array(rows)
+        self.finals = parts_of(space, arrays.final_observations, "the last observation", level)
+        for part in self.finals:
+            # Memory that was never written lies within the limits too.
+            part.values[self.at] = np.clip(part.values[self.at], part.low, part.high)
+        rewards = Part("the reward", arrays.rewards, *limits_of(LEARNT))
+        self.parts = [*parts_of(space, arrays.observations, "the observation", level), rewards]
+        every = [*self.parts, *self.finals]
+        few = [part for part in every if 0 < self._size(part) <= FEW_VALUES]
+        self._large = [part for part in every if self._size(part) > FEW_VALUES]
+        self._flags = bytearray(2 * sum(map(self._size, few)))  # a 0 for each value that is wrong
+        self._copies: list[Callable[[], Any]] = []
+        self._copies_of_finals: list[Callable[[], Any]] = []
+        self._compares: list[Callable[[], Any]] = []
+        flags = np.frombuffer(self._flags, bool)
+        for kind in dict.fromkeys(part.low.dtype for part in few):
+            same = [part for part in few if part.low.dtype == kind]
+            count = sum(map(self._size, same))
+            self._look_at(same, np.empty((3, count), kind), flags[: 2 * count])
+            flags = flags[2 * count :]
+        # Where no observation can be wrong, a new one is as good as the one before.
+        observed = flat_leaves(space, arrays.observations) if len(self.parts) > 1 else []
+        self._kept = [(values, np.empty_like(values[self.at])) for values in observed]
+        self._keeps = [copying(values, self.at, kept) for values, kept in self._kept]
+        self.keep()
+
+    def _look_at(self, parts: list[Part], memory: NDArray, flags: NDArray) -> None:
+        """Prepare to compare few values of one type.
+
+        They are copied between their lower and their upper limits, and the first two thirds of that memory compared
+        with the last two: one call tells whether none is too small and none too large.
+        """
+        first = 0
+        for part in parts:
+            shape = part.values[self.at].shape
+            lows, middle, highs = (third[first : first + self._size(part)].reshape(shape) for third in memory)
+            lows[...], highs[...] = part.low, part.high
+            copies = self._copies_of_finals if any(part is final for final in self.finals) else self._copies
+            copies.append(copying(part.values, self.at, middle))
+            first += self._size(part)
+        self._compares.append(partial(np.less_equal, memory[:2].reshape(-1), memory[1:].reshape(-1), flags))
+
+    def _size(self, part: Part) -> int:
+        return part.values[:1].size * len(self.rows)
+
+    def keep(self) -> None:
+        """Keep the observations, which are right, for the case that the next ones are wrong."""
+        for keep in self._keeps:
+            keep()
+
+    def put_back(self, row: int) -> None:
+        """Put back the observation of a row that was kept."""
+        at = self.rows.index(row)
+        for values, kept in self._kept:
+            values[row] = kept[at]
+
+    def is_right(self, ended: bool) -> bool:
+        """Return whether all values are right, and keep them if they are; `ended` says that an episode has."""
+        for copy in self._copies:
+            copy()
+        if ended:
+            for copy in self._copies_of_finals:
+                copy()
+        for compare in self._compares:
+            compare()
+        if 0 in self._flags or (self._large and not all(part.are_right(self.at) for part in self._large)):
+            return False
+        for keep in self._keeps:
+            keep()
+        return True
+
+    def what_is_wrong(self, row: int, ended: bool) -> str:
+        """Return what is wrong with the values of a row, whose episode may have ended; "" if nothing is."""
+        for part in (*(self.finals if ended else ()), *self.parts):
+            values = part.values[row]
+            wrong = np.argwhere(~((values >= part.low) & (values <= part.high)))
+            if len(wrong):
+                return described(part, row, tuple(wrong[0].tolist()))
+        return ""
+
+
+def copying(source: NDArray, at: Any, target: NDArray) -> Callable[[], Any]:
+    """Return what copies some rows of one array into another, in as little time as there is."""
+    if not isinstance(at, slice):
+        return lambda: target.__setitem__(..., source[at])
+    view = source[at]
+    if view.flags.c_contiguous and view.dtype == target.dtype:
+        return partial(memoryview(target.reshape(-1)).__setitem__, slice(None), memoryview(view.reshape(-1)))
+    return partial(target.__setitem__, ..., view)
+
+
+def parts_of(space: Space, nested: Any, name: str, level: CheckedValues) -> list[Part]:
+    """Return the arrays of a space in which a value can be wrong."""
+    found = []
+    for (leaf, own), values in zip(leaf_spaces(space, name), flat_leaves(space, nested), strict=True):
+        kind = values.dtype.kind
+        if kind == "b" or (kind != "f" and level == "finite"):
+            continue
+        lowest, highest = limits_of(values.dtype)
+        low, high = (lowest, highest) if level == "finite" else bounds_of(own)
+        # An infinite bound allows every number, and infinity is none: what is learnt from it is NaN.
+        low, high = (np.clip(bound, lowest, highest).astype(values.dtype) for bound in (low, high))
+        if kind == "f" or np.any(low > lowest) or np.any(high < highest):
+            found.append(Part(leaf, values, low, high))
+    return found
+
+
+def limits_of(dtype: np.dtype) -> tuple[Any, Any]:
+    """Return the lowest and the highest number of a type, infinities not counted."""
+    limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return dtype.type(limits.min), dtype.type(limits.max)
+
+
+def bounds_of(space: Space) -> tuple[Any, Any]:
+    """Return what the values of a space lie between."""
+    if isinstance(space, Box):
+        return space.low, space.high
+    if isinstance(space, Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    assert isinstance(space, MultiBinary)
+    return np.int8(0), np.int8(1)
+
+
+def described(part: Part, row: int, place: tuple[int, ...]) -> str:
+    """Return what is wrong with one value."""
+    value = part.values[(row, *place)]
+    where = f"{part.name}{list(place) if place else ''} is {value}"
+    low, high = (np.broadcast_to(bound, part.values.shape[1:])[place] for bound in (part.low, part.high))
+    if np.isfinite(value) and (low, high) != limits_of(LEARNT):
+        return f'{where}; its space says {low} … {high}. check_values="finite" does not look at bounds'
+    why = "" if np.isnan(value) else " (infinite, or too large for float32)"
+    return f"{where}{why}; expected a finite number. check_values=False lets it pass"
