@@ -1,17 +1,23 @@
-"""What every backend for foreign environments makes of values outside their spaces; OwnBackendContract inherits it."""
+"""What every backend makes of values outside their spaces: `ValuesContract`, which OwnBackendContract inherits, for
+foreign environments, and `RuleValuesContract` for rules.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
+import velodrome as vd
 from tests.vector.foreign_envs import Valued
+from velodrome.envs import _template
+from velodrome.envs.contract import Rule, World
 from velodrome.vector.workers.faults import EnvironmentFaultError
 
 # What is returned instead of which value, and what is said about it.
@@ -68,16 +74,11 @@ RIGHT: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*overflow encountered in cast")
 class ValuesContract:
     """A value outside its space is a fault, whoever returns it, whatever the space, and whichever call it is."""
 
     make: Callable[..., Any]
-
-    @pytest.fixture(autouse=True)
-    def _no_warnings_of_casts(self):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="overflow encountered in cast")
-            yield
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -108,7 +109,7 @@ class ValuesContract:
             assert infos["_fault"].tolist() == [False, True, False], told
             said = infos["fault"][1]
             assert said.startswith("environment 1"), said
-            assert told.replace("['", "observation['", told.startswith("['")) in said, said
+            assert (f"observation{told}" if told.startswith("[") else told) in said, said
             assert f"wrong value in {'reset' if where == 'reset' else 'step'}: " in said, said
             assert rewards.tolist() == [1.0, 0.0, 1.0], told
             assert observations["free"][:, 0, 0].tolist() == [count, 0, count], told
@@ -161,3 +162,62 @@ class ValuesContract:
             assert "['bound'][1] is inf" in infos["fault"][1]
             assert envs.alive.tolist() == [True, False]
             assert "_fault" not in envs.step([0, 0])[-1]
+
+
+def step(i: int, action: Any, state: Any, tables: Any, params: Any) -> tuple[float, bool, bool]:
+    """Earn 1 and go on, unless an action from 1 to 4 asks for something wrong."""
+    state.cursor[i] += 1
+    reward = 1.0
+    if action == 1:
+        reward = np.nan
+    elif action == 2:
+        reward = 1e300
+    elif action >= 3:
+        state.position[i] = np.inf
+    return reward, action == 4, False
+
+
+def wrong_world() -> World:
+    """Return a world whose actions choose what is wrong with its values."""
+    rule = Rule(_template.reset, step, _template.observe, _template.finish)
+    return replace(_template.template_world(), name="wrong", rule=rule, action_space=gymnasium.spaces.Discrete(5))
+
+
+@pytest.mark.filterwarnings("ignore:.*overflow encountered in cast")
+class RuleValuesContract:
+    """NaN and infinity in what a rule returns are told with environment and name."""
+
+    backend: str
+
+    def test_a_value_of_a_rule_that_is_no_number_is_told(self):
+        envs = vd.make_vec(wrong_world(), 70, backend=self.backend, seed=1, check_values=True)
+        for action, told in (
+            (1, "the reward is nan"),
+            (2, "the reward is inf"),
+            (3, "the observation 'position' is inf"),
+            (4, "the last observation 'position' is inf"),
+        ):
+            envs.reset()
+            envs.step(np.zeros(70, np.int64))
+            actions = np.zeros(70, np.int64)
+            actions[[3, 66]] = action
+            with pytest.raises(EnvironmentFaultError) as caught:
+                envs.step(actions)
+            assert [fault.environment for fault in caught.value.faults] == [3, 66], told
+            assert {fault.kind for fault in caught.value.faults} == {"wrong value"}
+            assert f"environment 3 wrong value in step: {told}; expected a finite number" in str(caught.value)
+        envs.reset()
+        envs.step(np.zeros(70, np.int64))
+        envs.close()
+
+    def test_values_are_looked_at_where_code_is_not_ours(self):
+        own = vd.make_vec("template", 3, backend=self.backend)
+        theirs = vd.make_vec(wrong_world(), 3, backend=self.backend)
+        assert (own.check_values, theirs.check_values) == (False, self.backend != "cuda")
+
+    def test_what_nobody_looks_at_passes(self):
+        if self.backend == "native":
+            pytest.skip("a compilation; the code is that of the python backend")
+        envs = vd.make_vec(wrong_world(), 3, backend=self.backend, seed=1, check_values=False)
+        envs.reset()
+        assert np.isnan(float(envs.step(np.array([0, 1, 0]))[1][1]))

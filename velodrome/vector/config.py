@@ -30,7 +30,7 @@ def field_name(option: str) -> str:
 
 
 # Fields that mean something only for environments of other libraries.
-WORKER_FIELDS = (*map(field_name, OPTIONS), "enable_monitoring")
+WORKER_FIELDS = (*(field_name(name) for name in OPTIONS if name != "check_values"), "enable_monitoring")
 
 
 def _worker_field(name: str) -> Any:
@@ -135,6 +135,7 @@ class VectorizedEnvConfig(BaseModel):
         foreign = is_foreign(env)
         self.check(env, foreign)
         if not foreign:
+            params["check_values"] = self.check_values
             return make_vec(env, self.num_envs, backend=self.env_type, seed=seed, **params)
         envs = make_vec(env, self.num_envs, seed=seed, **self.foreign_options(), **params)
         if not self.enable_monitoring:

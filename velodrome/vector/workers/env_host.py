@@ -54,6 +54,7 @@ class EnvHost:
 
     def __init__(self, settings: HostSettings, worker: int | None) -> None:
         self.makers, self.mode, self.options, self.seed = settings
+        self.checked = True if self.options.check_values is None else self.options.check_values
         self.worker = worker
         self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
         self.restarts: dict[int, int] = {}
@@ -73,11 +74,9 @@ class EnvHost:
         self.arrays, self.observation_space = arrays, observation_space
         self.checks.clear()
         self.watch()
-        # Looked up once instead of in every step; views are written to faster than arrays, and take nothing but numbers.
-        self.rewards, self.terminated, self.truncated = map(
-            memoryview, (arrays.rewards, arrays.terminated, arrays.truncated)
-        )
-        self.step_seconds = memoryview(arrays.step_seconds)
+        # Looked up once instead of in every step. A view is written to faster than an array, and takes numbers only.
+        views: list[Any] = [array.data for array in arrays[2:]]
+        self.rewards, self.terminated, self.truncated, self.step_seconds = views
         self.write = writer(observation_space, arrays.observations)
         self.write_final = writer(observation_space, arrays.final_observations, "the last observation")
 
@@ -125,12 +124,12 @@ class EnvHost:
 
     def watch(self, row: int | None = None) -> None:
         """Prepare for `look`, which follows when a row, or all of them (as they are), have been stepped or reset."""
-        if self.options.check_values is False or not self.envs:
+        if self.checked is False or not self.envs:
             return
         check = self.checks.get(row)
         if check is None or (row is None and len(check.rows) != len(self.envs)):
             rows = sorted(self.envs) if row is None else [row]
-            check = ValueCheck(self.observation_space, self.arrays, rows, self.options.check_values)
+            check = ValueCheck(self.observation_space, self.arrays, rows, self.checked)
             self.checks[row] = check
         self.checking = check
 
@@ -150,7 +149,7 @@ class EnvHost:
         """Return whether an episode has ended, as the environment says; what is no boolean is refused."""
         if type(value) is bool:
             return value
-        if self.options.check_values is not False and np.asarray(value).dtype != bool:
+        if self.checked is not False and np.asarray(value).dtype != bool:
             raise WrongValueError(f"{name} is {value!r:.200}; expected True or False. check_values=False takes it")
         return bool(value)
 
@@ -232,8 +231,9 @@ class EnvHost:
         for row, seed in zip(rows, seeds, strict=True):
             self._reset_row(row, seed, None if options is None else dict(options))
         self.look(rows, "reset", options)
-        for row in self.checks.keys() & set(rows):
-            self.checks[row].keep()
+        for row in rows:
+            if row in self.checks:
+                self.checks[row].keep()
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
         if row in self.dropped:

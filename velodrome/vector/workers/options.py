@@ -27,7 +27,7 @@ MOST_WORKERS = 1024
 
 StartMethod = Literal["forkserver", "spawn"]
 FaultPolicy = Literal["raise", "restart", "drop"]
-CheckedValues = bool | Literal["finite"]
+CheckedValues = bool | Literal["finite"] | None
 
 
 def backend_name(backend: str) -> str:
@@ -77,10 +77,11 @@ OPTIONS = {
         of_processes=False,
     ),
     "check_values": Option(
-        "whether NaN, an infinity, a value outside its space or a flag that is no boolean counts as a failure of the "
-        "environment; finite: bounds of spaces are not looked at",
-        "True, 'finite' or False",
+        "treat NaN, an infinity, a value outside its space or a flag that is no boolean as a failure of the "
+        "environment; finite: whatever the bounds of its space; null: everywhere but in Velodrome's own rules",
+        "",
         choices=(True, "finite", False),
+        none=True,
         of_processes=False,
     ),
     "max_restarts": Option(
@@ -114,21 +115,26 @@ class WorkerOptions:
     workers: int | None = None
     start_method: StartMethod = "forkserver"
     on_fault: FaultPolicy = "raise"
-    check_values: CheckedValues = True
+    check_values: CheckedValues = None
     max_restarts: int = 10
     timeout: float | None = 60.0
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name, option in OPTIONS.items():
-            value = getattr(self, name)
-            if option.allows(value):
-                continue
-            if not option.choices:
-                raise ConfigError(f"{name} = {value!r}: needs {option.needs}")
-            choices = tuple(map(str, option.choices))
-            told = f"{', '.join(choices)}.{did_you_mean(str(value), choices)} {option.needs}".rstrip()
-            raise ConfigError(f"{name} = {value!r}; legal: {told}")
+        for name in OPTIONS:
+            check_option(name, getattr(self, name))
+
+
+def check_option(name: str, value: Any) -> None:
+    """Refuse a value that an option may not have."""
+    option = OPTIONS[name]
+    if option.allows(value):
+        return
+    if not option.choices:
+        raise ConfigError(f"{name} = {value!r}: needs {option.needs}")
+    choices = tuple(map(str, option.choices))
+    told = f"{', '.join(choices)}.{did_you_mean(str(value), choices)} {option.needs}".rstrip()
+    raise ConfigError(f"{name} = {value!r}; legal: {told}")
 
 
 DEFAULTS = asdict(WorkerOptions())
