@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
-from velodrome.errors import ActionError, ConfigError, did_you_mean
+from velodrome.errors import ActionError, ConfigError, EnvironmentFaultError, Fault, did_you_mean
 from velodrome.tables.windows import no_windows
 from velodrome.vector.argument_checks import check_seed, check_that_they_fit, checked_count, seed_of_each
 from velodrome.vector.buffers import Buffers, bytes_of_buffers
@@ -284,8 +284,6 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
 
         Windows are copies of tables, which are checked when they are built.
         """
-        from velodrome.vector.workers.faults import EnvironmentFaultError, Fault
-
         out, observed = self.buffers.out, slice(self.buffers.out.window_floats, None)
         parts = {"the observation": on_host(out.observations)[rows, observed]}
         if moment == "step":

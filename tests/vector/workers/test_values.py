@@ -104,8 +104,17 @@ def test_an_environment_that_is_always_wrong_is_given_up():
         envs.reset()
 
 
-@pytest.mark.parametrize("backend", ["serial", "native"])
-def test_what_check_values_may_be_is_told(backend):
-    env = "CartPole-v1" if backend == "serial" else "template"
-    with pytest.raises(ConfigError, match=r"check_values = 'bounds'; legal: True, finite, False"):
-        vd.make_vec(env, 2, backend=backend, check_values="bounds")
+@pytest.mark.parametrize("wrong", ["bounds", 0, 1, "true"])
+@pytest.mark.parametrize(("env", "backend"), [("CartPole-v1", "serial"), ("template", "native")])
+def test_what_check_values_may_be_is_told(env, backend, wrong):
+    with pytest.raises(ConfigError, match=rf"check_values = {wrong!r}; legal: True, finite, False"):
+        vd.make_vec(env, 2, backend=backend, check_values=wrong)
+
+
+@pytest.mark.parametrize("given", [True, False, "finite"])
+def test_the_configuration_of_a_run_reaches_the_environments(given):
+    config = vd.VectorizedEnvConfig(num_envs=2, env_type="serial", enable_monitoring=False, check_values=given)
+    with contextlib.closing(config.make("CartPole-v1")) as envs:
+        assert envs.options.check_values is given
+    rule = vd.VectorizedEnvConfig(num_envs=2, env_type="python", check_values=given).make("template")
+    assert rule.check_values is bool(given)

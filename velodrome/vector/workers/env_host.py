@@ -20,7 +20,7 @@ from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import WrongValueError, writer
 from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
-from velodrome.vector.workers.faults import Fault, Kind
+from velodrome.vector.workers.faults import Fault, FaultKind
 from velodrome.vector.workers.options import WorkerOptions
 from velodrome.vector.workers.values import ValueCheck
 
@@ -345,7 +345,7 @@ class EnvHost:
 
 def fault_of(row: int, worker: int | None, error: BaseException, moment: str) -> Fault:
     """Return the record of an exception in an environment."""
-    kind: Kind = "raised"
+    kind: FaultKind = "raised"
     if isinstance(error, WrongValueError):
         kind = "wrong value"
     elif isinstance(error, Interruption):

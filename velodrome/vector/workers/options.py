@@ -51,7 +51,7 @@ class Option(NamedTuple):
         if value is None:
             return self.none
         if self.choices:
-            return value in self.choices
+            return any(type(value) is type(choice) and value == choice for choice in self.choices)  # 1 is not True
         compare = {"ge": operator.ge, "gt": operator.gt, "le": operator.le}
         is_number = isinstance(value, self.kind) and not isinstance(value, bool)
         return is_number and all(compare[name](value, bound) for name, bound in self.bounds.items())
