@@ -36,7 +36,9 @@ WORKER_FIELDS = (*(field_name(name) for name in OPTIONS if name != "check_values
 def _worker_field(name: str) -> Any:
     """Return an option of workers as a field of the configuration."""
     option = OPTIONS[name]
-    legal = {"json_schema_extra": {"legal": "true, false, finite or null"}} if name == "check_values" else {}
+    legal: dict[str, Any] = (
+        {"json_schema_extra": {"legal": "true, false, finite or null"}} if name == "check_values" else {}
+    )
     return Field(DEFAULTS[name], description=option.meaning.replace("bytes", "MiB"), **option.bounds, **legal)
 
 

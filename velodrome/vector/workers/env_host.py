@@ -65,14 +65,13 @@ class EnvHost:
         self.fresh_seeds: dict[int, int] = {}  # for the first reset of an environment that replaces another
         self.dropped: set[int] = set()
         self.steps: dict[int, int] = {}  # of each environment since it was made
-        self.checks: dict[int | None, ValueCheck] = {}  # of one row; of all, under None
-        self.checking: ValueCheck | None = None  # the one in use
+        self.check: ValueCheck | None = None  # of the values of all rows
         self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
 
     def attach(self, arrays: BatchArrays, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
         self.arrays, self.observation_space = arrays, observation_space
-        self.checks.clear()
+        self.check = None
         self.watch()
         # Looked up once instead of in every step. A view is written to faster than an array, and takes numbers only.
         views: list[Any] = [array.data for array in arrays[2:]]
@@ -122,28 +121,35 @@ class EnvHost:
 
     # Values
 
-    def watch(self, row: int | None = None) -> None:
-        """Prepare for `look`, which follows when a row, or all of them (as they are), have been stepped or reset."""
+    def watch(self) -> None:
+        """Prepare for `look`, which follows when rows have been stepped or reset."""
         if self.checked is False or not self.envs:
             return
-        check = self.checks.get(row)
-        if check is None or (row is None and len(check.rows) != len(self.envs)):
-            rows = sorted(self.envs) if row is None else [row]
-            check = ValueCheck(self.observation_space, self.arrays, rows, self.checked)
-            self.checks[row] = check
-        self.checking = check
+        if self.check is None or len(self.check.rows) != len(self.envs):
+            self.check = ValueCheck(self.observation_space, self.arrays, sorted(self.envs), self.checked)
 
     def look(self, rows: Iterable[int], moment: str = "step", options: dict[str, Any] | None = None) -> None:
-        """Look at the values of rows that were stepped or reset: one that is wrong is a fault."""
-        check = self.checking
+        """Look at the values of all rows, of which some were stepped or reset: one that is wrong is a fault."""
+        check = self.check
         if check is None or check.is_right(bool(self.ended)):
             return
         for row in rows:
-            wrong = check.what_is_wrong(row, row in self.ended) if self.envs[row] is not None else ""
-            if wrong:
-                when = f"in its step {self.steps[row]} " if moment == "step" else ""
-                self._failed(row, WrongValueError(f"{when}{wrong}"), moment, options)
+            self._look_closely(row, moment, options)
         check.keep()
+
+    def look_at_row(self, row: int) -> None:
+        """Look at the values of one row that was stepped."""
+        if self.check is not None and not self.check.row_is_right(row, bool(self.ended)):
+            self._look_closely(row, "step", None)
+            self.check.keep()
+
+    def _look_closely(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
+        if self.check is None or self.envs[row] is None:
+            return
+        wrong = self.check.what_is_wrong(row, row in self.ended)
+        if wrong:
+            when = f"in its step {self.steps[row]} " if moment == "step" else ""
+            self._failed(row, WrongValueError(f"{when}{wrong}"), moment, options)
 
     def _flag(self, name: str, value: Any) -> bool:
         """Return whether an episode has ended, as the environment says; what is no boolean is refused."""
@@ -231,9 +237,6 @@ class EnvHost:
         for row, seed in zip(rows, seeds, strict=True):
             self._reset_row(row, seed, None if options is None else dict(options))
         self.look(rows, "reset", options)
-        for row in rows:
-            if row in self.checks:
-                self.checks[row].keep()
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
         if row in self.dropped:
@@ -257,8 +260,8 @@ class EnvHost:
         """Note a fault, and put a new environment into the row, or none, as on_fault says."""
         self.current[0] = 0
         self.infos = [entry for entry in self.infos if entry.row != row]
-        if self.checking is not None and moment == "step":
-            self.checking.put_back(row)
+        if self.check is not None and moment == "step":
+            self.check.put_back(row)
         while True:
             self.faults.append(fault_of(row, self.worker, error, moment))
             self._discard(row)
@@ -298,10 +301,10 @@ class EnvHost:
         self.cut_off(row, cut)
         if first is not None:
             self.write(row, first[0])
-            wrong = self.checking.what_is_wrong(row, ended=False) if self.checking else ""
+            wrong = self.check.what_is_wrong(row, ended=False) if self.check else ""
             if wrong:
-                assert self.checking is not None
-                self.checking.put_back(row)
+                assert self.check is not None
+                self.check.put_back(row)
                 raise WrongValueError(wrong)
             self.infos.append(RowInfo(row, first[1], {} if cut else None))
 

@@ -22,7 +22,7 @@ from velodrome.vector.workers.options import CheckedValues
 LEARNT = np.dtype(np.float32)  # what learners make of rewards
 FEW_VALUES = 16_384  # of one array: so many are copied between their limits
 
-Copy = tuple[Any, Any]  # target and source: arrays, or their memory
+Copy = tuple[Any, Any]  # target and source, for target[:] = source
 
 
 class Part(NamedTuple):
@@ -53,44 +53,20 @@ class ValueCheck:
             part.values[rows] = np.clip(part.values[rows], part.low, part.high)
         rewards = Part("the reward", arrays.rewards, *limits_of(LEARNT))
         self.parts = [*parts_of(space, arrays.observations, "the observation", level), rewards]
-        every = [*self.parts, *self.finals]
-        few = [part for part in every if 0 < self._size(part) <= FEW_VALUES]
-        self._large = [part for part in every if self._size(part) > FEW_VALUES]
-        self._flags = bytearray(2 * sum(map(self._size, few)))  # a 0 for each value that is wrong
-        self._copies: list[Copy] = []
-        self._copies_of_finals: list[Copy] = []
-        self._compares: list[Callable[[], Any]] = []
-        flags = np.frombuffer(self._flags, bool)
-        for kind in dict.fromkeys(part.low.dtype for part in few):
-            same = [part for part in few if part.low.dtype == kind]
-            count = sum(map(self._size, same))
-            self._look_at(same, np.empty((3, count), kind), flags[: 2 * count])
-            flags = flags[2 * count :]
         # Where no observation can be wrong, a new one is as good as the one before.
-        observed = flat_leaves(space, arrays.observations) if len(self.parts) > 1 else []
-        self._kept = [(values, np.empty_like(values[self.at])) for values in observed]
-        self._keeps = [copy_of(values[self.at], kept) for values, kept in self._kept]
+        self._observed = flat_leaves(space, arrays.observations) if len(self.parts) > 1 else []
+        self._kept = [np.empty_like(values) for values in self._observed]
+        self._keeps = self._copies_of_observed(self.at)
         self.keep()
+        self._all = Between([*self.parts, *self.finals], self.at)
+        self._copies, self._final_copies = (self._all.copies(parts, self.at) for parts in (self.parts, self.finals))
+        # Of one row: rewards, of which there is one, are compared as they are.
+        self._rewards, self._limits = arrays.rewards.data, tuple(map(float, limits_of(LEARNT)))
+        self._one = Between([*self.parts[:-1], *self.finals], slice(rows[0], rows[0] + 1))
+        self._of_row: dict[int, tuple[list[Copy], list[Copy], list[Copy]]] = {}
 
-    def _look_at(self, parts: list[Part], memory: NDArray, flags: NDArray) -> None:
-        """Prepare to compare few values of one type.
-
-        They are copied between their lower and their upper limits, and the first two thirds of that memory compared
-        with the last two: one call tells whether none is too small and none too large.
-        """
-        first = 0
-        for part in parts:
-            shape = part.values[self.at].shape
-            lows, middle, highs = (third[first : first + self._size(part)].reshape(shape) for third in memory)
-            lows[...], highs[...] = part.low, part.high
-            middle[...] = np.clip(part.values[self.at], part.low, part.high)  # until an episode ends: then copies
-            copies = self._copies_of_finals if any(part is final for final in self.finals) else self._copies
-            copies.append(copy_of(part.values[self.at], middle))
-            first += self._size(part)
-        self._compares.append(partial(np.less_equal, memory[:2].reshape(-1), memory[1:].reshape(-1), flags))
-
-    def _size(self, part: Part) -> int:
-        return part.values[self.at].size
+    def _copies_of_observed(self, at: slice) -> list[Copy]:
+        return [copy_of(kept[at], values[at]) for kept, values in zip(self._kept, self._observed, strict=True)]
 
     def keep(self) -> None:
         """Keep the observations, which are right, for the case that the next ones are wrong."""
@@ -99,22 +75,38 @@ class ValueCheck:
 
     def put_back(self, row: int) -> None:
         """Put back the observation of a row that was kept."""
-        at = (row - self.at.start) // self.at.step
-        for values, kept in self._kept:
-            values[row] = kept[at]
+        for kept, values in zip(self._kept, self._observed, strict=True):
+            values[row] = kept[row]
 
     def is_right(self, ended: bool) -> bool:
         """Return whether all values are right, and keep them if they are; `ended` says that an episode has."""
         for target, source in self._copies:
             target[:] = source
         if ended:
-            for target, source in self._copies_of_finals:
+            for target, source in self._final_copies:
                 target[:] = source
-        for compare in self._compares:
-            compare()
-        if 0 in self._flags or (self._large and not all(part.are_right(self.at) for part in self._large)):
+        if not self._all.are_right(self.at):
             return False
         for target, source in self._keeps:
+            target[:] = source
+        return True
+
+    def row_is_right(self, row: int, ended: bool) -> bool:
+        """Return the same of one row."""
+        if row not in self._of_row:
+            at = slice(row, row + 1)
+            between = self._one.copies(self.parts, at), self._one.copies(self.finals, at)
+            self._of_row[row] = (*between, self._copies_of_observed(at))
+        copies, final_copies, keeps = self._of_row[row]
+        for target, source in copies:
+            target[:] = source
+        if ended:
+            for target, source in final_copies:
+                target[:] = source
+        low, high = self._limits
+        if not (low <= self._rewards[row] <= high and self._one.are_right(slice(row, row + 1))):
+            return False
+        for target, source in keeps:
             target[:] = source
         return True
 
@@ -128,9 +120,50 @@ class ValueCheck:
         return ""
 
 
-def copy_of(source: NDArray, target: NDArray) -> Copy:
-    """Return what is to be copied where: whole memory if possible, which takes a third of the time."""
-    if source.flags.c_contiguous and source.dtype == target.dtype:
+class Between:
+    """Memory in which few values lie between their lower and their upper limits.
+
+    Its first two thirds are compared with its last two: one call tells whether none is too small and none too large.
+    """
+
+    def __init__(self, parts: list[Part], at: slice) -> None:
+        sizes = [part.values[at].size for part in parts]
+        self.large = [part for part, size in zip(parts, sizes, strict=True) if size > FEW_VALUES]
+        few = [(part, size) for part, size in zip(parts, sizes, strict=True) if 0 < size <= FEW_VALUES]
+        self.flags = bytearray(2 * sum(size for _, size in few))  # a 0 for each value that is wrong
+        self.compares: list[Callable[[], Any]] = []
+        self._middles: list[tuple[Part, NDArray]] = []
+        flags = np.frombuffer(self.flags, bool)
+        for kind in dict.fromkeys(part.low.dtype for part, _ in few):
+            same = [(part, size) for part, size in few if part.low.dtype == kind]
+            count, first = sum(size for _, size in same), 0
+            memory = np.empty((3, count), kind)
+            for part, size in same:
+                lows, middle, highs = (third[first : first + size].reshape(part.values[at].shape) for third in memory)
+                lows[...], highs[...] = part.low, part.high
+                middle[...] = np.clip(part.values[at], part.low, part.high)  # until it is written
+                self._middles.append((part, middle))
+                first += size
+            self.compares.append(
+                partial(np.less_equal, *(memory[k : k + 2].reshape(-1) for k in (0, 1)), flags[: 2 * count])
+            )
+            flags = flags[2 * count :]
+
+    def copies(self, parts: list[Part], at: slice) -> list[Copy]:
+        """Return what copies rows of some parts between their limits; of large ones nothing is copied."""
+        wanted = [(part, middle) for part, middle in self._middles if any(part is own for own in parts)]
+        return [copy_of(middle, part.values[at]) for part, middle in wanted]
+
+    def are_right(self, at: slice) -> bool:
+        """Return whether the values that were copied are right, and of those that are not copied these rows."""
+        for compare in self.compares:
+            compare()
+        return 0 not in self.flags and (not self.large or all(part.are_right(at) for part in self.large))
+
+
+def copy_of(target: NDArray, source: NDArray) -> Copy:
+    """Return what to copy where: bare memory if possible, which takes a third of the time."""
+    if target.flags.c_contiguous and source.flags.c_contiguous and source.dtype == target.dtype:
         return target.reshape(-1).data, source.reshape(-1).data
     return target, source
 

@@ -187,12 +187,11 @@ class Worker:
             row = int(requests[taken % size])
             taken = (taken + 1) & WRAP
             words[first + Line.TAKEN] = taken
-            host.watch(row)
             try:
                 host.step(row, self.read_action(row))
             except Interruption as error:
                 host.faults.append(fault_of(row, self.index, error, "step"))
-            host.look((row,))
+            host.look_at_row(row)
             mail = self.write_infos() if host.infos or host.faults else None
             host.ended.clear()
             if mail is not None:
