@@ -83,7 +83,8 @@ class ValuesContract:
     @pytest.fixture(scope="class")
     @classmethod
     def valued(cls):
-        with contextlib.closing(cls().make(Valued, 3, on_fault="restart", max_restarts=10**6, copy=True)) as envs:
+        options = {"on_fault": "restart", "max_restarts": 10**6, "copy": True, "check_values": True}
+        with contextlib.closing(cls().make(Valued, 3, **options)) as envs:
             yield envs
 
     @pytest.mark.parametrize("where", ["step", "end", "reset"])
@@ -153,15 +154,21 @@ class ValuesContract:
             assert np.isinf(observations["free"][1]).all()
             assert np.isnan(rewards[1])
             assert observations["number"].tolist() == [2, 77]
-        with contextlib.closing(self.make(Valued, 2, check_values="finite", on_fault="drop")) as envs:
+
+    @pytest.mark.parametrize("chosen", [{"check_values": "finite"}, {}], ids=str)
+    def test_the_bounds_of_a_box_are_no_matter_unless_asked_for(self, chosen):
+        """Gymnasium's own BipedalWalker leaves its space."""
+        with contextlib.closing(self.make(Valued, 3, on_fault="drop", **chosen)) as envs:
             envs.reset()
-            envs.set_some([1], "instead", {"number": 77, "bound": np.array([50.0, 1.0])})
-            assert envs.step([0, 0])[0]["number"].tolist() == [2, 77]
+            envs.set_some([1], "instead", {"whole": np.array([77], np.int32), "bound": np.array([50.0, 1.0])})
+            assert envs.step([0, 0, 0])[0]["whole"][:, 0].tolist() == [1, 77, 1]
             envs.set_some([1], "instead", {"bound": np.array([1.0, np.inf])})
-            *_, infos = envs.step([0, 0])
+            envs.set_some([2], "instead", {"number": 77})
+            *_, infos = envs.step([0, 0, 0])
             assert "['bound'][1] is inf" in infos["fault"][1]
-            assert envs.alive.tolist() == [True, False]
-            assert "_fault" not in envs.step([0, 0])[-1]
+            assert "['number'] is 77; its space says 1 … 5" in infos["fault"][2]
+            assert envs.alive.tolist() == [True, False, False]
+            assert "_fault" not in envs.step([0, 0, 0])[-1]
 
 
 def step(i: int, action: Any, state: Any, tables: Any, params: Any) -> tuple[float, bool, bool]:

@@ -97,9 +97,9 @@ def make_vec(
     copy: return copies; by default the arrays are views that the next step overwrites.
     autoreset: start the next episode in the step that ends one; False leaves that to reset(options={"reset_mask": …}),
         "next_step" does it in the step after (not for rules).
-    check_values=None: treat NaN, infinities, values outside their space and flags that are no booleans as a failure of
-        the environment; "finite" does not look at the bounds of spaces, False at nothing. None: True, but False for
-        Velodrome's own rules and on "cuda", where the check waits for the device.
+    check_values=None: treat as a failure of the environment: NaN, infinities, values outside their space, flags that
+        are no booleans (True); all of that but finite numbers beyond the bounds of a Box ("finite"); nothing (False).
+        None: "finite", but False for Velodrome's own rules and on "cuda", where the check waits for the device.
 
     Further options of rules:
 

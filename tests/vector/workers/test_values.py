@@ -78,7 +78,9 @@ def test_what_was_right_last_is_put_back():
 
 @pytest.mark.parametrize("autoreset", ["next_step", False])
 def test_a_wrong_value_is_cut_off_as_the_mode_says(autoreset):
-    envs = vd.make_vec(Valued, 2, backend="serial", on_fault="restart", autoreset=autoreset, copy=True)
+    envs = vd.make_vec(
+        Valued, 2, backend="serial", on_fault="restart", autoreset=autoreset, copy=True, check_values=True
+    )
     with contextlib.closing(envs):
         envs.reset()
         envs.step([0, 0])

@@ -54,7 +54,7 @@ class EnvHost:
 
     def __init__(self, settings: HostSettings, worker: int | None) -> None:
         self.makers, self.mode, self.options, self.seed = settings
-        self.checked = True if self.options.check_values is None else self.options.check_values
+        self.checked = "finite" if self.options.check_values is None else self.options.check_values
         self.worker = worker
         self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
         self.restarts: dict[int, int] = {}
@@ -149,7 +149,9 @@ class EnvHost:
         wrong = self.check.what_is_wrong(row, row in self.ended)
         if wrong:
             when = f"in its step {self.steps[row]} " if moment == "step" else ""
-            self._failed(row, WrongValueError(f"{when}{wrong}"), moment, options)
+            switch = '"finite" does not look at bounds of a Box, ' if self.checked is True else ""
+            advice = f"check_values={switch}False lets everything pass"
+            self._failed(row, WrongValueError(f"{when}{wrong}. {advice}"), moment, options)
 
     def _flag(self, name: str, value: Any) -> bool:
         """Return whether an episode has ended, as the environment says; what is no boolean is refused."""

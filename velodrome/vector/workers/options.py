@@ -77,8 +77,9 @@ OPTIONS = {
         of_processes=False,
     ),
     "check_values": Option(
-        "treat NaN, an infinity, a value outside its space or a flag that is no boolean as a failure of the "
-        "environment; finite: whatever the bounds of its space; null: everywhere but in Velodrome's own rules",
+        "treat a value outside its space, a reward that is no finite number or a flag that is no boolean as a failure "
+        "of the environment; finite: but not a finite number beyond the bounds of a Box; null: finite, and false for "
+        "Velodrome's own rules",
         "",
         choices=(True, "finite", False),
         none=True,
