@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 # Control and format characters (terminal commands, marks that reverse a line), halves of surrogates, line separators.
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -61,6 +62,35 @@ class BackendError(VelodromeError, RuntimeError):
 
 class SpaceError(BackendError, TypeError, ValueError):
     """A space whose values are no arrays of a fixed size. Gymnasium raises either of the two."""
+
+
+FaultKind = Literal["raised", "wrong value", "hung", "died", "memory", "lost with its worker"]
+
+
+class Fault(NamedTuple):
+    """One environment that was lost. There is exactly one record for each."""
+
+    environment: int  # row
+    worker: int | None  # None: it ran in this process
+    kind: FaultKind
+    message: str  # one line
+    traceback: str = ""
+    moment: str = "step"  # make, reset, step, or a method's name
+
+    def __str__(self) -> str:
+        where = "" if self.worker is None else f" (worker {self.worker})"
+        text = f"environment {self.environment}{where} {self.kind} in {self.moment}: {self.message}"
+        return f"{text}\n{self.traceback.rstrip()}" if self.traceback else text
+
+
+class EnvironmentFaultError(BackendError):
+    """An environment failed. `faults` holds the records; the others are unharmed, and reset() makes a new one."""
+
+    def __init__(self, faults: list[Fault], advice: str) -> None:
+        self.faults = faults
+        told = "\n".join(map(str, faults[:3]))
+        more = f"\n… and {len(faults) - 3} more" if len(faults) > 3 else ""
+        super().__init__(f"{told}{more}\n{advice}")
 
 
 class LearningError(VelodromeError, RuntimeError):

@@ -14,8 +14,8 @@ from tests.tables.price_data import MINUTE, gappy_bars
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import LeakError
 from velodrome.tables import build_market, check_leaks, leaks, prepare, stretches
-from velodrome.tables.leaks import check
 from velodrome.tables.features.families import DEFAULT_FEATURES
+from velodrome.tables.leaks import check
 
 
 def closes(series: Series) -> pl.Series:

@@ -450,9 +450,9 @@ def behave(env: Faulty) -> None:
 FAULTS: dict[str, Callable[[Faulty], None]] = {
     "raise": raise_error, "raise unpicklable": raise_unpicklable, "raise exit": raise_exit, "hang": hang,
     "sleep": sleep_forever, "hang in C": hang_in_c, "exit": exit_at_once, "kill": kill_itself, "grow": grow,
-    "wrong shape": behave, "wrong tuple": behave, "wrong type": behave, "nan reward": behave,
+    "wrong shape": behave, "wrong tuple": behave, "wrong type": behave,
 }  # fmt: skip
-HARMLESS = ("grow", "nan reward")  # legal as such
+HARMLESS = ("grow",)  # legal as such
 
 
 class Faulty(Counting):
@@ -508,7 +508,6 @@ class Faulty(Counting):
             FAULTS[kind](self)
         if kind == "wrong tuple":
             return observation, reward, terminated, info  # type: ignore[return-value]
-        reward = float("nan") if kind == "nan reward" else reward
         return spoiled(observation, kind), reward, terminated, truncated, info
 
 
@@ -516,6 +515,52 @@ def spoiled(observation: Any, kind: str | None) -> Any:
     if kind == "wrong shape":
         return np.zeros(7, np.float32)
     return "no array at all" if kind == "wrong type" else observation
+
+
+class Valued(gymnasium.Env):
+    """Says in all kinds of spaces how many steps it has made, or in its next call something else.
+
+    `instead`: what is returned in place of one value, by its name: a part of the observation, "observation", "reward",
+    "terminated" or "truncated"; `where`: the call, "step", "end" (a step that ends the episode) or "reset".
+    """
+
+    observation_space = Dict(
+        {"free": Box(-np.inf, np.inf, (2, 2), np.float32), "bound": Box(np.array([-1.0, 1.0]), 2.0, dtype=np.float64),
+         "number": Discrete(5, start=1), "pair": Tuple((MultiBinary(2), MultiDiscrete([2, 9]))),
+         "whole": Box(0, 9, (1,), np.int32), "byte": Box(0, 255, (2,), np.uint8)}
+    )  # fmt: skip
+    action_space = Discrete(2)
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.instead: dict[str, Any] = {}
+        self.where = "step"
+
+    def observe(self) -> dict[str, Any]:
+        count = self.count
+        return {
+            "free": np.full((2, 2), count, np.float32), "bound": np.array([-1.0, 1.0 + count / 10]),
+            "number": 1 + count % 5, "pair": (np.ones(2, np.int8), np.array([1, count])),
+            "whole": np.array([count], np.int32), "byte": np.full(2, count, np.uint8),
+        }  # fmt: skip
+
+    def returned(self, where: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        values = {**self.observe(), "reward": 1.0, "terminated": where == "end", "truncated": False}
+        if where == self.where:
+            values |= self.instead
+            self.instead = {}
+        reward, terminated, truncated = (values.pop(name) for name in ("reward", "terminated", "truncated"))
+        return values.pop("observation", values), reward, terminated, truncated, {"count": self.count}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        observation, *_, info = self.returned("reset")
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        return self.returned("end" if self.where == "end" and self.instead else "step")
 
 
 def drawn_maker(kind: str, infos: str = "none") -> Callable[[], gymnasium.Env]:

@@ -17,6 +17,7 @@ import pytest
 import velodrome as vd
 from tests.contracts.backend import SEEDS
 from tests.contracts.own_backend import OwnBackendContract
+from tests.contracts.values import RuleValuesContract
 from tests.contracts.vector_env import ResizeContract, assert_same, infos_of, on_host, play, row_of
 from tests.markets import small_market
 from tests.vector.foreign_envs import Drawn, draw_actions
@@ -34,21 +35,21 @@ def trading(backend: str, num_envs: int, **options: Any) -> Any:
     )  # fmt: skip
 
 
-class TestNative(ResizeContract):
+class TestNative(RuleValuesContract, ResizeContract):
     backend = "native"
 
     def build(self, num_envs: int, **options: Any) -> Any:
         return trading("native", num_envs, **options)
 
 
-class TestPython(ResizeContract):
+class TestPython(RuleValuesContract, ResizeContract):
     backend = "python"
 
     def build(self, num_envs: int, **options: Any) -> Any:
         return trading("python", num_envs, **options)
 
 
-class TestCuda(ResizeContract):
+class TestCuda(RuleValuesContract, ResizeContract):
     # Where it cannot serve, the test below runs this class in a process of its own.
     __test__ = MISSING is None
 
@@ -69,7 +70,7 @@ def test_the_simulated_device_passes_its_contract():
     assert answer.returncode == 0, answer.stdout[-5000:]
     passed = re.search(r"^(\d+) passed in", answer.stdout, re.MULTILINE)
     assert passed, answer.stdout
-    assert int(passed[1]) >= len([name for name in dir(ResizeContract) if name.startswith("test_")])
+    assert int(passed[1]) >= len([name for name in dir(TestCuda) if name.startswith("test_")])
 
 
 class TestSerial(OwnBackendContract):

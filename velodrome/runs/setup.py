@@ -37,6 +37,9 @@ BARS_FOLDER = "bars"  # beside the runs: bars that programs gave
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
 
+TREATMENT = ("on_fault", "max_restarts", "check_values")  # of environments of other libraries that fail
+
+
 def environment_options(
     config: RunConfig, market: Market | Basket | None, num_envs: int, device: str
 ) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def environment_options(
     threads = 1 if backend == "native" and num_envs <= ONE_THREAD else None
     # The learner's actions are legal by construction.
     options = {"backend": backend, "seed": config.seed, "observation": "cursor", "check_actions": False}
-    return {**options, "threads": threads, **given}
+    return {**options, "check_values": config.vector.check_values, "threads": threads, **given}
 
 
 def make_few_environments(config: RunConfig, num_envs: int) -> Any:
@@ -61,7 +64,7 @@ def make_few_environments(config: RunConfig, num_envs: int) -> Any:
     options = environment_options(config, None, num_envs, "cpu")
     if config.vector.env_type == "auto" and not is_rule(config.env):
         # A few episodes are not worth a measurement; faults are treated as in training.
-        fault_options = {name: value for name, value in options.items() if name in ("on_fault", "max_restarts")}
+        fault_options = {name: value for name, value in options.items() if name in TREATMENT}
         options = {"backend": "serial", "seed": config.seed, **fault_options, **config.params}
     return make_vec(config.env, num_envs, **options)
 

@@ -17,6 +17,9 @@ from velodrome.envs._template import finish, observe, reset, step
 from velodrome.envs.contract import LANES
 from velodrome.tables.windows import WindowTables
 
+WRONG = 1 << 32  # added to the number of episodes that ended, for each place with a wrong value
+MAGNITUDE, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)  # bits of a float32: all but the sign; infinity
+
 
 class Outputs(NamedTuple):
     """What a step leaves behind, one row per environment; an observation has D floats."""
@@ -49,6 +52,21 @@ def wait_for_stores() -> None:
 
 def prefetch_floats(source: NDArray[np.float32], first: int, count: int) -> None:
     """Do nothing; compiled code requests these floats from memory, so that they are there when they are copied."""
+
+
+def wrong_among(values: NDArray[np.float32], first: int, count: int) -> int:
+    """Return 0; loops that check values have `not_finite_among` in this place."""
+    return 0
+
+
+def not_finite_among(values: NDArray[np.float32], first: int, count: int) -> int:
+    """Return WRONG if some of these values is NaN or infinite, else 0."""
+    bits = values[first : first + count].view(np.uint32)
+    largest = np.uint32(0)
+    for k in range(bits.size):
+        # Without its sign, a larger float has larger bits. Infinity comes after all numbers, and then NaN.
+        largest = max(largest, bits[k] & MAGNITUDE)
+    return WRONG if largest >= INFINITE else 0
 
 
 def chosen_params(params: Any) -> Any:
@@ -117,21 +135,30 @@ def unpack(pack: Any) -> Any:
 
 
 def step_block(block: int, actions: Any, autoreset: bool, pack: Any) -> int:
-    """Step the environments of one block; return how many episodes ended."""
+    """Step the environments of one block; return how many episodes ended, plus WRONG for each wrong value found."""
     blocks, tables, params, windows, out = unpack(pack)
     state = blocks[block]
     first = block * LANES
     finished = 0
     count = min(LANES, actions.shape[0] - first)
+    width = out.observations.shape[1]
+    observations, finals = out.observations.reshape(-1), out.final_observations.reshape(-1)
     for k in range(count):
         # Unsigned: with a signed index, Numba adds a test for counting from the end to every access.
         lane, row = np.uint32(k), np.uint32(first + k)
         # The next environment's windows arrive while this one computes.
         prefetch(out.cursors[first + min(k + 1, count - 1)], windows)
+        observed = (first + k) * width + out.window_floats
         if advance(lane, row, actions[row], autoreset, state, tables, chosen_params(params), out):
             gather(out.final_cursors[row], windows, out.final_observations[row], out.streamed)
-            finished += 1
+            finished += 1 + wrong_among(finals, observed, width - out.window_floats)
+        if out.window_floats:
+            finished += wrong_among(observations, observed, width - out.window_floats)
         gather(out.cursors[row], windows, out.observations[row], out.streamed)
+    if not out.window_floats:
+        # All at once: several values in one instruction.
+        finished += wrong_among(observations, first * width, count * width)
+    finished += wrong_among(out.rewards, first, count)
     if out.streamed:
         wait_for_stores()
     return finished

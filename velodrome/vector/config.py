@@ -12,6 +12,7 @@ from velodrome.vector.workers.options import (
     OPTIONS,
     PROCESS_OPTIONS,
     SPELLINGS,
+    CheckedValues,
     FaultPolicy,
     StartMethod,
     backend_name,
@@ -29,13 +30,16 @@ def field_name(option: str) -> str:
 
 
 # Fields that mean something only for environments of other libraries.
-WORKER_FIELDS = (*map(field_name, OPTIONS), "enable_monitoring")
+WORKER_FIELDS = (*(field_name(name) for name in OPTIONS if name != "check_values"), "enable_monitoring")
 
 
 def _worker_field(name: str) -> Any:
     """Return an option of workers as a field of the configuration."""
     option = OPTIONS[name]
-    return Field(DEFAULTS[name], description=option.meaning.replace("bytes", "MiB"), **option.bounds)
+    legal: dict[str, Any] = (
+        {"json_schema_extra": {"legal": "true, false, finite or null"}} if name == "check_values" else {}
+    )
+    return Field(DEFAULTS[name], description=option.meaning.replace("bytes", "MiB"), **option.bounds, **legal)
 
 
 class VectorizedEnvConfig(BaseModel):
@@ -64,6 +68,7 @@ class VectorizedEnvConfig(BaseModel):
     workers: int | None = _worker_field("workers")
     start_method: StartMethod = _worker_field("start_method")
     on_fault: FaultPolicy = _worker_field("on_fault")
+    check_values: CheckedValues = _worker_field("check_values")
     max_restarts: int = _worker_field("max_restarts")
     timeout: float | None = _worker_field("timeout")
     worker_memory: int | None = _worker_field("memory_limit")
@@ -133,6 +138,7 @@ class VectorizedEnvConfig(BaseModel):
         foreign = is_foreign(env)
         self.check(env, foreign)
         if not foreign:
+            params["check_values"] = self.check_values
             return make_vec(env, self.num_envs, backend=self.env_type, seed=seed, **params)
         envs = make_vec(env, self.num_envs, seed=seed, **self.foreign_options(), **params)
         if not self.enable_monitoring:

@@ -55,16 +55,19 @@ def unavailable_reason() -> str | None:
 class CudaVectorEnv(RuleVectorEnv):
     """n environments of one rule on the GPU; actions, observations, rewards and flags are tensors on it.
 
-    Checking actions copies one flag to the host in each step. check_actions=False avoids that, and so does capturing
-    the step in a CUDA graph. `specialise` compiles the parameters in as constants: a faster step for one compilation
-    (then cached on disk) per set of parameters. `shared` are the options of `RuleVectorEnv`.
+    Checking actions copies one flag to the host in each step, and so does checking values, which is off unless
+    check_values=True asks for it. check_actions=False avoids the former, and capturing the step in a CUDA graph both.
+    `specialise` compiles the parameters in as constants: a faster step for one compilation (then cached on disk) per
+    set of parameters. `shared` are the options of `RuleVectorEnv`.
     """
 
     backend = "cuda"
     _copy_array = methodcaller("clone")
 
-    def __init__(self, world: World, num_envs: int, *, specialise: bool = True, **shared: Any) -> None:
-        super().__init__(world, num_envs, **shared)
+    def __init__(
+        self, world: World, num_envs: int, *, specialise: bool = True, check_values: bool | None = None, **shared: Any
+    ) -> None:
+        super().__init__(world, num_envs, check_values=bool(check_values), **shared)
         reason = unavailable_reason()
         if reason is not None:
             raise BackendError(
@@ -177,6 +180,11 @@ class CudaVectorEnv(RuleVectorEnv):
         self.set_actions(actions)
         self.step_kernels()
         out = self.buffers.out
+        if self.check_values and not self._is_capturing():
+            observed = slice(out.window_floats, None)
+            parts: Any = out.rewards, out.observations[:, observed], out.final_observations[:, observed]
+            if not all(part.isfinite().all() for part in parts):
+                self._look(np.arange(self.num_envs), "step")
         infos = self._infos_of_ended(out.terminated | out.truncated)
         results = self._observation_view, out.rewards, out.terminated, out.truncated, infos
         return map_nested(self._copy_array, results) if self.copy else results
@@ -190,13 +198,15 @@ class CudaVectorEnv(RuleVectorEnv):
         if wrong_type or actions.numel() != self._actions.numel():
             raise self._bad_shape(actions)
         actions = actions.reshape(self._actions.shape).to(self._actions.dtype)
-        capturing = not self._cuda.SIMULATED and self._torch.cuda.is_current_stream_capturing()
-        if self.check_actions and not capturing:
+        if self.check_actions and not self._is_capturing():
             legal = (actions >= self._to_bound(self._action_low)) & (actions <= self._to_bound(self._action_high))
             if not bool(legal.all()):
                 host = actions.cpu().numpy()
                 self._refuse(host, int(np.argmin(legal.cpu().numpy().reshape(self.num_envs, -1).all(axis=1))))
         self._actions.copy_(actions)
+
+    def _is_capturing(self) -> bool:
+        return not self._cuda.SIMULATED and self._torch.cuda.is_current_stream_capturing()
 
     def _to_bound(self, bound: Any) -> Any:
         return self._torch.as_tensor(bound, device=self.device) if isinstance(bound, np.ndarray) else bound

@@ -18,7 +18,14 @@ from velodrome.vector.rule_env import ObservationKind
 from velodrome.vector.single import RuleEnv
 from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers, is_foreign
 from velodrome.vector.workers.options import DEFAULTS as WORKER_DEFAULTS
-from velodrome.vector.workers.options import FOREIGN_BACKENDS, PROCESS_OPTIONS, WorkerOptions, backend_name
+from velodrome.vector.workers.options import (
+    FOREIGN_BACKENDS,
+    PROCESS_OPTIONS,
+    CheckedValues,
+    WorkerOptions,
+    backend_name,
+    check_option,
+)
 
 BACKENDS = ("auto", "native", "cuda", "python")
 # Imported when they are needed.
@@ -76,6 +83,7 @@ def make_vec(
     seed: int | None = None,
     copy: bool = False,
     autoreset: bool | str = True,
+    check_values: CheckedValues = None,
     **options: Any,
 ) -> Any:
     """Return many environments as a `gymnasium.vector.VectorEnv`.
@@ -89,6 +97,9 @@ def make_vec(
     copy: return copies; by default the arrays are views that the next step overwrites.
     autoreset: start the next episode in the step that ends one; False leaves that to reset(options={"reset_mask": …}),
         "next_step" does it in the step after (not for rules).
+    check_values=None: treat as a failure of the environment: NaN, infinities, values outside their space, flags that
+        are no booleans (True); all of that but finite numbers beyond the bounds of a Box ("finite"); nothing (False).
+        None: "finite", but False for Velodrome's own rules and on "cuda", where the check waits for the device.
 
     Further options of rules:
 
@@ -110,10 +121,12 @@ def make_vec(
 
     All other keywords are parameters of the environment.
     """
+    check_option("check_values", check_values)
     of_rules, of_workers = _take(options, RULE_DEFAULTS), _take(options, WORKER_DEFAULTS)
     shared: dict[str, Any] = {"seed": seed, "copy": copy, "autoreset": autoreset}
     if is_foreign(env):
         _refuse_idle(of_rules, "rules of Velodrome", "an environment of another library")
+        of_workers["check_values"] = check_values
         return _make_foreign(environment_makers(env, options), num_envs, backend_name(backend), of_workers, shared)
     if backend not in BACKENDS:
         raise ConfigError(
@@ -123,6 +136,7 @@ def make_vec(
     if not isinstance(autoreset, bool):
         raise ConfigError(f"autoreset = {autoreset!r} for a rule; legal: True (in the same step), False")
     world = _world(env, options)
+    shared["check_values"] = None if check_values is None else bool(check_values)
     if backend == "cuda":
         from velodrome.vector.cuda import CudaVectorEnv
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from velodrome.envs.contract import LANES, World, params_record
 from velodrome.errors import ConfigError
 from velodrome.vector.argument_checks import is_whole
+from velodrome.vector.batch import WRONG
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
 from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop
 from velodrome.vector.compile.packing import pack_arguments
@@ -100,10 +101,12 @@ class NativeVectorEnv(RuleVectorEnv):
             _, unpack = pack_arguments(self._arrays)
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._first_illegal = compiled_function("actions", first_illegal, "check")
-            self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise)
+            chosen = {"specialise": specialise, "check_values": self.check_values}
+            self._step_part = compiled_loop(world, "step_part", unpack, **chosen)
             self._has_cores = min(threads or available, available) > 1 and bool(lessons())
         else:
-            self._reset_loop, self._step_part = python_loop(world, "reset_all"), python_loop(world, "step_part")
+            self._reset_loop = python_loop(world, "reset_all")
+            self._step_part = python_loop(world, "step_part", check_values=self.check_values)
         self._choose_loop()
 
     def _allocate(self, num_envs: int) -> Buffers:
@@ -147,6 +150,8 @@ class NativeVectorEnv(RuleVectorEnv):
         self._check_ready()
         actions = self._prepare(actions)
         finished = self._step_loop(actions)
+        if finished >= WRONG:
+            self._look(np.arange(self.num_envs), "step")
         out = self.buffers.out
         infos = self._infos_of_ended(out.terminated | out.truncated) if finished else {}
         results = self._observation_view, out.rewards, out.terminated, out.truncated, infos

@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import World, state_columns
 from velodrome.envs.rng import seed_streams
-from velodrome.errors import ActionError, ActionTypeError, ConfigError, did_you_mean
+from velodrome.errors import ActionError, ActionTypeError, ConfigError, EnvironmentFaultError, Fault, did_you_mean
 from velodrome.tables.windows import no_windows
 from velodrome.vector.argument_checks import check_seed, check_that_they_fit, checked_count, seed_of_each
 from velodrome.vector.buffers import Buffers, bytes_of_buffers
 from velodrome.vector.cores import free_memory
-from velodrome.vector.space_arrays import about_fractions, leaves, map_nested, resized
+from velodrome.vector.space_arrays import about_fractions, leaves, map_nested, on_host, resized
 
 ObservationKind = Literal["flat", "dict", "cursor"]
 OBSERVATIONS = get_args(ObservationKind)
+RULE_ADVICE = (
+    "The others were stepped; reset() begins new episodes. check_values=False lets such values pass, to the learner."
+)
 
 
 def single_observation_space(world: World, kind: ObservationKind) -> gymnasium.Space:
@@ -44,6 +47,12 @@ def single_observation_space(world: World, kind: ObservationKind) -> gymnasium.S
     raise ConfigError(f"observation = {kind!r}; legal: {legal}.{did_you_mean(str(kind), OBSERVATIONS)}")
 
 
+def has_code_of_others(world: World) -> bool:
+    """Return whether a rule, or a reward in it, is not Velodrome's own, whose values are proven by its tests."""
+    functions = (*world.rule, *world.substitutions.values())
+    return any(not (function.__module__ or "").startswith("velodrome.") for function in functions)
+
+
 class RuleVectorEnv(gymnasium.vector.VectorEnv):
     """Many environments of one rule. Returned arrays are views that the next step overwrites, unless `copy` is set.
 
@@ -59,6 +68,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         seed: int | None = None,
         observation: ObservationKind = "flat",
         check_actions: bool = True,
+        check_values: bool | None = None,
         copy: bool = False,
         autoreset: bool = True,
     ) -> None:
@@ -67,6 +77,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self.num_envs = checked_count("num_envs", num_envs)
         self.observation = observation
         self.check_actions = check_actions
+        self.check_values = has_code_of_others(world) if check_values is None else check_values
         self.copy = copy
         self.autoreset = autoreset
         self.metadata = {
@@ -135,6 +146,8 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         for name, value in values.items():
             self._write_state(self.world.reset_options[name], rows, value)
         self._reset_chosen(chosen)
+        if self.check_values:
+            self._look(rows, "reset")
         self._started |= chosen
         self._ready = bool(self._started.all())
         return self._observations(), {}
@@ -266,6 +279,26 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
             f"expected one for each of {self.num_envs} environments: {self.action_space}. Nothing was stepped."
             f"{fractions}"
         )
+
+    def _look(self, rows: NDArray[np.int64], moment: str) -> None:
+        """Raise if a reward, or something that the rule's `observe` wrote, is NaN or infinite in one of these rows.
+
+        Windows are copies of tables, which are checked when they are built.
+        """
+        out, observed = self.buffers.out, slice(self.buffers.out.window_floats, None)
+        parts = {"the observation": on_host(out.observations)[rows, observed]}
+        if moment == "step":
+            ended = (on_host(out.terminated) | on_host(out.truncated))[rows]
+            finals = np.where(ended[:, None], on_host(out.final_observations)[rows, observed], np.float32(0.0))
+            parts |= {"the last observation": finals, "the reward": on_host(out.rewards)[rows, None]}
+        wrong: dict[int, str] = {}
+        for name, values in parts.items():
+            for at, place in np.argwhere(~np.isfinite(values)).tolist():
+                which = "" if name == "the reward" else f" {self.world.observed[place]!r}"
+                wrong.setdefault(int(rows[at]), f"{name}{which} is {values[at, place]}; expected a finite number")
+        if wrong:
+            faults = [Fault(row, None, "wrong value", text, "", moment) for row, text in sorted(wrong.items())]
+            raise EnvironmentFaultError(faults, f"The rule of {self.world.name} is at fault. {RULE_ADVICE}")
 
     def _view(self, observations: Any, cursors: Any) -> Any:
         """Shape a buffer of observation rows as the observation space says, without copying."""

@@ -45,18 +45,22 @@ def rebuilt(space: Space, values: list[Any]) -> Any:
     return dict(zip(space.spaces, values, strict=True)) if isinstance(space, Dict) else tuple(values)
 
 
-def leaves(space: Space, name: str) -> list[Leaf]:
-    """Return the arrays that hold values of a space."""
+def leaf_spaces(space: Space, name: str) -> list[tuple[str, Space]]:
+    """Return the spaces without parts that a space is made of, with their names."""
     parts = parts_of(space)
     if parts is not None:
-        return [leaf for key, part in parts for leaf in leaves(part, f"{name}[{key!r}]")]
+        return [leaf for key, part in parts for leaf in leaf_spaces(part, f"{name}[{key!r}]")]
     if isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary):
-        assert space.shape is not None
-        return [Leaf(name, np.dtype(space.dtype), tuple(space.shape))]
+        return [(name, space)]
     raise SpaceError(
         f"{name} has the space {space}, which is no array of fixed size. Velodrome takes Box, Discrete, "
         f"MultiDiscrete, MultiBinary, Dict and Tuple; wrap the environment, or use gymnasium.vector.SyncVectorEnv."
     )
+
+
+def leaves(space: Space, name: str) -> list[Leaf]:
+    """Return the arrays that hold values of a space."""
+    return [Leaf(leaf, np.dtype(own.dtype), tuple(own.shape or ())) for leaf, own in leaf_spaces(space, name)]
 
 
 def nest(space: Space, arrays: Iterable[Any]) -> Any:
@@ -105,8 +109,8 @@ def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
         writes = [writer(part, batched[index], f"{name}[{index}]") for index, part in enumerate(space.spaces)]
 
         def write_tuple(row: int, value: Any) -> None:
-            if len(value) != len(writes):
-                raise WrongValueError(f"{name} has {len(value)} parts; expected {len(writes)}")
+            if not hasattr(value, "__len__") or len(value) != len(writes):
+                raise WrongValueError(f"{name} is {value!r:.200}; expected a tuple of {len(writes)}")
             for write, part in zip(writes, value, strict=True):
                 write(row, part)
 
@@ -116,7 +120,7 @@ def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
         def write_number(row: int, value: Any) -> None:
             try:
                 batched[row] = operator.index(value)
-            except TypeError as error:
+            except (TypeError, OverflowError) as error:
                 raise WrongValueError(f"{name} is {value!r:.200}; expected a whole number of {space}") from error
 
         return write_number
@@ -124,16 +128,21 @@ def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
 
 
 def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Write:
-    fitting = {dtype}  # types that may be cast to this one
+    fitting = {dtype: True}  # types that may be cast to this one, and whether all of their numbers can be
 
     def write_array(row: int, value: Any) -> None:
         array = value if type(value) is np.ndarray else np.asarray(value)
         if array.shape != shape:
+            if array.dtype == object:
+                raise WrongValueError(f"{name} is {value!r:.200}; expected an array of shape {shape}")
             raise WrongValueError(f"{name} has shape {array.shape}; its space says {shape}")
         if array.dtype not in fitting:
             if not np.can_cast(array.dtype, dtype, "same_kind"):
                 raise WrongValueError(f"{name} has type {array.dtype}; its space says {dtype}")
-            fitting.add(array.dtype)
+            # A float that is too large becomes infinite, which can be seen later; a whole number becomes another one.
+            fitting[array.dtype] = dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe")
+        if not fitting[array.dtype] and (array.astype(dtype) != array).any():
+            raise WrongValueError(f"{name} is {array!r:.200}, too large for {dtype}, the type of its space")
         batched[row] = array
 
     return write_array

@@ -53,7 +53,7 @@ def test_legal_values_are_taken():
     assert WorkerOptions(timeout=2, memory_limit=1).timeout == 2
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "check_values"])
 def test_a_rule_refuses_an_option_that_was_given_even_with_its_default(name):
     default = DEFAULTS[name]
     if default is None:  # the usual way to give nothing

@@ -126,7 +126,9 @@ def _names_within(function: FunctionType, substitutions: Mapping[str, Any]) -> M
 
 
 LOOPS = "velodrome.vector."  # modules of the loops, and of what takes the place of their functions
-OF_LOOPS = "chosen_params CONSTANT unpack own_address copy_floats stream_floats wait_for_stores prefetch_floats"
+OF_LOOPS = (
+    "wrong_among chosen_params CONSTANT unpack own_address copy_floats stream_floats wait_for_stores prefetch_floats"
+)
 NAMES_OF_LOOPS = frozenset((*Rule._fields, *OF_LOOPS.split()))
 # What kernels for a GPU have other things in place of, wherever a rule names it.
 REPLACED_ON_A_GPU = {"increment": increment, "are_drawn": are_drawn, "LOCKSTEP": LOCKSTEP}

@@ -20,11 +20,21 @@ _compiled: dict[str, Any] = {}
 _inlined: dict[np.dtype, dict[str, Any]] = {}
 
 
+CHECKING = {"wrong_among": batch.not_finite_among}
+
+
 def compiled_loop(
-    world: World, name: str, unpack: FunctionType, *, parallel: bool = False, specialise: bool = False
+    world: World,
+    name: str,
+    unpack: FunctionType,
+    *,
+    parallel: bool = False,
+    specialise: bool = False,
+    check_values: bool = False,
 ) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, compiled; from memory or disk if possible."""
-    substitutions = {**rule_substitutions(world, specialise), "unpack": unpack, **replaced()}
+    checking = CHECKING if check_values else {}
+    substitutions = {**rule_substitutions(world, specialise), "unpack": unpack, **checking, **replaced()}
     target = f"{name}, all cores" if parallel else name
     # Kept apart by type of state: to Numba, a record with further columns is a kind of the shorter one.
     known = _inlined.setdefault(state_dtype(world.state_type), {})
@@ -53,6 +63,6 @@ def compiled_functions() -> list[Any]:
     return list(_compiled.values())
 
 
-def python_loop(world: World, name: str) -> Any:
+def python_loop(world: World, name: str, *, check_values: bool = False) -> Any:
     """Return a loop of `batch.py` with the world's rule in it, uncompiled."""
-    return rebuild(getattr(batch, name), rule_substitutions(world))
+    return rebuild(getattr(batch, name), {**rule_substitutions(world), **(CHECKING if check_values else {})})

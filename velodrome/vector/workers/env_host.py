@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from velodrome.errors import ConfigError
@@ -20,8 +21,9 @@ from velodrome.vector.seeding import spread_seed
 from velodrome.vector.space_arrays import WrongValueError, writer
 from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
-from velodrome.vector.workers.faults import Fault, Kind
+from velodrome.vector.workers.faults import Fault, FaultKind
 from velodrome.vector.workers.options import WorkerOptions
+from velodrome.vector.workers.values import ValueCheck
 
 NANOSECONDS = 1e-9
 
@@ -53,6 +55,7 @@ class EnvHost:
 
     def __init__(self, settings: HostSettings, worker: int | None) -> None:
         self.makers, self.mode, self.options, self.seed = settings
+        self.checked = "finite" if self.options.check_values is None else self.options.check_values
         self.worker = worker
         self.envs: dict[int, gymnasium.Env | None] = {}  # None: broken, replaced at its reset
         self.restarts: dict[int, int] = {}
@@ -62,14 +65,18 @@ class EnvHost:
         self.waiting: set[int] = set()  # rows that start a new episode in their next step
         self.fresh_seeds: dict[int, int] = {}  # for the first reset of an environment that replaces another
         self.dropped: set[int] = set()
+        self.steps: dict[int, int] = {}  # of each environment since it was made
+        self.check: ValueCheck | None = None  # of the values of all rows
         self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
 
     def attach(self, arrays: BatchArrays, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
-        self.arrays = arrays
-        # Looked up once instead of in every step.
-        self.rewards, self.terminated, self.truncated = arrays.rewards, arrays.terminated, arrays.truncated
-        self.step_seconds = arrays.step_seconds
+        self.arrays, self.observation_space = arrays, observation_space
+        self.check = None
+        self.watch()
+        # Looked up once instead of in every step. A view is written to faster than an array, and takes numbers only.
+        views: list[Any] = [array.data for array in arrays[2:]]
+        self.rewards, self.terminated, self.truncated, self.step_seconds = views
         self.write = writer(observation_space, arrays.observations)
         self.write_final = writer(observation_space, arrays.final_observations, "the last observation")
 
@@ -86,6 +93,7 @@ class EnvHost:
             maker = self.makers[row % len(self.makers)]
             self.envs[row] = maker(checked=row == 0 and restarts == 0)
         self.restarts[row] = max(restarts, self.restarts.get(row, 0))
+        self.steps[row] = 0
 
     def remove(self, rows: Iterable[int]) -> None:
         """Close the environments of some rows, where there are any, and forget them."""
@@ -112,6 +120,48 @@ class EnvHost:
         finally:
             self.current[0] = 0
 
+    # Values
+
+    def watch(self) -> None:
+        """Prepare for `look`, which follows when rows have been stepped or reset."""
+        if self.checked is False or not self.envs:
+            return
+        if self.check is None or len(self.check.rows) != len(self.envs):
+            self.check = ValueCheck(self.observation_space, self.arrays, sorted(self.envs), self.checked)
+
+    def look(self, rows: Iterable[int], moment: str = "step", options: dict[str, Any] | None = None) -> None:
+        """Look at the values of all rows, of which some were stepped or reset: one that is wrong is a fault."""
+        check = self.check
+        if check is None or check.is_right(bool(self.ended)):
+            return
+        for row in rows:
+            self._look_closely(row, moment, options)
+        check.keep()
+
+    def look_at_row(self, row: int) -> None:
+        """Look at the values of one row that was stepped."""
+        if self.check is not None and not self.check.row_is_right(row, bool(self.ended)):
+            self._look_closely(row, "step", None)
+            self.check.keep()
+
+    def _look_closely(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
+        if self.check is None or self.envs[row] is None:
+            return
+        wrong = self.check.what_is_wrong(row, row in self.ended)
+        if wrong:
+            when = f"in its step {self.steps[row]} " if moment == "step" else ""
+            switch = '"finite" does not look at bounds of a Box, ' if self.checked is True else ""
+            advice = f"check_values={switch}False lets everything pass"
+            self._failed(row, WrongValueError(f"{when}{wrong}. {advice}"), moment, options)
+
+    def _flag(self, name: str, value: Any) -> bool:
+        """Return whether an episode has ended, as the environment says; what is no boolean is refused."""
+        if type(value) is bool:
+            return value
+        if self.checked is not False and np.asarray(value).dtype != bool:
+            raise WrongValueError(f"{name} is {value!r:.200}; expected True or False. check_values=False takes it")
+        return bool(value)
+
     # Step
 
     def step(self, row: int, action: Any) -> None:
@@ -123,6 +173,7 @@ class EnvHost:
             if row in self.waiting or env is None:
                 self._pass_over(row, env)
             else:
+                self.steps[row] += 1
                 result = env.step(action)
                 try:
                     observation, reward, terminated, truncated, info = result
@@ -130,13 +181,19 @@ class EnvHost:
                     raise WrongValueError(
                         f"step returned {result!r:.200}; expected (observation, reward, terminated, truncated, info)"
                     ) from error
+                try:
+                    self.rewards[row] = reward
+                except (TypeError, ValueError) as error:
+                    raise WrongValueError(f"the reward is {reward!r:.200}; expected a number") from error
+                if not (terminated is False and truncated is False):
+                    terminated, truncated = self._flag("terminated", terminated), self._flag("truncated", truncated)
                 if terminated or truncated:
                     self._end(row, env, observation, info)
                 else:
                     self.write(row, observation)
                     if info:
                         self.infos.append(RowInfo(row, info))
-                self.rewards[row], self.terminated[row], self.truncated[row] = reward, terminated, truncated
+                self.terminated[row], self.truncated[row] = terminated, truncated
         except (Exception, SystemExit) as error:
             self._failed(row, error, "step")
         finally:
@@ -185,8 +242,10 @@ class EnvHost:
 
     def reset(self, rows: list[int], seeds: list[int | None], options: dict[str, Any] | None) -> None:
         """Start episodes, in new environments where the old ones are broken."""
+        self.watch()
         for row, seed in zip(rows, seeds, strict=True):
             self._reset_row(row, seed, None if options is None else dict(options))
+        self.look(rows, "reset", options)
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
         if row in self.dropped:
@@ -209,6 +268,9 @@ class EnvHost:
     def _failed(self, row: int, error: BaseException, moment: str, options: dict[str, Any] | None = None) -> None:
         """Note a fault, and put a new environment into the row, or none, as on_fault says."""
         self.current[0] = 0
+        self.infos = [entry for entry in self.infos if entry.row != row]
+        if self.check is not None and moment == "step":
+            self.check.put_back(row)
         while True:
             self.faults.append(fault_of(row, self.worker, error, moment))
             self._discard(row)
@@ -229,12 +291,14 @@ class EnvHost:
             except (Exception, SystemExit) as next_error:
                 error = next_error
 
-    def replaced(self, row: int) -> None:
-        """Begin an episode of an environment that replaces one lost with its worker."""
-        try:
-            self._begin_again(row, "step", None)
-        except (Exception, SystemExit) as error:
-            self._failed(row, error, "step")
+    def replaced(self, rows: Iterable[int]) -> None:
+        """Begin episodes of environments that replace some lost with their worker."""
+        self.watch()
+        for row in rows:
+            try:
+                self._begin_again(row, "step", None)
+            except (Exception, SystemExit) as error:
+                self._failed(row, error, "step")
 
     def _begin_again(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
         cut = moment == "step"
@@ -246,6 +310,11 @@ class EnvHost:
         self.cut_off(row, cut)
         if first is not None:
             self.write(row, first[0])
+            wrong = self.check.what_is_wrong(row, ended=False) if self.check else ""
+            if wrong:
+                assert self.check is not None
+                self.check.put_back(row)
+                raise WrongValueError(wrong)
             self.infos.append(RowInfo(row, first[1], {} if cut else None))
 
     def cut_off(self, row: int, cut: bool = True) -> None:
@@ -323,7 +392,7 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
 
 def fault_of(row: int, worker: int | None, error: BaseException, moment: str) -> Fault:
     """Return the record of an exception in an environment."""
-    kind: Kind = "raised"
+    kind: FaultKind = "raised"
     if isinstance(error, WrongValueError):
         kind = "wrong value"
     elif isinstance(error, Interruption):

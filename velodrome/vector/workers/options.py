@@ -27,6 +27,7 @@ MOST_WORKERS = 1024
 
 StartMethod = Literal["forkserver", "spawn"]
 FaultPolicy = Literal["raise", "restart", "drop"]
+CheckedValues = bool | Literal["finite"] | None
 
 
 def backend_name(backend: str) -> str:
@@ -39,7 +40,7 @@ class Option(NamedTuple):
 
     meaning: str  # as people who configure a run read it
     needs: str  # legal values in words, or advice where there are choices
-    choices: tuple[str, ...] = ()
+    choices: tuple[Any, ...] = ()
     kind: type = numbers.Integral
     bounds: Mapping[str, Any] = {}  # "ge", "gt", "le", as pydantic names them
     none: bool = False  # None is legal too
@@ -50,7 +51,7 @@ class Option(NamedTuple):
         if value is None:
             return self.none
         if self.choices:
-            return value in self.choices
+            return any(type(value) is type(choice) and value == choice for choice in self.choices)  # 1 is not True
         compare = {"ge": operator.ge, "gt": operator.gt, "le": operator.le}
         is_number = isinstance(value, self.kind) and not isinstance(value, bool)
         return is_number and all(compare[name](value, bound) for name, bound in self.bounds.items())
@@ -73,6 +74,15 @@ OPTIONS = {
         "or go on without it (not in training)",
         "",
         choices=get_args(FaultPolicy),
+        of_processes=False,
+    ),
+    "check_values": Option(
+        "treat a value outside its space, a reward that is no finite number or a flag that is no boolean as a failure "
+        "of the environment; finite: but not a finite number beyond the bounds of a Box; null: finite, and false for "
+        "Velodrome's own rules",
+        "",
+        choices=(True, "finite", False),
+        none=True,
         of_processes=False,
     ),
     "max_restarts": Option(
@@ -106,19 +116,26 @@ class WorkerOptions:
     workers: int | None = None
     start_method: StartMethod = "forkserver"
     on_fault: FaultPolicy = "raise"
+    check_values: CheckedValues = None
     max_restarts: int = 10
     timeout: float | None = 60.0
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        for name, option in OPTIONS.items():
-            value = getattr(self, name)
-            if option.allows(value):
-                continue
-            if not option.choices:
-                raise ConfigError(f"{name} = {value!r}: needs {option.needs}")
-            told = f"{', '.join(option.choices)}.{did_you_mean(str(value), option.choices)} {option.needs}".rstrip()
-            raise ConfigError(f"{name} = {value!r}; legal: {told}")
+        for name in OPTIONS:
+            check_option(name, getattr(self, name))
+
+
+def check_option(name: str, value: Any) -> None:
+    """Refuse a value that an option may not have."""
+    option = OPTIONS[name]
+    if option.allows(value):
+        return
+    if not option.choices:
+        raise ConfigError(f"{name} = {value!r}: needs {option.needs}")
+    choices = tuple(map(str, option.choices))
+    told = f"{', '.join(choices)}.{did_you_mean(str(value), choices)} {option.needs}".rstrip()
+    raise ConfigError(f"{name} = {value!r}; legal: {told}")
 
 
 DEFAULTS = asdict(WorkerOptions())

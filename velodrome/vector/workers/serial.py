@@ -69,6 +69,7 @@ class SerialVectorEnv(ForeignVectorEnv):
             read = reader(self.single_action_space, nest(self.single_action_space, actions))
         for row in host.envs:
             step(row, read(row))
+        host.look(host.envs)
         return self._gather() if host.infos or host.ended or host.faults else {}
 
     def _gather(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ How they are stepped is in `process.py` (all at once) and `asynchronous.py` (eac
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.process
 import os
 import time
 import weakref
@@ -53,7 +54,8 @@ class WorkerVectorEnv(ForeignVectorEnv):
         self.schemas: dict[int, list[Schema]] = {}
         self._block: SharedBlock | None = None
         self.control = control_block()
-        self._finalizer = weakref.finalize(self, _close_workers, self.workers, self.control, os.getpid())
+        self._finalizer = weakref.finalize(self, _close_workers, self.workers, self.control)
+        _BATCHES.add(self)
         try:
             self._begin()
         except BaseException:
@@ -273,8 +275,8 @@ class WorkerVectorEnv(ForeignVectorEnv):
         closing = self._finalizer.detach() if hasattr(self, "_finalizer") else None
         if closing is not None:
             seconds = LEAVE_SECONDS if timeout is None else checked_timeout(timeout)
-            workers, control, owner = closing[2]
-            _close_workers(workers, control, owner, 0.0 if terminate else seconds)
+            workers, control = closing[2]
+            _close_workers(workers, control, 0.0 if terminate else seconds)
             self._close_block()
 
 
@@ -296,12 +298,28 @@ def start_fault(worker: WorkerHandle, error: Exception) -> Fault:
     return Fault(row, worker.index, "raised", head, rest, "make")
 
 
-def _close_workers(
-    workers: list[WorkerHandle], control: SharedBlock, owner: int, seconds: float = LEAVE_SECONDS
-) -> None:
+# Batches of this process, whose workers a process forked from it must leave alone.
+_BATCHES: weakref.WeakSet[WorkerVectorEnv] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """Close what a forked process has inherited: the batches are its parent's, and the workers live as long as that."""
+    for batch in list(_BATCHES):
+        batch._finalizer.detach()
+        for worker in batch.workers:
+            worker.disconnect()
+            # Else multiprocessing would terminate it when this process ends.
+            getattr(multiprocessing.process, "_children", set()).discard(worker.process)
+        batch.control.close()
+        batch._close_block()
+        batch.closed = True
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _close_workers(workers: list[WorkerHandle], control: SharedBlock, seconds: float = LEAVE_SECONDS) -> None:
     """End all workers at the same time."""
-    if os.getpid() != owner:  # this process was forked from the one that has the workers
-        return
     for worker in workers:
         with contextlib.suppress(Exception):
             worker.leave()

@@ -73,11 +73,16 @@ class WorkerHandle:
             name=f"velodrome-worker-{self.index}",
             daemon=True,
         )
-        with without_main_module():
-            self.process.start()
-        other.close()
-        life.close()
-        self.send("begin", begin)
+        try:
+            with without_main_module():
+                self.process.start()
+            self.send("begin", begin)
+        except BaseException:
+            self.close(0.0)
+            raise
+        finally:
+            other.close()
+            life.close()
 
     # Asking
 
@@ -212,14 +217,18 @@ class WorkerHandle:
 
     def close(self, seconds: float = LEAVE_SECONDS) -> None:
         """Wait for the worker to end; kill it if it does not."""
-        self.process.join(seconds)
-        if self.process.is_alive():
-            self.kill()
-        # When this end closes, the kernel kills the worker, should it still be there.
-        self.life.close()
-        self.connection.close()
+        if self.process.pid is not None:  # else it never began
+            self.process.join(seconds)
+            if self.process.is_alive():
+                self.kill()
+        self.disconnect()
         with contextlib.suppress(ValueError):
             self.process.close()
+
+    def disconnect(self) -> None:
+        """Close this process's ends of the pipes; if it was the last to hold them, the kernel kills the worker."""
+        self.life.close()
+        self.connection.close()
 
     @contextlib.contextmanager
     def _connection_errors(self) -> Iterator[None]:

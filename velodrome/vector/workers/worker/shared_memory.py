@@ -10,6 +10,7 @@ import mmap
 import multiprocessing.reduction
 import os
 import tempfile
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,11 +35,12 @@ class SharedBlock:
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.size = max(size, mmap.PAGESIZE)
+        self.descriptor = _anonymous_file() if descriptor is None else descriptor
+        # Before anything can fail: the descriptor goes with this object, whether or not somebody closes it.
+        self._close = weakref.finalize(self, os.close, self.descriptor)
         if descriptor is None:
-            descriptor = _anonymous_file()
-            os.ftruncate(descriptor, self.size)
-        self.descriptor = descriptor
-        self.memory = mmap.mmap(descriptor, self.size)
+            os.ftruncate(self.descriptor, self.size)
+        self.memory = mmap.mmap(self.descriptor, self.size)
 
     def __reduce__(self) -> Any:
         return _rebuild, (multiprocessing.reduction.DupFd(self.descriptor), self.size)
@@ -65,9 +67,7 @@ class SharedBlock:
 
     def close(self) -> None:
         """Close the descriptor; the memory itself is freed with the last array that refers to it."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        self._close()
 
 
 def size_of(fields: Sequence[Leaf]) -> int:

@@ -142,6 +142,7 @@ class Worker:
                 host.step(row, read(row))
             except Interruption as error:  # it came between two environments
                 host.faults.append(fault_of(row, self.index, error, "step"))
+        host.look(host.envs)
         news = bool(host.ended or host.infos or host.faults)
         self.words[self.first + Line.NEWS] = news
         return self.write_infos() if news else None
@@ -191,6 +192,7 @@ class Worker:
                 host.step(row, self.read_action(row))
             except Interruption as error:
                 host.faults.append(fault_of(row, self.index, error, "step"))
+            host.look_at_row(row)
             mail = self.write_infos() if host.infos or host.faults else None
             host.ended.clear()
             if mail is not None:
@@ -269,8 +271,7 @@ class Worker:
 
     def on_replaced(self, rows: list[int]) -> Any:
         """Begin episodes of environments that replace lost ones, whose episodes were cut off."""
-        for row in rows:
-            self.host.replaced(row)
+        self.host.replaced(rows)
         return self.write_infos()
 
     def on_drop(self, rows: list[int]) -> None:
