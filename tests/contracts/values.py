@@ -54,7 +54,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("reward", "5", "the reward is '5'; expected a number"),
     ("reward", 1j, "the reward is 1j; expected a number"),
     ("terminated", None, "terminated is None; expected True or False"),
-    ("terminated", 1, "terminated is 1; expected True or False"),
+    ("terminated", 2, "terminated is 2; expected True or False"),
     ("truncated", "no", "truncated is 'no'; expected True or False"),
     ("truncated", math.nan, "truncated is nan; expected True or False"),
 ]
@@ -70,6 +70,7 @@ RIGHT: list[tuple[str, Any]] = [
     ("reward", np.array(2)),
     ("reward", True),
     ("truncated", np.bool_(False)),
+    ("truncated", 0),
     ("terminated", np.array(False)),
 ]
 
@@ -146,7 +147,7 @@ class ValuesContract:
             assert envs.step([0, 0])[0]["whole"][:, 0].tolist() == [2, 1]
 
     def test_checks_can_be_relaxed_and_switched_off(self):
-        outside = {"free": np.full((2, 2), np.inf), "number": 77, "reward": math.nan, "truncated": 0}
+        outside = {"free": np.full((2, 2), np.inf), "number": 77, "reward": math.nan, "truncated": 0.0}
         with contextlib.closing(self.make(Valued, 2, check_values=False)) as envs:
             envs.reset()
             envs.set_some([1], "instead", outside)

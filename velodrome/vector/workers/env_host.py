@@ -155,10 +155,12 @@ class EnvHost:
             self._failed(row, WrongValueError(f"{when}{wrong}. {advice}"), moment, options)
 
     def _flag(self, name: str, value: Any) -> bool:
-        """Return whether an episode has ended, as the environment says; what is no boolean is refused."""
+        """Return whether an episode has ended, as the environment says; what is neither a boolean nor 0 or 1 is refused."""
         if type(value) is bool:
             return value
-        if self.checked is not False and np.asarray(value).dtype != bool:
+        kind = np.asarray(value).dtype.kind
+        # Many environments say 0 and 1, and mean it.
+        if self.checked is not False and kind != "b" and not (kind in "iu" and value in (0, 1)):
             raise WrongValueError(f"{name} is {value!r:.200}; expected True or False. check_values=False takes it")
         return bool(value)
 
