@@ -155,7 +155,7 @@ class EnvHost:
             self._failed(row, WrongValueError(f"{when}{wrong}. {advice}"), moment, options)
 
     def _flag(self, name: str, value: Any) -> bool:
-        """Return whether an episode has ended, as the environment says; what is neither a boolean nor 0 or 1 is refused."""
+        """Return whether an episode has ended, as the environment says; anything but booleans, 0 and 1 is refused."""
         if type(value) is bool:
             return value
         kind = np.asarray(value).dtype.kind
