@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from velodrome.errors import ConfigError
+
 WIDTH = 32
 BELOW_ONE = 1.0 - 2.0**-53
 
@@ -74,3 +76,8 @@ class SumTree:
         """Continue with what `state` returned."""
         for name, level in self.state().items():
             level.copy_(tensors[name])
+        # A mass where there is no leaf below would be drawn, and lead beyond the end.
+        below = (len(level) // WIDTH for level in self.levels)
+        beyond = [level[real:].any() for real, level in zip(below, self.levels[1:], strict=False)]
+        if any(beyond) or not all((level.isfinite() & (level >= 0.0)).all() for level in self.levels):
+            raise ConfigError("The saved replay buffer is damaged: its priorities are not masses of its leaves.")

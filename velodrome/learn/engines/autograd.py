@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from velodrome.errors import ConfigError
 from velodrome.learn.config import LearnerConfig, PPOConfig
 from velodrome.learn.networks.layers import worth_encoding
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
@@ -88,6 +89,12 @@ class Optimiser:
         for full, tensor in tensors.items():
             name, _, key = full.rpartition(".")
             state.setdefault(self.names.index(name), {})[key] = tensor
+        shapes = dict(zip(self.names, (tuple(one.shape) for one in self.network.parameters()), strict=True))
+        for index, found in state.items():
+            name = self.names[index]
+            wanted = {"step": (), "exp_avg": shapes[name], "exp_avg_sq": shapes[name]}
+            if {key: tuple(tensor.shape) for key, tensor in found.items()} != wanted:
+                raise ConfigError(f"The saved optimiser has other numbers for {name} than Adam keeps of it.")
         self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
 
 
