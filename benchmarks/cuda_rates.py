@@ -17,6 +17,7 @@ import torch
 import velodrome as vd
 from velodrome.envs.contract import state_columns
 from velodrome.rollout.launch import capture
+from velodrome.writing import replace_text
 
 RING = 16  # different actions in one captured graph
 REPLAYS = 60
@@ -80,4 +81,4 @@ def run(description: str, check: Callable[[], None], rows: Callable[[], list[dic
     check()
     measured = rows()
     if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": machine, "measurements": measured}, indent=1) + "\n")
+        replace_text(chosen.json, json.dumps({"machine": machine, "measurements": measured}, indent=1) + "\n")

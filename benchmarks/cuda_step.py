@@ -21,6 +21,7 @@ import velodrome as vd
 from velodrome.envs.contract import state_columns
 from velodrome.tables.market import Market
 from velodrome.tables.windows import WindowPart, stack_windows
+from velodrome.writing import replace_text
 
 BARS, LENGTH, FEATURES = 100_000, 32, 8
 RING = 16  # different actions in one captured graph
@@ -144,7 +145,7 @@ def main() -> None:
             speed = f"{num_envs / seconds / 1e9:.2f} G"
             print(f"{num_envs:>12,} {shown:>8} {acts:>8} {kernel:>12} {seconds * 1e6:>8.2f} {speed:>10}", flush=True)
     if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        replace_text(options.json, json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

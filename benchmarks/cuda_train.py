@@ -18,6 +18,7 @@ import velodrome as vd
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import make_worlds
+from velodrome.writing import replace_text
 
 BARS = 100_000
 
@@ -125,7 +126,9 @@ def main() -> None:
     curves = {} if chosen.quick else learning_curves(market, 80, 3)
     if chosen.json:
         machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-        chosen.json.write_text(json.dumps({"machine": machine, "results": results, "curves": curves}, indent=1) + "\n")
+        replace_text(
+            chosen.json, json.dumps({"machine": machine, "results": results, "curves": curves}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+from velodrome.writing import replace_text
+
 SIZES = {  # timeframe: bars, volatility of a bar, fee
     "1d": (2_500, 1e-2, 5e-4),
     "1h": (20_000, 3e-3, 2e-4),
@@ -182,7 +184,7 @@ def main() -> None:
                 break
         pool.terminate()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"settings": settings, "rows": rows}), encoding="utf-8")
+    replace_text(given.out, json.dumps({"settings": settings, "rows": rows}))
     print(summary(rows, settings))
     print(f"{len(rows)} trainings, {sum(row['s'] for row in rows) / len(rows):.1f} s each on average")
 

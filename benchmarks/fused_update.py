@@ -28,6 +28,7 @@ from velodrome.learn.engines.cpu.network import TILE_ROWS, FusedActorCritic
 from velodrome.learn.engines.cpu.perceptrons import Perceptrons
 from velodrome.learn.engines.cpu.reading import FlatRollout, WindowedObservations, observation_reader, sample_reader
 from velodrome.tables.windows import WindowPart, stack_windows
+from velodrome.writing import replace_text
 
 BARS, LENGTH, FEATURES, VALUES = 100_000, 32, 8, 8
 ENVIRONMENTS, STEPS, MINIBATCH = 256, 32, 2048
@@ -104,7 +105,7 @@ def main() -> None:
     print(f"{machine['cpu']}, {machine['cores']} cores, load {load:.1f}, {machine['git_commit']}")
     print(json.dumps(found, indent=2))
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "found": found}, indent=2) + "\n")
+        replace_text(options.json, json.dumps({"machine": machine, "found": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

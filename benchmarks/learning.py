@@ -31,6 +31,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.writing import replace_text
+
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 EPISODES = 40  # played by a finished policy
 EVALUATION_SEED = 1_000_000
@@ -280,9 +282,7 @@ def run_missing(cells: list[Cell], path: Path, processes: int) -> dict[str, Any]
         for done in as_completed(running):
             name = running[done].name
             found["cells"][name] = result = done.result()
-            written = path.with_suffix(".new")
-            written.write_text(json.dumps(found, indent=1), encoding="utf-8")
-            written.replace(path)
+            replace_text(path, json.dumps(found, indent=1))
             told = ", ".join(f"{what} {result[what]:.1f}" for what in (*MEASURES, "seconds"))
             print(f"{len(found['cells'])}/{len(cells)} {name}: {told}", flush=True)
     return found

@@ -15,9 +15,9 @@ from pathlib import Path
 from velodrome.errors import DamagedStoreError, StoreError
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.store.from_folder import add_metrics, enter_facts, enter_run
-from velodrome.runs.store.rebuild import identity_of, set_aside
+from velodrome.runs.store.rebuild import set_aside
 from velodrome.runs.store.sinks import end_of_lines
-from velodrome.runs.store.store import SqlStore, check_address, open_store, store_file
+from velodrome.runs.store.store import SqlStore, check_address, identity_of, open_store, store_file
 
 INTERVAL = 1.0  # seconds between two looks at the folder
 RETRY_SECONDS = 5.0  # between two attempts on a store that failed

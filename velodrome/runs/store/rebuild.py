@@ -20,7 +20,7 @@ from typing import TypeVar
 from velodrome.errors import DamagedStoreError, StoreError, VelodromeError
 from velodrome.runs.folder import RunFolder, run_folders
 from velodrome.runs.store.from_folder import enter_run, members_of
-from velodrome.runs.store.store import SqlStore, open_store, store_file
+from velodrome.runs.store.store import SqlStore, identity_of, open_store, store_file
 
 log = logging.getLogger("velodrome.runs")
 
@@ -176,15 +176,6 @@ def _complete_store(root: Path | str, tell: Callable[[str], None], outside: Sequ
 
 
 # Damaged files
-
-
-def identity_of(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another of the same name; None if there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def set_aside(root: Path | str, identity: tuple[int, int] | None) -> Path | None:

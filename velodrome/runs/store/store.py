@@ -55,6 +55,15 @@ def store_file(root: Path | str) -> Path:
     return Path(root).resolve() / FILE_NAME
 
 
+def identity_of(file: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another of the same name; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def open_store(
     root: Path | str, url: str | None = None, create: bool = True, busy_seconds: float = BUSY_SECONDS
 ) -> SqlStore:
@@ -103,23 +112,15 @@ class SqlStore:
         try:
             if not self._transact(is_prepared, writing=False):
                 self._write(lambda connection: prepare(connection, self.place))
-            self._identity = self._identified()
+            self._identity = self._file and identity_of(self._file)
         except StoreError:
             self.close()
             raise
 
-    def _identified(self) -> tuple[int, int] | None:
-        """Return what tells SQLite's file from another of the same name; None where there is no file."""
-        try:
-            found = None if self._file is None else self._file.stat()
-        except OSError:
-            return None
-        return None if found is None else (found.st_dev, found.st_ino)
-
     @property
     def is_replaced(self) -> bool:
         """Whether SQLite's file was removed or replaced since it was opened: what is written now, nobody will find."""
-        return self._file is not None and self._identified() != self._identity
+        return self._file is not None and identity_of(self._file) != self._identity
 
     def create_run(self, run: RunRecord) -> None:
         """Add a run; its id must be new."""
