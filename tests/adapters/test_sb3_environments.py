@@ -187,8 +187,9 @@ def test_ppo_learns_bits_whose_actions_it_chooses_as_floats():
     assert envs.get_attr("received")[0].dtype == np.int8
     actions, _ = model.predict(envs.reset())
     assert envs.step(actions)[1].shape == (2,)
-    with pytest.raises(ValueError, match="Nothing was stepped"):
-        envs.step(np.full((2, 3), 0.5, np.float32))
+    for bad in (0.5, -1.5, np.nan, 1e9):
+        with pytest.raises(ValueError, match="Nothing was stepped"):
+            envs.step(np.full((2, 3), bad, np.float32))
 
 
 def test_a_nested_space_is_what_sb3_does_not_implement():

@@ -84,6 +84,7 @@ class VelodromeVecEnv(VecEnv):
         self._started = time.time()
         self._seed: int | None = None
         self._actions: Any = None
+        self._action_dtype = np.dtype(envs.single_action_space.dtype)
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     # Episodes
@@ -137,11 +138,13 @@ class VelodromeVecEnv(VecEnv):
 
     def step_async(self, actions: NDArray) -> None:
         """Keep the actions of the step that step_wait() takes."""
-        if isinstance(self.action_space, spaces.MultiBinary):
-            # SB3's policies choose these as floats.
-            given = np.asarray(actions)
-            actions = given.astype(self.action_space.dtype) if (given == np.floor(given)).all() else given
-        self._actions = actions
+        given = np.asarray(actions)
+        if given.dtype.kind == "f" and self._action_dtype.kind in "iu":
+            # SB3's policies choose MultiBinary actions as floats. Those that are not whole are left to be refused.
+            with np.errstate(invalid="ignore"):
+                whole = given.astype(self._action_dtype)
+            given = whole if np.array_equal(whole, given) else given
+        self._actions = given
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict]]:
         """Step all environments; see the class for what comes back."""
