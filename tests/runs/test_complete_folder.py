@@ -114,7 +114,7 @@ def test_a_rebuild_repairs_rows_and_keeps_runs_whose_folder_is_gone(root, capsys
         store.add_evaluations("gone", [EvaluationRow(1, "test", "return", 1.0)])
     assert run_command("rebuild", "--folder", str(root)) == 0
     told = capsys.readouterr().out
-    assert "6 runs entered from their folders" in told
+    assert "6 runs entered, as the folders say" in told
     assert "1 run without a folder here: left as the store has them" in told
     with open_store(root) as store:
         assert store.run("gone").name == "gone"

@@ -43,7 +43,7 @@ class Rebuilt:
     def lines(self) -> list[str]:
         """What to tell a person."""
         told = [] if self.set_aside is None else [f"the store was damaged, and is {self.set_aside.name} now"]
-        told.append(f"{self.place}: {counted(len(self.entered))} entered from their folders")
+        told.append(f"{self.place}: {counted(len(self.entered))} entered, as the folders say")
         if self.only_in_store:
             told.append(f"{counted(self.only_in_store)} without a folder here: left as the store has them")
         return told + [f"not complete: {problem}" for problem in self.problems]
