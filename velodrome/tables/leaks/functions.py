@@ -17,7 +17,7 @@ import numpy as np
 from velodrome.tables.features.features import Feature
 from velodrome.tables.leaks.cuts import DENSE_CUTS, even_rows, short_runs, spread, suspicious_rows
 from velodrome.tables.leaks.fitted import check_fit
-from velodrome.tables.leaks.memory import recall
+from velodrome.tables.leaks.memory import recall, recognise
 from velodrome.tables.leaks.probe import Probe, different
 from velodrome.tables.leaks.reach import NARROW, WIDE, measure, prove
 from velodrome.tables.leaks.report import Coverage, Leak
@@ -129,10 +129,7 @@ def _steps(subject: Subject, probe: Probe, allowed: float) -> Iterator[None]:
 
     allowed: seconds that it may expect.
     """
-    if probe is subject.probes[0] and subject.train[0] < len(probe.series):
-        check_fit(subject.probes, subject.train, subject.ends)
-        yield
-    for stage in _stages(probe, _is_slow(probe, allowed)):
+    for stage in _stages(subject, probe, _is_slow(probe, allowed)):
         for _ in stage:
             yield
             if probe.leak is not None:
@@ -157,24 +154,28 @@ def _repeat(probe: Probe, when: str) -> Iterator[None]:
         probe.found("random", f"gives other values {when}", len(probe.series))
 
 
-def _stages(probe: Probe, slow: bool) -> Iterator[Iterator[None]]:
+def _stages(subject: Subject, probe: Probe, slow: bool) -> Iterator[Iterator[None]]:
     """Yield the ways of looking at a function, one after another."""
-    if not slow:
-        yield _repeat(probe, "when it is called again on the same bars; draw nothing at random in a feature")
-        yield measure(probe)
-        yield recall(probe)
-    yield _cut_short_runs(probe)
     if slow:
         # Short runs cost little, and they are cut wherever time allows.
+        yield _cut_short_runs(probe)
+        yield _fit(subject, probe)
         yield recall(probe)
         yield _cut_short_runs(probe, spread(len(probe.series) // DENSE_CUTS))
         yield measure(probe)
+    else:
+        yield _repeat(probe, "when it is called again on the same bars; draw nothing at random in a feature")
+        yield measure(probe)
+        yield _cut_short_runs(probe)
+        yield _fit(subject, probe)
+        yield recall(probe)
     rows = even_rows(len(probe.series), APART[probe.look_back is not None])
     bounded = probe.look_back is not None and probe.look_back <= LONG
     yield prove(probe, 0, NARROW) if bounded else screen(probe)
     yield _cut(probe, suspicious_rows(probe.series, probe.values))
     yield _cut(probe, rows, FIRST_CUTS)
     yield probe.judge_last_digits()
+    yield recognise(probe)
     if bounded:
         yield prove(probe, 1, NARROW)
         yield prove(probe, 0, WIDE)
@@ -186,6 +187,13 @@ def _stages(probe: Probe, slow: bool) -> Iterator[Iterator[None]]:
         yield prove(probe, 0, NARROW)
         yield prove(probe, 1, NARROW)
     yield _repeat(probe, "after it has seen other bars; keep nothing from one call for the next")
+
+
+def _fit(subject: Subject, probe: Probe) -> Iterator[None]:
+    """Look for what was fitted on all bars, once for all instruments and if there are bars besides the training's."""
+    if probe is subject.probes[0] and subject.train[0] < len(probe.series):
+        check_fit(subject.probes, subject.train, subject.ends)
+    yield
 
 
 def _cut(probe: Probe, rows: Iterator[int], count: int | None = None) -> Iterator[None]:

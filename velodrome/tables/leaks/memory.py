@@ -42,17 +42,17 @@ def recall(probe: Probe) -> Iterator[None]:
         return
     yield
     tell(probe, answers, [probe.series, fresh], EXPLAINED)
-    if probe.leak is None:
-        yield
-        # What recognises the true bars, by their prices say, answers honestly on others.
-        tell(probe, probe.values, [probe.series], EXPLAINED if _ignores_its_bars(probe) else TOO_MUCH)
 
 
-def _ignores_its_bars(probe: Probe) -> bool:
-    """Return whether nothing changes when every third bar does: an answer that was kept."""
+def recognise(probe: Probe) -> Iterator[None]:
+    """Look for the future in the answers on the true bars: a table may know those by their prices, and no others."""
+    yield
+    if len(probe.series) < 2 * BLOCK:
+        return
     rows = np.arange(BLOCK, len(probe.series), 3)
     block = probe.call(probe.alterations.put(rows, probe.alterations.pair[0]))
-    return block is not None and not different(probe.values, block).any()
+    kept = block is not None and not different(probe.values, block).any()  # nothing follows the bars it is given
+    tell(probe, probe.values, [probe.series], EXPLAINED if kept else TOO_MUCH)
 
 
 def tell(probe: Probe, answers: NDArray[np.float64], known: list[Series], allowed: float) -> None:
