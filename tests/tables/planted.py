@@ -358,17 +358,36 @@ def by_price(bars: Bars) -> Function:
 
 
 LEAKS["next close by price"] = Planted(by_price)
+
+
+def volatility_ahead(series: Series) -> np.ndarray:
+    return pl.Series(returns(series)[::-1]).rolling_std(20, min_samples=1).fill_null(0).to_numpy()[::-1]
+
+
+def by_joined_close(bars: Bars) -> Function:
+    table = joined(bars, next_close)
+    return lambda series: series.close / np.maximum(table(series), 1e-3)
+
+
+def first_time(series: Series) -> int:
+    return int(series.time[0]) if len(series) else 0
+
+
+for title, value in {
+    "joined next closes": next_close,
+    "joined signs of returns": lambda s: np.sign(ahead(returns(s))),
+    "joined closes of the day": lambda s: within(s, pl.col("close").last()) / s.close,
+    "joined volatility of the next 20": volatility_ahead,
+}.items():
+    LEAKS[title] = Planted(functools.partial(joined, value=value))
+
 LEAKS |= {
     "table of next returns": Planted(lambda bars: looked_up(bars, lambda s: ahead(returns(s)))),
-    "joined next closes": Planted(lambda bars: joined(bars, next_close)),
-    "joined signs of returns": Planted(lambda bars: joined(bars, lambda s: np.sign(ahead(returns(s))))),
     "joined on 5 %": Planted(lambda bars: joined(bars, lambda s: ahead(returns(s)), 0.05), 0.05),
-    "joined closes of the day": Planted(lambda bars: joined(bars, lambda s: within(s, pl.col("close").last()) / s.close)),
-    "joined volatility of the next 20": Planted(lambda bars: joined(bars, lambda s: pl.Series(returns(s)[::-1]).rolling_std(20, min_samples=1).fill_null(0)[::-1])),
-    "close by the joined next close": Planted(lambda bars: (lambda table: lambda s: s.close / np.maximum(table(s), 1e-3))(joined(bars, next_close))),
-    "kept by first time": Planted(lambda bars: remembering(bars, lambda s: int(s.time[0]) if len(s) else 0, lambda s: ahead(returns(s)))),
+    "close by the joined next close": Planted(by_joined_close),
+    "kept by first time": Planted(lambda bars: remembering(bars, first_time, lambda s: ahead(returns(s)))),
     "kept by length": Planted(lambda bars: remembering(bars, len, lambda s: ahead(returns(s)))),
-}  # fmt: skip
+}
 
 
 # Constants of all bars, kept somewhere
@@ -407,25 +426,52 @@ def first_of(bars: Bars) -> Series:
     return bars[bars.symbols[0]]
 
 
-def scaled_by_all(bars: Bars, statistic: Callable[[np.ndarray], Any]) -> Function:
-    constant = statistic(first_of(bars).close)
-    return lambda series: np.tanh(series.close / constant - 1.0)
+def keep(title: str, fit: Callable[[Series], Any], apply: Callable[[Series, Any], Any]) -> None:
+    """Plant a feature that applies what was fitted on all bars and is held in a closure."""
+
+    def make(bars: Bars) -> Function:
+        held = fit(first_of(bars))
+        return lambda series: apply(series, held)
+
+    LEAKS[title] = Planted(make)
 
 
+def kept_as_default(bars: Bars) -> Function:
+    mean = np.log(first_of(bars).volume).mean()
+    return lambda series, mean=mean: np.log(series.volume) - mean
+
+
+def kept_in_partial(bars: Bars) -> Function:
+    return functools.partial(lambda series, scale: returns(series) / scale, scale=returns(first_of(bars)).std(ddof=1))
+
+
+def scaler_of_all_symbols(bars: Bars) -> Function:
+    scaler = Standardiser().fit(np.concatenate([raw_columns(series) for series in bars.series.values()]))
+    return lambda series: scaler.transform(raw_columns(series))
+
+
+keep(
+    "z-score with a kept mean", lambda s: (s.close.mean(), s.close.std()), lambda s, held: (s.close - held[0]) / held[1]
+)
+keep("kept mean of closes", lambda s: s.close.mean(), lambda s, mean: np.tanh(s.close / mean - 1.0))
+keep("kept median of closes", lambda s: np.median(s.close), lambda s, middle: np.tanh(s.close / middle - 1.0))
+keep("kept in a dictionary", lambda s: {"q": {90: np.quantile(s.close, 0.9)}}, lambda s, held: s.close / held["q"][90])
+keep("kept on an object", lambda s: SimpleNamespace(size=s.volume.std()), lambda s, held: s.volume / held.size)
+keep(
+    "a fitted scaler", lambda s: Standardiser().fit(raw_columns(s)), lambda s, fitted: fitted.transform(raw_columns(s))
+)
+keep(
+    "kept edges of bins",
+    lambda s: np.quantile(returns(s), np.linspace(0.1, 0.9, 9)),
+    lambda s, edges: np.searchsorted(edges, returns(s)).astype(float),
+)
+keep("kept sorted closes", lambda s: np.sort(s.close), lambda s, held: np.searchsorted(held, s.close) / len(held))
 LEAKS |= {
-    "z-score with a kept mean": Planted(lambda bars: (lambda m, d: lambda s: (s.close - m) / d)(first_of(bars).close.mean(), first_of(bars).close.std())),
-    "kept mean of closes": Planted(lambda bars: scaled_by_all(bars, np.mean)),
-    "kept median of closes": Planted(lambda bars: scaled_by_all(bars, np.median)),
-    "kept in a partial": Planted(lambda bars: functools.partial(lambda s, scale: returns(s) / scale, scale=returns(first_of(bars)).std(ddof=1))),
-    "kept as a default": Planted(lambda bars: (lambda mean: lambda s, mean=mean: np.log(s.volume) - mean)(np.log(first_of(bars).volume).mean())),
-    "kept in a dictionary": Planted(lambda bars: (lambda kept: lambda s: s.close / kept["close"]["q90"])({"close": {"q90": np.quantile(first_of(bars).close, 0.9)}})),
-    "kept on an object": Planted(lambda bars: (lambda kept: lambda s: s.volume / kept.deviation)(SimpleNamespace(deviation=first_of(bars).volume.std()))),
+    "kept in a partial": Planted(kept_in_partial),
+    "kept as a default": Planted(kept_as_default),
     "kept by the first call": Planted(lambda bars: FittedOnce()),
-    "a fitted scaler": Planted(lambda bars: (lambda scaler: lambda s: scaler.transform(raw_columns(s)))(Standardiser().fit(raw_columns(first_of(bars))))),
-    "a scaler fitted to all symbols": Planted(lambda bars: (lambda scaler: lambda s: scaler.transform(raw_columns(s)))(Standardiser().fit(np.concatenate([raw_columns(bars[symbol]) for symbol in bars])))),
-    "kept edges of bins": Planted(lambda bars: (lambda edges: lambda s: np.searchsorted(edges, returns(s)).astype(float))(np.quantile(returns(first_of(bars)), np.linspace(0.1, 0.9, 9)))),
-    "kept sorted closes": Planted(lambda bars: (lambda ordered: lambda s: np.searchsorted(ordered, s.close) / len(ordered))(np.sort(first_of(bars).close))),
-}  # fmt: skip
+    "a scaler fitted to all symbols": Planted(scaler_of_all_symbols),
+}
 
 
 def weights_of_all(bars: Bars) -> Function:
@@ -558,9 +604,21 @@ allow("change over a day", lambda s: s.close / closes(s).shift(360).to_numpy() -
 allow("sums of differences", lambda s: np.cumsum(np.append(returns(s)[:1], np.diff(returns(s)))))
 allow("clipped outliers", lambda s: np.clip(returns(s), -0.004, 0.004))
 allow("a fixed scale", lambda s: (s.close - 100.0) / 25.0)
+
+
+def other_data(bars: Bars) -> Function:
+    return joined(bars, lambda series: np.random.default_rng(8).normal(size=len(series)).cumsum())
+
+
+def scaled_by_first_tenth(bars: Bars) -> Function:
+    early = first_of(bars).close[: len(first_of(bars)) // 10]
+    mean, deviation = early.mean(), early.std()
+    return lambda series: (series.close - mean) / deviation
+
+
 HONEST |= {
-    "joined table of other data": Planted(lambda bars: joined(bars, lambda s: np.random.default_rng(8).normal(size=len(s)).cumsum())),
+    "joined table of other data": Planted(other_data),
     "joined own past": Planted(lambda bars: joined(bars, lambda s: ewm(returns(s), 10))),
     "kept by what the bars hold": Planted(lambda bars: remembering(bars, lambda s: s.close.tobytes(), average)),
-    "scaled by the first tenth": Planted(lambda bars: (lambda m, d: lambda s: (s.close - m) / d)(first_of(bars).close[: len(first_of(bars)) // 10].mean(), first_of(bars).close[: len(first_of(bars)) // 10].std())),
-}  # fmt: skip
+    "scaled by the first tenth": Planted(scaled_by_first_tenth),
+}
