@@ -44,10 +44,12 @@ def test_an_agent_that_knows_the_market_beats_every_baseline_beyond_doubt(moment
     assert momentum.row("of_optimum").value > 0.7
     assert momentum.row("mean_log_return").low > 0
     compared = [own for own in momentum.differences if own.metric == "mean_log_return"]
-    assert [own.baseline for own in compared] == ["buy_and_hold", "always_flat", "random"]
-    assert all(own.low > 0 for own in compared)
+    assert [own.baseline for own in compared] == ["forecast", "buy_and_hold", "always_flat", "random"]
+    assert all(own.low > 0 for own in compared[1:])
     assert momentum.row("deflated_sharpe").value > 0.95
-    assert not [warning for warning in momentum.warnings if "includes 0" in warning]
+    # The forecaster knows it as well.
+    (warning,) = [warning for warning in momentum.warnings if "includes 0" in warning]
+    assert "agent − forecast" in warning
 
 
 def test_the_table_agrees_with_the_curves_and_trades_behind_it(momentum):
@@ -77,7 +79,7 @@ def test_every_row_is_a_declared_metric_in_order(momentum):
         *("cash_share", "positions", "largest_weight", "orders", "winning_holdings", "holdings_profit_factor")
     }
     assert set(declared) - set(names) == of_portfolios
-    assert momentum.baseline_names == ("buy_and_hold", "always_flat", "random")
+    assert momentum.baseline_names == ("forecast", "buy_and_hold", "always_flat", "random")
 
 
 def test_one_seed_stands_for_all_where_nothing_is_drawn(momentum):
@@ -199,7 +201,7 @@ def test_an_agent_that_never_trades_has_dashes_instead_of_ratios():
 
 def test_baselines_that_cannot_be_played_are_named_and_left_out():
     found = evaluate_policy(ConstantPolicy(0), MARKET, "test", {"action": "brackets"}, **QUICK)
-    assert found.baseline_names == ("always_flat", "random")
+    assert found.baseline_names == ("forecast", "always_flat", "random")
     assert any(note.startswith("buy and hold: not playable") for note in found.notes)
 
 

@@ -5,5 +5,5 @@ lets them take turns, and has the same options, report, table and plot.
 Read `machine`, `options`, `report` and `timing` (who is measured, what is found out, how turns are taken); `render` and
 `plot` (how it is shown); `trainer` and `peers` (what trains, and how others do it); `hosts` (contenders with an
 interpreter of their own) and `parity` (the proof); `run` (how any benchmark runs). Then the benchmarks: `step` with its
-`problems`, one for each environment; `race`, `sgemm` and `train`; `vector`.
+`problems`, one for each environment; `race`, `sgemm` and `train`; `vector`; and `generalise`, which measures no speed.
 """

@@ -35,11 +35,11 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
 
     shown = [comparison for comparison in report.comparisons if comparison.rows_to_show]
     draws = [*(_drawing(comparison) for comparison in shown), *more]
-    if not shown:
+    if not draws:
         return
     columns = min(len(draws), COLUMNS)
     lines = math.ceil(len(draws) / columns)
-    tallest = max(len(comparison.rows_to_show) for comparison in shown)
+    tallest = max((len(comparison.rows_to_show) for comparison in shown), default=0)
     height = 0.9 + lines * min(5.0, 3.2 + 0.12 * tallest)
     figure = Figure(figsize=(1.5 + 5.8 * columns, height), layout="constrained", dpi=150)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()

@@ -154,3 +154,47 @@ def bench_vector(
 
     given = measuring.asked(**own)
     run_benchmark(VectorBenchmark(validated(VectorOptions, given)), console())
+
+
+@bench.command(name="generalise")
+def bench_generalise(
+    *,
+    problems: Words = None,
+    bars: Words = None,
+    windows: Words = None,
+    contenders: Words = None,
+    markets: int | None = None,
+    seeds: int | None = None,
+    steps: int | None = None,
+    processes: int | None = None,
+    measuring: Measuring = DEFAULTS,
+) -> None:
+    """Measure what agents keep on bars they never saw: share of the best log return, by amount of data.
+
+    Markets are synthetic, so that the best is known. A ridge regression on the same inputs and Stable-Baselines3 stand
+    beside the agents. With --json, finished trainings are kept, and a second call goes on where the first stopped.
+
+    Parameters
+    ----------
+    problems
+        Kinds of market: ar1, ou, regimes, "ar1 with costs".
+    bars
+        Bars of a market, 70 % of them to train on, such as 2000 10000.
+    windows
+        Bars in an observation, such as 8 32.
+    contenders
+        Settings to train with: defaults, some that --contenders nonsense lists, or all.
+    markets
+        Markets of each kind, with a seed each.
+    seeds
+        Trainings on each market.
+    steps
+        Environment steps of each training.
+    processes
+        Trainings at once; as many as there are cores if not given.
+    """
+    own = {name: value for name, value in locals().items() if name != "measuring"}
+    from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions
+    from velodrome.bench.run import run_benchmark
+
+    run_benchmark(GeneraliseBenchmark(validated(GeneraliseOptions, measuring.asked(**own))), console())

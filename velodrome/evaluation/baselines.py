@@ -15,9 +15,12 @@ from velodrome.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from velodrome.evaluation.play import Policy
 
-BUY_AND_HOLD, FLAT, RANDOM = "buy_and_hold", "always_flat", "random"
+BUY_AND_HOLD, FLAT, FORECAST, RANDOM = "buy_and_hold", "always_flat", "forecast", "random"
 EQUAL_HELD, EQUAL_REBALANCED, BEST_SINGLE, CASH = "equal_held", "equal_rebalanced", "best_single", "cash"
+MOMENTUM = "momentum"
 LABELS = {
+    FORECAST: "forecast",
+    MOMENTUM: "momentum",
     BUY_AND_HOLD: "buy and hold",
     FLAT: "always flat",
     EQUAL_HELD: "equal, held",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.evaluation.baselines import HINDSIGHT, LABELS
+from velodrome.evaluation.baselines import FORECAST, HINDSIGHT, LABELS
 from velodrome.evaluation.breakdown import benchmark_of, market_part
 from velodrome.evaluation.evaluator import Played
 from velodrome.evaluation.intervals import (
@@ -236,8 +236,9 @@ def doubts(
         if other.metric != COMPARED[0] or other.baseline in HINDSIGHT:
             continue
         ahead = f"the {confidence} interval of agent − {LABELS[other.baseline]} (log return)"
+        regression = ": a plain regression may do as well" if other.baseline == FORECAST else ""
         if Interval(other.value, other.low, other.high).includes_zero:
-            yield f"{ahead} includes 0"
+            yield f"{ahead} includes 0{regression}"
         elif other.high < 0.0:
             yield f"{ahead} lies below 0: the agent did worse"
     if trials is not None and not by_name["deflated_sharpe"].value >= ENOUGH_PROBABILITY:

@@ -16,6 +16,7 @@ from velodrome.evaluation.breakdown import benchmark_of, breakdown, moment
 from velodrome.evaluation.comparison import compare, doubts
 from velodrome.evaluation.episodes import evaluate_episodes
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
+from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.intervals import Bootstrap, dependence, widening
 from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
 from velodrome.evaluation.named_policy import NamedPolicy
@@ -104,6 +105,7 @@ def evaluate_policy(
     trained_on: str | None = "train",
     allow_training_split: bool = False,
     named: NamedPolicy | None = None,
+    refitted: Sequence[Part] = (),
     notes: Sequence[str] = (),
     progress: Telling = None,
 ) -> Evaluation:
@@ -119,6 +121,8 @@ def evaluate_policy(
     trained_on: the split that the agent saw, None if it saw none of this market. Sharing time with it is a LeakError
         unless `allow_training_split`, which labels the result.
     named: which policy it is; the result carries it, and is labelled where the split chose the checkpoint.
+    refitted: of a walk-forward, the market of each fold with its own training split, and the split that the fold
+        plays: baselines that are fitted are fitted for each.
     notes: further remarks to carry. progress: called with (policy, bars played, bars in all).
     """
     notes = (*notes, *market.notes)
@@ -127,6 +131,7 @@ def evaluate_policy(
         raise ConfigError(f"samples = {samples!r} and random_seeds = {random_seeds!r}: each needs to be at least 1")
     given, drawn = as_seeds(seeds), Bootstrap(samples, confidence, bootstrap_seed)
     evaluator = evaluator_for(env, market, split, env_params)
+    evaluator.parts = refitted or evaluator.parts
     policies, trained = by_training_seed(policy, () if named is None else named.seeds)
     chosen_on = None if named is None else named.selected_on
     selected = chosen_on in market.splits and shares_time(market, split, str(chosen_on))

@@ -21,6 +21,7 @@ from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.terms import draws_terms
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import Baseline, random_baseline
+from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.measures import Curve, account_values, curve
 from velodrome.evaluation.play import WHOLE_SPLIT, Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.trades import SCHEMA
@@ -77,6 +78,8 @@ class Evaluator:
     def __init__(self, entry: EnvEntry, market: Market | Basket, split: str, params: Mapping[str, Any]) -> None:
         self.entry, self.market, self.split, self.params = entry, market, split, params
         self.part = market.split(split)
+        # Where baselines that are fitted are fitted: a walk-forward has a market for each fold.
+        self.parts: Sequence[Part] = (Part(market, split),)
 
     @property
     def has_equity(self) -> bool:

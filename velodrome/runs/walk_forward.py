@@ -33,6 +33,7 @@ from velodrome.runs.run import Run, resume, train
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from velodrome.evaluation.forecast.forecast import Part
     from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.learn.acting import TrainedPolicy
@@ -118,6 +119,7 @@ def walk_forward(
     from rich.console import Console
 
     from velodrome.evaluation.evaluator import keeps_account, world_on
+    from velodrome.evaluation.forecast.forecast import Part
     from velodrome.rollout.observation import WindowBank
     from velodrome.tables.folds import fold_splits, spans_of, with_splits
     from velodrome.tables.splits import make_splits
@@ -154,6 +156,7 @@ def walk_forward(
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
     done: list[Fold] = []
     policies: list[list[TrainedPolicy]] = []  # of each fold, by training seed
+    markets: list[Market | Basket] = []  # of each fold
     for number, dates in enumerate(plan, 1):
         # The fold's number first: the start of a name by which a person calls the run must still mean that run.
         name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
@@ -169,9 +172,11 @@ def walk_forward(
         run = _finished_run(chosen, own, folder, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
         bank = WindowBank(own.windows)
+        markets.append(own)
         policies.append([agent.policy.with_bank(bank) for agent in run.members])
     named = _joined_name([fold.evaluation.policy for fold in done if fold.evaluation.policy is not None])
-    joined = _evaluate_joined(config, whole, [splits["test"] for splits in parts], policies, embargo, named)
+    tests = [splits["test"] for splits in parts]
+    joined = _evaluate_joined(config, whole, tests, policies, embargo, named, [Part(own, "test") for own in markets])
     parted = [str(fold.number) for fold in done if fold.evaluation.information["overfitting"]]
     if parted:
         warning = f"overfitting in {len(parted)} of {len(done)} folds ({', '.join(parted)}): their evaluations say when"
@@ -335,10 +340,12 @@ def _evaluate_joined(
     policies: Sequence[Sequence[TrainedPolicy]],
     embargo: int,
     named: NamedPolicy,
+    refitted: Sequence[Part],
 ) -> Evaluation:
     """Play all tests one after the other on one account, each bar by the agent of its fold.
 
-    policies: of each fold, by training seed; each seed has an account of its own.
+    policies: of each fold, by training seed; each seed has an account of its own. refitted: the folds, for baselines
+        that are fitted.
     """
     from velodrome.evaluation.evaluate import evaluate_policy
     from velodrome.evaluation.evaluator import world_on
@@ -356,5 +363,5 @@ def _evaluate_joined(
     joined = dataclasses.replace(market, splits={SPLIT: whole})
     told = config.evaluation
     how: dict[str, Any] = {"seeds": told.seeds, "samples": told.bootstrap_samples, "confidence": told.confidence}
-    how["named"] = named
+    how |= {"named": named, "refitted": refitted}
     return evaluate_policy(by_seed, joined, SPLIT, config.params, env=config.env, **how, trained_on=None, notes=notes)

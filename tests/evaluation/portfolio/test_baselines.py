@@ -11,7 +11,17 @@ from tests.evaluation.backtests import backtest
 from tests.learn.portfolios import factors_basket, split_basket
 from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.envs.portfolio.world import portfolio_world
-from velodrome.evaluation.baselines import BEST_SINGLE, CASH, EQUAL_HELD, EQUAL_REBALANCED, HINDSIGHT, LABELS, RANDOM
+from velodrome.evaluation.baselines import (
+    BEST_SINGLE,
+    CASH,
+    EQUAL_HELD,
+    EQUAL_REBALANCED,
+    FORECAST,
+    HINDSIGHT,
+    LABELS,
+    MOMENTUM,
+    RANDOM,
+)
 from velodrome.evaluation.portfolio.account import account_of, quotes
 from velodrome.evaluation.portfolio.baselines import baselines as portfolio_baselines
 from velodrome.evaluation.portfolio.baselines import best_single
@@ -30,7 +40,7 @@ def baselines(basket=BASKET, **params):
     part = {**params, "start": "first", "episode_length": None}
     space = portfolio_world(basket.split("test"), **part).action_space
     found = {own.name: own for own in portfolio_baselines(config, basket, "test", space, 2)}
-    assert list(found) == [EQUAL_HELD, EQUAL_REBALANCED, BEST_SINGLE, CASH, RANDOM]
+    assert list(found) == [FORECAST, MOMENTUM, EQUAL_HELD, EQUAL_REBALANCED, BEST_SINGLE, CASH, RANDOM]
     return found
 
 

@@ -11,7 +11,8 @@ from tests.learn.policies import split_market
 from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
-from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, RANDOM, Baseline, RandomPolicy
+from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, RANDOM, Baseline, RandomPolicy
+from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.trading.baselines import baselines as trading_baselines
 
 MARKET = split_market(instruments=1)
@@ -19,8 +20,9 @@ MARKET = split_market(instruments=1)
 
 def baselines(**params):
     world = trading_world(MARKET, **params)
-    found = {own.name: own for own in trading_baselines(trading_config(**params), world.action_space, 3)}
-    assert list(found) == [BUY_AND_HOLD, FLAT, RANDOM]
+    config = trading_config(**params)
+    found = {own.name: own for own in trading_baselines(config, world.action_space, [Part(MARKET, "test")], 3)}
+    assert list(found) == [FORECAST, BUY_AND_HOLD, FLAT, RANDOM]
     return found
 
 

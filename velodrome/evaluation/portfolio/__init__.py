@@ -1,3 +1,4 @@
 """How a policy on a basket is evaluated, in one account. Read `account` (what each instrument gained and cost),
-`baselines` and `trades`, then `evaluator`, which puts them together.
+`forecasts` (weights chosen on the training split), `baselines` and `trades`, then `evaluator`, which puts them
+together.
 """

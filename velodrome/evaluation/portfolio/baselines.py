@@ -1,4 +1,4 @@
-"""Baselines of a portfolio: equal weights held or rebalanced, the best instrument in hindsight, cash, random.
+"""Baselines of a portfolio: a forecaster, momentum, equal weights, the best instrument in hindsight, cash, random.
 
 They play in worlds of their own with the agent's costs and limits. What is held is bought with orders, because target
 weights trade in every bar. What is rebalanced has signed weights, because a softmax never reaches 0 or 1. Trailing
@@ -7,7 +7,7 @@ stops and the decay of positions are off: they would sell what is to be held.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -20,12 +20,16 @@ from velodrome.evaluation.baselines import (
     CASH,
     EQUAL_HELD,
     EQUAL_REBALANCED,
+    FORECAST,
+    MOMENTUM,
     Baseline,
     ConstantPolicy,
     Memoryless,
     random_baseline,
 )
+from velodrome.evaluation.forecast.forecast import TOO_LITTLE, Part, in_all_parts
 from velodrome.evaluation.portfolio.account import quotes
+from velodrome.evaluation.portfolio.forecasts import Limits, TargetWeights, forecast_weights, momentum_weights
 from velodrome.tables.basket import Basket
 
 FIRST_WEIGHT = 1  # place of the first weight among the account's values
@@ -84,9 +88,17 @@ class EqualWeights(Memoryless):
 
 
 def baselines(
-    config: PortfolioConfig, basket: Basket, split: str, space: gymnasium.Space, seed: int = 0
+    config: PortfolioConfig,
+    basket: Basket,
+    split: str,
+    space: gymnasium.Space,
+    seed: int = 0,
+    parts: Sequence[Part[Basket]] = (),
 ) -> tuple[Baseline, ...]:
-    """Return the baselines of a split of a basket, each with the world that it plays in."""
+    """Return the baselines of a split of a basket, each with the world that it plays in.
+
+    parts: what those that are fitted are fitted for, where that is not the split itself.
+    """
     part = basket.split(split)
     buyable = _ever_tradable(part, config)
     listed = (part.close[part.begin[0]] > 0.0) & buyable
@@ -107,12 +119,35 @@ def baselines(
     same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
     orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
     return (
+        *_chosen_in_training(config, parts or (Part(basket, split),), weights),
         Baseline(EQUAL_HELD, hold_all, held, orders),
         Baseline(EQUAL_REBALANCED, rebalance, shifted, weights),
         Baseline(BEST_SINGLE, hold_best, known, orders),
         Baseline(CASH, nothing, "no order, ever", orders),
         random_baseline(space, seed),
     )
+
+
+def _chosen_in_training(
+    config: PortfolioConfig, parts: Sequence[Part[Basket]], params: Mapping[str, Any]
+) -> tuple[Baseline, ...]:
+    """Return the portfolios that are fitted to the training split of every part."""
+    made = {FORECAST: forecast_weights, MOMENTUM: momentum_weights}
+    if not all(part.can_fit for part in parts):
+        return tuple(Baseline(name, None, TOO_LITTLE) for name in made)
+    fee = config.fee_tiers[0][1] if config.fee_tiers else 0.5 * (_middle(config.buy_fee) + _middle(config.sell_fee))
+    cost = fee + _middle(config.half_spread) + 0.5 * _middle(config.slippage)  # slippage draws from 0 to 1
+    gross = _ends(config.max_gross)[1]
+    room = min(1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[0])
+    limits = Limits(room, _ends(config.max_weight)[0], cost)
+    found = []
+    for name, make in made.items():
+        weights, notes = np.full(parts[0].market.close.shape, np.nan), []
+        for part in parts:
+            weights[part.rows], note = make(part, quotes(part.market, config), limits)
+            notes.append(note)
+        found.append(Baseline(name, TargetWeights(weights, gross), in_all_parts(notes), params))
+    return tuple(found)
 
 
 def best_single(part: Basket, config: PortfolioConfig) -> int:
@@ -134,6 +169,11 @@ def _ever_tradable(part: Basket, config: PortfolioConfig) -> NDArray[np.bool_]:
 def _ends(value: Any) -> tuple[float, float]:
     """Return low and high of a parameter that may be a range."""
     return value if isinstance(value, tuple) else (value, value)
+
+
+def _middle(value: Any) -> float:
+    """Return a parameter, or the middle of its range."""
+    return float(np.mean(value))
 
 
 def _shares(config: PortfolioConfig, weights: NDArray[np.float64]) -> NDArray[np.float64]:

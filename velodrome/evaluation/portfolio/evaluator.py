@@ -77,7 +77,8 @@ class PortfolioEvaluator(Evaluator):
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
         """Return the policies to beat."""
-        return baselines(self.config, self.market, self.split, agent.backtest.world.action_space, seed)
+        space = agent.backtest.world.action_space
+        return baselines(self.config, self.market, self.split, space, seed, self.parts)
 
     def action_names(self, space: gymnasium.Space) -> Sequence[str]:
         return CHOICES if self.config.action == "discrete" else ()

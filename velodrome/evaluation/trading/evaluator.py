@@ -26,6 +26,7 @@ class TradingEvaluator(Evaluator):
     """Evaluates the trading environment on a split of a market."""
 
     recorded = (*ACCOUNT_COLUMNS, "order_code", "exit_code")
+    market: Market
     config: TradingConfig
     of_first_seed = "trades, win rate and spread"
     in_detail = "trades and actions"
@@ -44,7 +45,7 @@ class TradingEvaluator(Evaluator):
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:
         """Return the policies to beat."""
-        return baselines(self.config, agent.backtest.world.action_space, seed)
+        return baselines(self.config, agent.backtest.world.action_space, self.parts, seed)
 
     def action_names(self, space: gymnasium.Space) -> Sequence[str]:
         return () if self.config.action == "continuous" else action_names(self.config)

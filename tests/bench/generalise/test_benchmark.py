@@ -1,0 +1,81 @@
+"""Trainings of every kind of contender, kept in the file, and their means."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from velodrome.bench.generalise import benchmark
+from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions, cells_of
+from velodrome.bench.generalise.trainings import PROBLEMS, REMEDIES, RIDGE, SB3, Point, Trained, Training, train
+from velodrome.bench.run import run_benchmark
+from velodrome.errors import ConfigError
+from velodrome.runs.config.files import load_run_config
+
+SMALL = Training("ar1", 2_000, 8, "defaults", 0, 0, 16_384)
+
+
+def trained(contender, market, seed, shares):
+    points = [Point(steps=k, in_sample=1.0, validation=share, out_of_sample=share) for k, share in enumerate(shares)]
+    about = {"problem": "ar1", "bars": 2_000, "windows": 8, "contender": contender}
+    return Trained(**about, market_seed=market, seed=seed, points=points, seconds=1.0)
+
+
+def test_means_are_over_markets_and_the_checkpoint_is_the_one_that_validation_chose():
+    (cell,) = cells_of([trained("defaults", market, 0, (0.2, 0.5 + 0.1 * market, 0.1)) for market in (0, 1)])
+    assert cell.out_of_sample == pytest.approx(0.55)
+    assert cell.error == pytest.approx(0.05)
+    assert (cell.latest, cell.best) == (pytest.approx(0.1), pytest.approx(0.55))
+
+
+def test_a_regression_needs_no_steps_and_finds_nearly_all_there_is():
+    (point,) = train(SMALL._replace(contender=RIDGE, bars=10_000, steps=0)).points
+    assert 0.8 < point.out_of_sample < 1.25
+    assert 0.8 < point.in_sample < 1.25
+
+
+@pytest.mark.parametrize("contender", ["defaults", pytest.param(SB3, marks=pytest.mark.slow)])
+def test_an_agent_is_judged_along_its_training(contender):
+    if contender == SB3:
+        pytest.importorskip("stable_baselines3")
+    found = train(SMALL._replace(contender=contender, problem="ar1 with costs"))
+    assert [point.steps for point in found.points] == sorted({point.steps for point in found.points})
+    assert found.chosen.validation == max(point.validation for point in found.points)
+
+
+@pytest.mark.parametrize("contender", REMEDIES)
+def test_every_remedy_is_a_legal_configuration(contender):
+    assert load_run_config("trading", REMEDIES[contender])
+
+
+def test_what_is_in_the_file_is_not_trained_again(tmp_path, monkeypatch, capsys):
+    options = {"problems": ("ar1",), "bars": (2_000,), "windows": (8,), "markets": 1, "seeds": 1, "against": ("none",)}
+    path = tmp_path / "found.json"
+    asked = GeneraliseOptions(**options, json_path=path, steps=8_192)
+    first = GeneraliseBenchmark(asked)
+    kept = {one.name: trained(one.contender, 0, 0, (0.3,)) for one in first.trainings()}
+    assert [one.contender for one in first.trainings()] == [RIDGE, "defaults"]
+    first.report.trained = kept
+    first.report.write(path)
+    monkeypatch.setattr(benchmark, "train", None)
+    found = run_benchmark(GeneraliseBenchmark(asked))
+    assert found.trained == kept
+    assert "share of the best log return" in capsys.readouterr().err
+    assert json.loads(path.read_text())["facts"]["cells"][0]["out_of_sample"] == 0.3
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="name another file"):
+        GeneraliseBenchmark(asked)
+
+
+def test_options_without_meaning_are_refused():
+    for wrong, said in (
+        ({"problems": ("ar2",)}, "Did you mean 'ar1'|there is no 'ar2'"),
+        ({"contenders": ("default",)}, "there is no 'default'"),
+        ({"bars": (10,)}, "at least 1,000"),
+        ({"seconds": 1.0}, "no speed is measured"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            GeneraliseOptions(**wrong)
+    assert GeneraliseOptions(contenders=("all",)).contenders == tuple(REMEDIES)
+    assert set(GeneraliseOptions().problems) == set(PROBLEMS)

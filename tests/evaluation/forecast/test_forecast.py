@@ -1,0 +1,97 @@
+"""The forecaster on markets whose optimum is known, and that it never sees what it is judged on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import velodrome as vd
+from tests.evaluation.backtests import backtest
+from velodrome.envs.trading.config import trading_config
+from velodrome.evaluation.baselines import FORECAST
+from velodrome.evaluation.evaluate import evaluate_policy
+from velodrome.evaluation.forecast.forecast import Fitted, Part, fill_gains, inputs_by_lag, lag_choices, observed
+from velodrome.evaluation.trading.baselines import forecaster as trading_forecaster
+from velodrome.tables.windows import no_windows, window_at
+
+MARKET = vd.build_market(vd.synthetic_bars("ar1", 6_000, seed=1), windows=8, check_leaks=False)
+
+
+def forecaster(market=MARKET, split="test", **params):
+    return trading_forecaster(trading_config(**params), [Part(market, split)])
+
+
+def share_of_optimum(policy, market, params=None):
+    track = backtest(policy, market, "test", params or {}).tracks[0]
+    return float(np.log(track.equity[-1, 0] / track.equity[0, 0])) / (len(track.time) - 1) / market.optimum
+
+
+def test_what_it_sees_is_what_the_windows_show():
+    rows = np.array([500, 77, 4000])
+    x = observed(MARKET, rows, 3)
+    for place, row in enumerate(rows):
+        assert np.array_equal(x[place].reshape(3, -1), window_at(MARKET.windows, 0, row)[-3:][::-1])
+    assert [lag_choices(most) for most in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
+    assert [len(own) for own in inputs_by_lag(MARKET, 8)] == [8, 16, 32, 64]
+
+
+def test_a_gain_goes_from_one_fill_to_the_next():
+    gains = fill_gains(np.array([1.0, 2.0, 3.0, 5.0, 4.0]), np.array([0, 3]), np.array([3, 5]))
+    assert gains[[0, 1, 3]].tolist() == [1.0, 0.5, pytest.approx(-0.2)]
+    assert np.isnan(gains[[2, 4]]).all()
+
+
+@pytest.mark.parametrize("params", [{}, {"action": "continuous"}, {"fill": "close"}])
+def test_it_nearly_finds_the_best_on_a_market_where_a_linear_rule_is_best(params):
+    own = forecaster(**params)
+    assert own.name == FORECAST
+    assert "regression of the next return" in own.note
+    # With fills at the close the gain of the bar that is forecast is all there is; at the next open most of it.
+    assert share_of_optimum(own.policy, MARKET, params) > 0.85
+
+
+def test_with_costs_above_what_it_can_gain_it_stays_flat():
+    own = forecaster(fee=0.01)
+    assert own.note.endswith("so it stays flat")
+    assert (backtest(own.policy, MARKET, "test", {"fee": 0.01}).tracks[0].units == 0.0).all()
+
+
+def test_long_only_brackets_and_levels_without_flat_are_played():
+    for params in ({"allow_short": False}, {"action": "brackets"}, {"levels": (-1.0, 1.0)}):
+        track = backtest(forecaster(**params).policy, MARKET, "test", params).tracks[0]
+        assert len(np.unique(np.sign(track.units))) > 1
+        if not params.get("allow_short", True):
+            assert (track.units >= 0.0).all()
+
+
+def test_the_fit_does_not_know_what_came_after_the_training_split():
+    ((begin, end),) = MARKET.splits["train"]
+    changed = MARKET.ohlc.copy()
+    changed[end:] *= np.random.default_rng(0).uniform(0.5, 2.0, (len(changed) - end, 1))
+    other = replace(MARKET, ohlc=changed)
+    rows = np.arange(begin, end)
+
+    def said(market):
+        gains = fill_gains(np.r_[market.ohlc[1:, 0], np.nan], market.begin, market.end - 1)
+        fitted = Fitted(market, "train", gains[:, None])
+        return fitted.expected(fitted.regression.ridge(), rows)
+
+    assert np.array_equal(said(MARKET), said(other))
+
+
+def test_a_market_without_windows_or_enough_to_fit_to_has_no_forecaster():
+    short = vd.build_market(vd.synthetic_bars("ar1", 140, seed=0), windows=4, check_leaks=False)
+    without = replace(MARKET, windows=no_windows(len(MARKET)), window_names=(), feature_names=())
+    for market in (replace(MARKET, splits={"test": MARKET.splits["test"]}), short, without):
+        own = forecaster(market)
+        assert own.policy is None
+        assert "120 bars or more" in own.note
+
+
+def test_an_agent_that_is_not_ahead_of_it_is_told_so():
+    own = forecaster()
+    found = evaluate_policy(own.policy, MARKET, "test", {}, seeds=1, random_seeds=1, samples=50)
+    assert any("a plain regression may do as well" in warning for warning in found.warnings)
+    assert any(note.startswith("forecast: ") for note in found.notes)

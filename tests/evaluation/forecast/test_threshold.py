@@ -1,0 +1,53 @@
+"""The side that is held and what it grows by, against a loop; the threshold that pays for the costs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from velodrome.evaluation.forecast.threshold import Stakes, best_rule, growth, sides
+
+
+def slow_growth(forecast, gains, first, threshold, stakes):
+    held = side = total = 0.0
+    for row, value in enumerate(forecast):
+        if first[row]:
+            held, side = 0.0, 0
+        if value > threshold:
+            side = 1
+        elif value < -threshold:
+            side = -1
+        wanted = {1: stakes.long, 0: 0.0, -1: stakes.short}[side]
+        total += math.log1p(wanted * gains[row] - stakes.cost * abs(wanted - held))
+        held = wanted
+    return total / len(forecast)
+
+
+@pytest.mark.parametrize("stakes", [Stakes(1.0, -1.0, 0.001), Stakes(2.0, 0.0, 0.0), Stakes(0.5, -0.25, 0.01)])
+@pytest.mark.parametrize("threshold", [0.0, 0.7, math.inf])
+def test_growth_is_what_a_loop_finds(stakes, threshold):
+    rng = np.random.default_rng(1)
+    forecast, gains, first = rng.normal(size=400), rng.normal(0.0, 0.01, 400), np.zeros(400, bool)
+    first[[0, 150, 151]] = True
+    found = growth(forecast, gains, first, threshold, stakes)
+    assert found == pytest.approx(slow_growth(forecast, gains, first, threshold, stakes), abs=1e-15)
+
+
+def test_a_side_is_kept_until_the_other_one_is_taken():
+    forecast = np.array([0.1, 2.0, 0.3, -0.5, -3.0, 0.0, 0.2, -0.1])
+    first = np.array([True, *[False] * 5, True, False])
+    assert sides(forecast, 1.0, first).tolist() == [0, 1, 1, 1, -1, -1, 0, 0]
+
+
+def test_costs_raise_the_threshold_until_nothing_is_traded():
+    rng = np.random.default_rng(2)
+    forecast = rng.normal(0.0, 0.001, 20_000)
+    gains = forecast + rng.normal(0.0, 0.01, 20_000)
+    first = np.arange(20_000) == 0
+    found = [best_rule(forecast, gains, first, Stakes(1.0, -1.0, cost)) for cost in (0.0, 0.0005, 0.0015, 0.01)]
+    thresholds, growths = zip(*found, strict=True)
+    assert thresholds[0] < thresholds[1] < thresholds[2] <= thresholds[3] == math.inf
+    assert list(growths) == sorted(growths, reverse=True)
+    assert growths[-1] == 0.0

@@ -1,0 +1,232 @@
+"""All trainings of `bench generalise`: in processes, kept as they end, and set beside each other."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, Field, field_validator, model_validator
+from rich.console import RenderableType
+from rich.text import Text
+
+from velodrome.bench.generalise.trainings import PROBLEMS, REMEDIES, RIDGE, SB3, Trained, Training, train
+from velodrome.bench.options import BenchmarkOptions, Peer
+from velodrome.bench.peers.vectorisers import NEEDS_SB3
+from velodrome.bench.plot import OTHERS, OWN, QUIET, Draw
+from velodrome.bench.render import narrow_table
+from velodrome.bench.report import Report
+from velodrome.bench.run import Benchmark, Turns
+from velodrome.errors import ConfigError, did_you_mean
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+PEER_STEPS = 200_000  # of Stable-Baselines3 at most: it takes as long for them as we do for many times as many
+
+
+class GeneraliseOptions(BenchmarkOptions):
+    """How much of what is learnt holds on bars that were never seen."""
+
+    PEERS: ClassVar = {SB3: Peer("SB3 PPO", train, **NEEDS_SB3)}
+    QUICK: ClassVar = {
+        "problems": ("ar1",),
+        "bars": (2_000,),
+        "windows": (8,),
+        "markets": 2,
+        "seeds": 1,
+        "steps": 65_536,
+    }
+
+    problems: tuple[str, ...] = Field(tuple(PROBLEMS), description="kinds of market")
+    bars: tuple[int, ...] = Field((2_000, 10_000, 50_000, 250_000), description="bars of a market, 70 % to train on")
+    windows: tuple[int, ...] = Field((8, 32), description="bars in an observation")
+    contenders: tuple[str, ...] = Field(("defaults",), description="settings to train with, by name; all: every one")
+    markets: int = Field(5, ge=1, le=1000, description="markets of each kind, with a seed each")
+    seeds: int = Field(3, ge=1, le=1000, description="trainings on each market; a regression has one")
+    steps: int = Field(1_000_000, ge=8_192, description="steps of each training")
+    processes: int | None = Field(
+        None, ge=1, le=1024, description="trainings at once; none: as many as there are cores"
+    )
+
+    @field_validator("problems", "contenders")
+    @classmethod
+    def _names_are_known(cls, names: tuple[str, ...], info: Any) -> tuple[str, ...]:
+        legal = tuple(PROBLEMS) if info.field_name == "problems" else ("all", *REMEDIES)
+        for name in names:
+            if name not in legal:
+                raise ValueError(f"there is no {name!r}; legal are {', '.join(legal)}.{did_you_mean(name, legal)}")
+        return tuple(REMEDIES) if "all" in names else names
+
+    @field_validator("bars", "windows")
+    @classmethod
+    def _sizes_are_legal(cls, sizes: tuple[int, ...], info: Any) -> tuple[int, ...]:
+        least = 1_000 if info.field_name == "bars" else 1
+        if not sizes or min(sizes) < least:
+            raise ValueError(f"needs one or more numbers of at least {least:,}, received {sizes}")
+        return sizes
+
+    @model_validator(mode="after")
+    def _speed_is_not_measured(self) -> GeneraliseOptions:
+        if given := {"seconds", "repeats"} & self.model_fields_set:
+            raise ValueError(f"{', '.join(sorted(given))}: no speed is measured here; give steps, markets and seeds")
+        return self
+
+
+class GeneraliseReport(Report):
+    """Everything that a run found out."""
+
+    trained: dict[str, Trained] = Field(default_factory=dict, description="by the name of the training")
+
+
+class Cell(BaseModel):
+    """A contender on markets of one kind and size: means over markets and seeds."""
+
+    problem: str
+    bars: int
+    windows: int
+    contender: str
+    count: int = Field(description="trainings")
+    in_sample: float = Field(description="share of the best log return, of the checkpoint chosen on validation")
+    out_of_sample: float
+    error: float = Field(description="standard error of the share out of sample, over markets")
+    latest: float = Field(description="share out of sample at the end of training")
+    best: float = Field(description="the largest mean share out of sample at any point of the trainings")
+
+
+class GeneraliseBenchmark(Benchmark):
+    """Agents, a regression and a peer on markets whose best return is known."""
+
+    title = "share of the best log return on bars that were never seen"
+    report_type = GeneraliseReport
+
+    def __init__(self, options: GeneraliseOptions) -> None:
+        super().__init__("generalise", options)
+        path = self.options.json_path
+        if path is not None and path.exists():
+            self.report.trained = _kept(path)
+
+    def trainings(self) -> Iterator[Training]:
+        """Yield everything that is asked for, the shortest first."""
+        options = self.options
+        contenders = [RIDGE, *options.contenders, *self.peers]
+        for bars in options.bars:
+            for problem in options.problems:
+                for windows in options.windows:
+                    for contender in contenders:
+                        steps = {RIDGE: 0, SB3: min(options.steps, PEER_STEPS)}.get(contender, options.steps)
+                        for market in range(options.seed, options.seed + options.markets):
+                            for seed in range(1 if contender == RIDGE else options.seeds):
+                                yield Training(problem, bars, windows, contender, market, seed, steps)
+
+    def measure(self, tell: Turns) -> None:
+        """Train what the file does not have yet, several at once, and write each when it is done."""
+        wanted = list(self.trainings())
+        missing = [training for training in wanted if training.name not in self.report.trained]
+        tell.expect(len(wanted))
+        tell("kept from before", len(wanted) - len(missing))
+        processes = min(self.options.processes or len(os.sched_getaffinity(0)), max(len(missing), 1))
+        fresh = multiprocessing.get_context("spawn")
+        before = {name: os.environ.get(name) for name in THREADS}
+        os.environ |= dict.fromkeys(THREADS, "1")
+        try:
+            with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
+                try:
+                    running = {pool.submit(train, training): training for training in missing}
+                    for done in as_completed(running):
+                        training = running[done]
+                        self.report.trained[training.name] = done.result()
+                        tell(f"{training.contender}: {training.problem}, {training.bars:,} bars")
+                        if self.options.json_path is not None:
+                            self.report.write(self.options.json_path)
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ |= {} if value is None else {name: value}
+
+    def conclude(self) -> None:
+        """Set the means of what is comparable beside each other."""
+        names = {training.name for training in self.trainings()}
+        self.cells = cells_of([found for name, found in self.report.trained.items() if name in names])
+        self.report.facts["cells"] = [cell.model_dump() for cell in self.cells]
+
+    def more(self) -> Sequence[RenderableType]:
+        """Return a table for every kind of market."""
+        parts: list[RenderableType] = []
+        for problem in dict.fromkeys(cell.problem for cell in self.cells):
+            headings = ("bars", "window", "contender", "seen", "unseen", "± error", "at the end", "runs")
+            table = narrow_table(f"{problem}: share of the best log return", headings)
+            for cell in (cell for cell in self.cells if cell.problem == problem):
+                figures = (f"{cell.in_sample:.2f}", f"{cell.out_of_sample:.2f}", f"{cell.error:.2f}")
+                where = (f"{cell.bars:,}", str(cell.windows), cell.contender)
+                table.add_row(*where, *figures, f"{cell.latest:.2f}", str(cell.count))
+            parts.append(table)
+        seen = "seen and unseen: the checkpoint that did best on validation, on the training and the test split"
+        return [*parts, Text(f"{seen}; at the end: the last one, on the test split; error: over markets\n")]
+
+    def more_panels(self) -> Sequence[Draw]:
+        """Return a panel for every kind of market and length of window."""
+        places = dict.fromkeys((cell.problem, cell.windows) for cell in self.cells)
+        return [lambda panel, place=place: self._draw(panel, *place) for place in places]  # type: ignore[misc]
+
+    def _draw(self, panel: Any, problem: str, windows: int) -> None:
+        mine = [cell for cell in self.cells if (cell.problem, cell.windows) == (problem, windows)]
+        own, others = iter(OWN * 9), iter(OTHERS * 9)
+        for contender in dict.fromkeys(cell.contender for cell in mine):
+            cells = sorted((cell for cell in mine if cell.contender == contender), key=lambda cell: cell.bars)
+            bars, shares = [cell.bars for cell in cells], [100.0 * cell.out_of_sample for cell in cells]
+            errors = [100.0 * cell.error for cell in cells]
+            colour = next(others if contender in (RIDGE, SB3) else own)
+            panel.errorbar(bars, shares, errors, color=colour, marker="o", label=f"{contender}, unseen")
+            if contender not in (RIDGE, SB3):
+                seen = [100.0 * cell.in_sample for cell in cells]
+                panel.plot(bars, seen, color=colour, linestyle=":", label=f"{contender}, seen")
+        panel.axhline(100.0, color=QUIET, linewidth=0.8)
+        panel.set(xscale="log", xlabel="bars, 70 % of them to train on", ylabel="% of the best log return")
+        panel.set_title(f"{problem}, window of {windows}")
+
+
+def cells_of(trained: Sequence[Trained]) -> list[Cell]:
+    """Return the means of trainings that differ in their seeds alone."""
+    groups: dict[tuple[int, str, int, str], list[Trained]] = {}
+    for one in trained:
+        groups.setdefault((one.bars, one.problem, one.windows, one.contender), []).append(one)
+    found = []
+    for (bars, problem, windows, contender), own in sorted(groups.items(), key=lambda group: group[0][:3]):
+        shares: dict[int, list[float]] = {}
+        for one in own:
+            shares.setdefault(one.market_seed, []).append(one.chosen.out_of_sample)
+        by_market = [float(np.mean(values)) for values in shares.values()]
+        error = float(np.std(by_market, ddof=1) / math.sqrt(len(by_market))) if len(by_market) > 1 else math.nan
+        along = np.array([[point.out_of_sample for point in one.points] for one in own]).mean(axis=0)
+        found.append(
+            Cell(
+                problem=problem,
+                bars=bars,
+                windows=windows,
+                contender=contender,
+                count=len(own),
+                in_sample=float(np.mean([one.chosen.in_sample for one in own])),
+                out_of_sample=float(np.mean(by_market)),
+                error=error,
+                latest=float(along[-1]),
+                best=float(along.max()),
+            )
+        )
+    return found
+
+
+def _kept(path: Path) -> dict[str, Trained]:
+    """Return the trainings that an earlier call left in the file."""
+    try:
+        return GeneraliseReport.model_validate_json(path.read_text(encoding="utf-8")).trained
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is there and is no report of `velodrome bench generalise`: name another file, or move it away"
+        ) from error

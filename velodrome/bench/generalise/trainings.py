@@ -1,0 +1,224 @@
+"""One training of one contender on one market, and how well it does on what it saw and on what it did not see."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from velodrome.bench.generalise.references import best_filtered, best_with_costs
+from velodrome.tables.market import Market
+from velodrome.tables.scaling import TRAIN
+
+VOLATILITY = 1e-3  # of a bar's log return, the default of synthetic bars
+PHI = 0.3
+COST = 2e-4  # of a unit of position that is traded, where trading costs anything
+STATES = np.array([(0.15, 0.8), (-0.15, 1.2)]) * VOLATILITY
+PERSISTENCE = 0.98
+UNSEEN = 0.3  # of the bars: half validation, half test
+CHECKS = 8  # evaluations of a training
+RIDGE, SB3 = "ridge", "sb3"
+# Settings that are changed against the preset `trading`, by name. The first one is the preset itself.
+REMEDIES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "small network": {"network.hidden": [16, 16]},
+    "entropy": {"ppo.entropy": 0.01},
+    "slower": {"ppo.learning_rate": 1e-4},
+    "one row": {"market.windows": 1},
+}
+
+
+class Problem(NamedTuple):
+    """A kind of market."""
+
+    source: str  # kind of synthetic bars
+    market: Mapping[str, Any] = {}  # its parameters
+    cost: float = 0.0
+
+
+PROBLEMS: dict[str, Problem] = {
+    "ar1": Problem("ar1"),
+    "ou": Problem("ou"),
+    "regimes": Problem("regimes", {"states": [tuple(state) for state in STATES.tolist()], "persistence": PERSISTENCE}),
+    "ar1 with costs": Problem("ar1", cost=COST),
+}
+
+
+class Training(NamedTuple):
+    """What is trained on what; its name is the key of its result."""
+
+    problem: str
+    bars: int  # training split and the rest together
+    windows: int
+    contender: str  # one of REMEDIES, RIDGE or SB3
+    market_seed: int
+    seed: int
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        return ", ".join(f"{field} {value}" for field, value in zip(self._fields, self, strict=True))
+
+
+class Point(BaseModel):
+    """Where a policy stood: mean log returns of a bar over the best one known."""
+
+    steps: int
+    in_sample: float
+    validation: float
+    out_of_sample: float = Field(description="on the test split, which chose nothing")
+
+
+class Trained(BaseModel):
+    """What a training came to."""
+
+    problem: str
+    bars: int
+    windows: int
+    contender: str
+    market_seed: int
+    seed: int
+    points: list[Point] = Field(description="along the training; a regression has one")
+    seconds: float
+
+    @property
+    def chosen(self) -> Point:
+        """Where the checkpoint stood that did best on validation."""
+        return max(self.points, key=lambda point: point.validation)
+
+
+def best_log_return(problem: str, market: Market) -> float:
+    """Return the best log return of a bar."""
+    if PROBLEMS[problem].cost:
+        return best_with_costs(PHI, VOLATILITY, PROBLEMS[problem].cost).log_return
+    return market.optimum if market.optimum is not None else best_filtered(STATES, PERSISTENCE)
+
+
+def train(training: Training) -> Trained:
+    """Train, in a process of its own with one thread."""
+    import torch
+
+    from velodrome.runs import setup
+    from velodrome.runs.config.files import load_run_config
+
+    torch.set_num_threads(1)
+    problem = PROBLEMS[training.problem]
+    given: dict[str, Any] = {f"market.{key}": value for key, value in problem.market.items()}
+    given |= {
+        "market.source": problem.source,
+        "market.length": training.bars,
+        "market.seed": training.market_seed,
+        "market.splits": {"train": 1.0 - UNSEEN, "validation": UNSEEN / 2, "test": UNSEEN / 2},
+        "market.check_leaks": False,
+        "market.windows": training.windows,
+        "params.fee": problem.cost,
+        "seed": training.seed,
+        "device": "cpu",
+        **REMEDIES.get(training.contender, {}),
+    }
+    if training.steps:  # a regression takes none
+        given["steps"] = training.steps
+    config = load_run_config(None, given, own_data=True)
+    market = setup.build_market(config)
+    assert isinstance(market, Market)
+    began = time.perf_counter()
+    best = best_log_return(training.problem, market)
+    judge = Judge(market, config.env, config.params, best)
+    contenders = {RIDGE: _ridge, SB3: _sb3}
+    points = contenders.get(training.contender, _agent)(config, market, judge)
+    about = training._asdict()
+    del about["steps"]
+    return Trained(**about, points=points, seconds=time.perf_counter() - began)
+
+
+class Judge(NamedTuple):
+    """Says where a policy stands."""
+
+    market: Market
+    env: str
+    params: Mapping[str, Any]
+    best: float  # log return of a bar
+
+    def point(self, policy: Any, steps: int) -> Point:
+        """Play all three splits."""
+        from velodrome.evaluation.validation import validate
+
+        whole = {name: self.market.splits[name] for name in ("validation", "test")}
+        # Under a name of its own the training split may be played, too.
+        seen = {**whole, "seen": self.market.splits[TRAIN]}
+        open_market = dataclasses.replace(self.market, splits=seen)
+        found = {
+            name: validate(policy, self.env, open_market, name, self.params)["mean_log_return"] / self.best
+            for name in seen
+        }
+        return Point(steps=steps, in_sample=found["seen"], validation=found["validation"], out_of_sample=found["test"])
+
+
+def _agent(config: Any, market: Market, judge: Judge) -> list[Point]:
+    from velodrome.learn.acting import TrainedPolicy
+    from velodrome.runs import setup
+
+    points: list[Point] = []
+    with setup.learning_worlds(config, market, "cpu") as worlds:
+        learner = setup.make_learner(config, worlds)
+        while learner.steps < config.steps:
+            learner.iterate()
+            if learner.steps >= config.steps * (len(points) + 1) / CHECKS:
+                policy = TrainedPolicy.of(learner.policy, learner.worlds, learner.moments)
+                points.append(judge.point(policy, learner.steps))
+    return points
+
+
+def _ridge(config: Any, market: Market, judge: Judge) -> list[Point]:
+    from velodrome.envs.trading.config import trading_config
+    from velodrome.evaluation.forecast.forecast import Part
+    from velodrome.evaluation.trading.baselines import forecaster
+
+    whole = ((int(market.begin[0]), int(market.end[0])),)
+    everywhere = dataclasses.replace(market, splits={TRAIN: market.splits[TRAIN], "all": whole})
+    return [judge.point(forecaster(trading_config(**config.params), [Part(everywhere, "all")]).policy, 0)]
+
+
+def _sb3(config: Any, market: Market, judge: Judge) -> list[Point]:
+    """Train PPO of Stable-Baselines3 with the settings that its zoo begins from, on normalised rewards."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    import velodrome as vd
+
+    envs = vd.make_vec("trading", 8, market=market.split("train"), seed=config.seed, **config.params)
+    normalised = VecNormalize(vd.to_sb3(envs), norm_obs=False)
+    model = PPO("MlpPolicy", normalised, n_steps=256, seed=config.seed, device="cpu", verbose=0)
+    policy, points = _Sb3Policy(model, market), []
+    for check in range(CHECKS):
+        model.learn(config.steps // CHECKS, reset_num_timesteps=check == 0)
+        points.append(judge.point(policy, model.num_timesteps))
+    envs.close()
+    return points
+
+
+class _Sb3Policy:
+    """Acts by a model of Stable-Baselines3, on the windows that a cursor stands for and the account."""
+
+    def __init__(self, model: Any, market: Market) -> None:
+        from velodrome.rollout.observation import WindowBank
+
+        self.model, self.bank = model, WindowBank(market.windows)
+
+    def begin(self, num_envs: int) -> None:
+        """Do nothing: it has no memory."""
+
+    def forget(self, ended: Any) -> None:
+        """Do nothing: it has no memory."""
+
+    def act(self, observation: Any) -> Any:
+        """Return the most likely action of every environment."""
+        import torch
+
+        windows = self.bank.gather(torch.from_numpy(np.asarray(observation["cursor"]).astype(np.int64))).numpy()
+        return self.model.predict(np.concatenate([windows, observation["account"]], axis=1), deterministic=True)[0]

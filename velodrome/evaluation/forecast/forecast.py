@@ -1,0 +1,193 @@
+"""The forecaster of a market: fitted to its training split, and the policy that trades what it expects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.evaluation.forecast.regression import BLOCKS, ROWS_AT_ONCE, Model, Regression
+from velodrome.evaluation.forecast.threshold import Rule, Stakes, best_rule
+from velodrome.tables.market import AnyMarket, WindowedRows
+from velodrome.tables.scaling import TRAIN
+
+MOST_INPUTS = 1024  # longer windows are cut to their latest rows
+FEWEST_ROWS = 120  # to fit to
+TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
+
+
+def observed(market: WindowedRows, rows: NDArray[np.int64], lags: int, members: int = 1) -> NDArray[np.float32]:
+    """Return what the windows show at some rows, the latest `lags` rows of each, [rows × members, inputs].
+
+    Inputs are ordered by how far they lie back, the latest first.
+    """
+    tables, columns = market.windows, []
+    for w, (length, width) in enumerate(zip(tables.length.tolist(), tables.width.tolist(), strict=True)):
+        end = int(tables.base[w + 1]) if w + 1 < len(tables.base) else len(tables.values)
+        table = tables.values[int(tables.base[w]) : end].reshape(-1, members, width // members)
+        for lag in range(min(length, lags)):
+            columns.append((lag, table[tables.rows[w, rows] - lag].reshape(len(rows) * members, -1)))
+    columns.sort(key=lambda column: column[0])
+    return np.concatenate([values for _, values in columns], axis=1)
+
+
+def inputs_by_lag(market: WindowedRows, lags: int, members: int = 1) -> list[NDArray[np.int64]]:
+    """Return the first inputs up to 1, 2, 4 … rows back: the sets to choose from."""
+    lengths, widths = market.windows.length, market.windows.width // members
+    counts = [int((np.minimum(lengths, up_to) * widths).sum()) for up_to in lag_choices(lags)]
+    return [np.arange(count) for count in counts]
+
+
+def lag_choices(lags: int) -> list[int]:
+    """Return 1, 2, 4 … and the most."""
+    return [*(2**power for power in range(max(lags - 1, 0).bit_length())), lags]
+
+
+def most_lags(market: WindowedRows, members: int = 1) -> int:
+    """Return how many rows of the windows can be used without more than `MOST_INPUTS` inputs."""
+    longest = int(market.windows.length.max())
+    fitting = [lag for lag in range(1, longest + 1) if len(inputs_by_lag(market, lag, members)[-1]) <= MOST_INPUTS]
+    return fitting[-1] if fitting else 1
+
+
+class Fitted:
+    """Regressions of the next return on what the windows show, fitted to one split of a market.
+
+    gains: [T, members] what one unit held from a row's fill to the next row's gains; NaN where it is not known.
+    """
+
+    def __init__(self, market: WindowedRows, trained_on: str, gains: NDArray[np.float64]) -> None:
+        self.market, self.members = market, gains.shape[1]
+        part = market.split(trained_on)
+        # The gain of a row is known two rows later, which must lie in the split as well.
+        stretches = [np.arange(begin, max(end - 2, begin)) for begin, end in zip(part.begin, part.end, strict=True)]
+        self.rows = np.concatenate(stretches)
+        self.first = np.zeros(len(self.rows), bool)  # the first row of a stretch: nothing is held before it
+        self.first[np.cumsum([0, *map(len, stretches[:-1])])[[bool(len(own)) for own in stretches]]] = True
+        edges = np.quantile(market.time[self.rows], np.arange(1, BLOCKS) / BLOCKS, method="lower")
+        block, later = (np.searchsorted(edges, market.time[rows], side="right") for rows in (self.rows, self.rows + 2))
+        # A gain that ends in the next block would tell the models before it something about it.
+        self.gains = np.where((block == later)[:, None], gains[self.rows], np.nan)
+        self.lags = most_lags(market, self.members)
+        usable = np.isfinite(self.gains).ravel()
+        x, block = observed(market, self.rows, self.lags, self.members)[usable], np.repeat(block, self.members)[usable]
+        self.fitted_rows = len(x)
+        choices = inputs_by_lag(market, self.lags, self.members)
+        self.regression = Regression(x, self.gains.ravel()[usable], block, choices)
+        self.usable = usable
+        self.lags_used = lag_choices(self.lags)[[len(own) for own in choices].index(len(self.regression.inputs))]
+
+    def unseen(self, model: Model) -> NDArray[np.float64]:
+        """Return what a model's like said about rows that they had not seen, [rows, members]; NaN elsewhere."""
+        found = np.full(self.gains.size, np.nan)
+        found[self.usable] = model.unseen
+        return found.reshape(self.gains.shape)
+
+    def expected(self, model: Model, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the next returns that a model expects at some rows, [rows, members]."""
+        parts = [
+            model.expected(observed(self.market, rows[begin : begin + ROWS_AT_ONCE], self.lags, self.members))
+            for begin in range(0, len(rows), ROWS_AT_ONCE)
+        ]
+        return np.concatenate(parts).reshape(len(rows), self.members)
+
+
+class Part(NamedTuple, Generic[AnyMarket]):
+    """Where something that is fitted acts: on a split of a market, having seen the market's training split."""
+
+    market: AnyMarket
+    split: str
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether there are windows to forecast from, and enough rows to fit to."""
+        if not len(self.market.windows.length) or TRAIN not in self.market.splits:
+            return False
+        part = self.market.split(TRAIN)
+        return int(np.maximum(part.end - part.begin - 2, 0).sum()) >= FEWEST_ROWS
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that it acts on."""
+        part = self.market.split(self.split)
+        return np.concatenate([np.arange(begin, end) for begin, end in zip(part.begin, part.end, strict=True)])
+
+
+def fill_gains(prices: NDArray[np.float64], begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return what one unit gains from a row's fill to the next row's; `prices` [T, …] are those of the fills.
+
+    begin, end: of the stretches of rows; nothing is gained from one to the next.
+    """
+    gains = np.full(prices.shape, np.nan)
+    for low, high in zip(begin.tolist(), end.tolist(), strict=True):
+        own = prices[low:high]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gains[low : high - 1] = np.where(own[:-1] > 0.0, own[1:] / own[:-1] - 1.0, np.nan)
+    return gains
+
+
+def describe(model: Model, fitted: Fitted) -> str:
+    """Return what was fitted to what, for people."""
+    return (
+        f"{model.name} regression of the next return on {model.inputs:,} inputs (of the latest "
+        f"{fitted.lags_used} rows of the windows), fitted to {fitted.fitted_rows:,} rows of the training split"
+    )
+
+
+def forecast_alone(fitted: Fitted, stakes: Stakes) -> tuple[Model, Rule, str]:
+    """Return the better of ridge and logistic regression, each with its best threshold, on instruments by themselves.
+
+    Better is what would have grown more, after costs, on rows of the training split that were not fitted to. With it
+    comes what was done, for people.
+    """
+    found: list[tuple[Model, Rule]] = []
+    for model in (fitted.regression.ridge(), fitted.regression.logistic()):
+        said = fitted.unseen(model)[:, 0]
+        there = np.isfinite(said)
+        begins = _first_there(fitted.first, there)
+        found.append((model, best_rule(said[there], fitted.gains[there, 0], begins, stakes)))
+    model, rule = max(found, key=lambda pair: pair[1].growth)
+    about = f"{describe(model, fitted)}; inputs, penalty and threshold by walk-forward inside it"
+    if np.isinf(rule.threshold):
+        return model, rule, f"{about}; no threshold gained anything there after costs, so it stays flat"
+    return model, rule, f"{about}; it changes sides where the forecast passes {rule.threshold:.3%}"
+
+
+def in_all_parts(notes: Sequence[str]) -> str:
+    """Return what was done in one part or several, for people."""
+    return notes[-1] if len(notes) == 1 else f"fitted again for each of {len(notes)} parts; the last one: {notes[-1]}"
+
+
+def _first_there(first: NDArray[np.bool_], there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which of the rows that are there is the first of its stretch."""
+    stretch = np.cumsum(first)[there]
+    return np.r_[True, stretch[1:] != stretch[:-1]] if len(stretch) else np.zeros(0, bool)
+
+
+class FollowForecast:
+    """Takes the side of the last forecast beyond the threshold; `actions` are those for short, flat and long."""
+
+    def __init__(self, bars: int, actions: NDArray) -> None:
+        """Make a policy that expects nothing on any bar yet."""
+        self.expected = np.full(bars, np.nan)  # the next return
+        self.threshold = np.full(bars, np.inf)
+        self.actions = actions
+        self._sides = np.zeros(0, np.int64)
+
+    def begin(self, num_envs: int) -> None:
+        """Start on neither side."""
+        self._sides = np.zeros(num_envs, np.int64)
+
+    def act(self, observation: Any) -> NDArray:
+        """Return the action of every environment."""
+        bars = np.asarray(observation["cursor"])
+        expected = self.expected[bars]
+        beyond = np.abs(expected) > self.threshold[bars]
+        self._sides = np.where(beyond, np.sign(expected), self._sides).astype(np.int64)
+        return self.actions[self._sides + 1]
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Go back to neither side in these environments."""
+        self._sides[ended] = 0

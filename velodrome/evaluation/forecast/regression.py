@@ -1,0 +1,182 @@
+"""Ridge and logistic regression of the next return, with everything that is chosen chosen by walk-forward.
+
+Rows come in blocks of time. A choice is judged by what models fitted to the blocks before one say about it. All that
+ridge regression needs of a block are sums, so that every penalty and every number of inputs is tried without reading
+the rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCKS = 6  # of time; a choice is judged on all but the first
+# Penalties, over the variance of an input and the number of rows. With the largest, nothing but the mean is left.
+PENALTIES = np.logspace(-3.0, 4.0, 22)
+ROWS_AT_ONCE = 8192
+STEPS = 25  # of logistic regression at most; it takes about five where returns are hard to foresee
+CONVERGED = 1e-7  # change of a weight
+Values = NDArray[np.float64]
+Places = NDArray[np.int64]
+ALL = slice(None)
+
+
+class Sums(NamedTuple):
+    """What ridge regression has to know of some rows; inputs x are standardised."""
+
+    rows: float
+    x: Values  # [W]
+    y: float
+    xx: Values  # [W, W]
+    xy: Values  # [W]
+    yy: float
+
+    def plus(self, other: Sums) -> Sums:
+        """Return the sums of both."""
+        x, xx, xy = self.x + other.x, self.xx + other.xx, self.xy + other.xy
+        return Sums(self.rows + other.rows, x, self.y + other.y, xx, xy, self.yy + other.yy)
+
+    def of(self, inputs: Places) -> Sums:
+        """Return the sums of some of the inputs."""
+        return self._replace(x=self.x[inputs], xx=self.xx[np.ix_(inputs, inputs)], xy=self.xy[inputs])
+
+    def squared_error(self, intercept: Values, weights: Values) -> Values:
+        """Return the squared error of several models [M] on these rows; weights [M, W]."""
+        squares = np.einsum("mw,mw->m", weights @ self.xx, weights) + self.yy + self.rows * intercept**2
+        return squares - 2.0 * (weights @ self.xy + intercept * self.y - intercept * (weights @ self.x))
+
+
+class Linear(NamedTuple):
+    """A linear function of standardised inputs."""
+
+    intercept: float
+    weights: Values  # [W]
+
+    def of(self, x: Values) -> Values:
+        """Return its value for each row [n, W]."""
+        return self.intercept + x @ self.weights
+
+
+class Model(NamedTuple):
+    """A fitted model of the next return, and what its like said about rows that they had not seen."""
+
+    name: str
+    expected: Callable[[NDArray], Values]  # the next return [n], of inputs [n, W]
+    unseen: Values  # [n] of every row fitted to, by the model of the blocks before it; NaN in the first block
+    inputs: int  # how many are used
+    penalty: float
+
+
+class Regression:
+    """Rows of inputs x [n, W] and next returns y [n] in blocks of time, and models that are fitted to them.
+
+    choices: the sets of inputs to choose from, fewer first.
+    """
+
+    def __init__(self, x: NDArray[np.float32], y: Values, block: Places, choices: Sequence[Places]) -> None:
+        self.x, self.y = x, y
+        self.members = [np.flatnonzero(block == own) for own in range(int(block.max()) + 1)]
+        self.mean = x.mean(axis=0, dtype=np.float64)
+        spread = x.std(axis=0, dtype=np.float64)
+        self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
+        self.sums = [self._sum(rows) for rows in self.members]
+        self.known = list(accumulate(self.sums, Sums.plus))  # all blocks up to each
+        self.inputs, self.place = self._choose(choices)
+
+    def standardised(self, x: NDArray, inputs: Places | slice = ALL) -> Values:
+        """Return some inputs with a mean of 0 and a variance of 1 over the rows that are fitted to."""
+        return (x[:, inputs] - self.mean[inputs]) / self.scale[inputs]
+
+    def _parts(self, rows: Places, inputs: Places | slice = ALL) -> Iterator[tuple[Places, Values]]:
+        """Yield some of the rows at a time, and their inputs."""
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            part = rows[begin : begin + ROWS_AT_ONCE]
+            yield part, self.standardised(self.x[part], inputs)
+
+    def _sum(self, rows: Places) -> Sums:
+        width = self.x.shape[1]
+        total = Sums(0.0, np.zeros(width), 0.0, np.zeros((width, width)), np.zeros(width), 0.0)
+        for part, x in self._parts(rows):
+            y = self.y[part]
+            total = total.plus(Sums(float(len(part)), x.sum(0), float(y.sum()), x.T @ x, x.T @ y, float(y @ y)))
+        return total
+
+    def _choose(self, choices: Sequence[Places]) -> tuple[Places, int]:
+        """Return the inputs and the place of the penalty with the least error on blocks that were not fitted to."""
+        chosen, least = (choices[0], len(PENALTIES) - 1), np.inf
+        for inputs in choices:
+            errors = np.zeros(len(PENALTIES))
+            for known, after in zip(self.known, self.sums[1:], strict=False):
+                errors += after.of(inputs).squared_error(*_ridge_path(known.of(inputs)))
+            # Of equal ones the larger penalty, and fewer inputs.
+            place = len(PENALTIES) - 1 - int(np.argmin(errors[::-1]))
+            if errors[place] < least:
+                chosen, least = (inputs, place), errors[place]
+        return chosen
+
+    def ridge(self) -> Model:
+        """Return ridge regression: the return itself."""
+
+        def solve(known: Sums, blocks: int) -> Callable[[Values], Values]:
+            intercepts, weights = _ridge_path(known.of(self.inputs))
+            return Linear(float(intercepts[self.place]), weights[self.place]).of
+
+        return self._model("ridge", solve)
+
+    def logistic(self) -> Model:
+        """Return logistic regression: the chance of a rise, times the mean size of a move."""
+
+        def solve(known: Sums, blocks: int) -> Callable[[Values], Values]:
+            rows = np.concatenate(self.members[:blocks])
+            size = float(np.abs(self.y[rows]).mean())
+            chance = self._chance(known.of(self.inputs), rows)
+            return lambda x: size * np.tanh(0.5 * chance.of(x))
+
+        return self._model("logistic", solve)
+
+    def _chance(self, known: Sums, rows: Places) -> Linear:
+        """Return the log odds of a rise.
+
+        Each step divides by a bound of the curvature, a quarter of the inputs' variance (Böhning and Lindsay, 1988):
+        close to the curvature itself where odds are close to even, and the same in every step.
+        """
+        penalty = PENALTIES[self.place]
+        mean = known.x / known.rows
+        values, vectors = np.linalg.eigh(known.xx / known.rows - np.outer(mean, mean))
+        shrunk = vectors / (np.maximum(values, 0.0) + penalty)
+        intercept, weights = 0.0, np.zeros(len(mean))
+        for _ in range(STEPS):
+            up, along = 0.0, -0.25 * penalty * weights
+            for part, x in self._parts(rows, self.inputs):
+                own = x - mean
+                missed = (self.y[part] > 0.0) - 0.5 * (1.0 + np.tanh(0.5 * (intercept + own @ weights)))
+                up += float(missed.sum()) / len(rows)
+                along += own.T @ missed / len(rows)
+            change = 4.0 * (shrunk @ (vectors.T @ along))
+            intercept, weights = intercept + 4.0 * up, weights + change
+            if max(abs(up), float(np.abs(change).max())) < CONVERGED:
+                break
+        return Linear(float(intercept - weights @ mean), weights)
+
+    def _model(self, name: str, solve: Callable[[Sums, int], Callable[[Values], Values]]) -> Model:
+        unseen = np.full(len(self.y), np.nan)
+        for block, (known, rows) in enumerate(zip(self.known, self.members[1:], strict=False)):
+            fitted = solve(known, block + 1)
+            for part, x in self._parts(rows, self.inputs):
+                unseen[part] = fitted(x)
+        final = solve(self.known[-1], len(self.members))
+        penalty = float(PENALTIES[self.place])
+        return Model(name, lambda x: final(self.standardised(x, self.inputs)), unseen, len(self.inputs), penalty)
+
+
+def _ridge_path(sums: Sums) -> tuple[Values, Values]:
+    """Return intercepts [P] and weights [P, W] for every penalty."""
+    mean_x, mean_y = sums.x / sums.rows, sums.y / sums.rows
+    values, vectors = np.linalg.eigh(sums.xx / sums.rows - np.outer(mean_x, mean_x))
+    along = vectors.T @ (sums.xy / sums.rows - mean_x * mean_y)
+    weights = (along / (np.maximum(values, 0.0) + PENALTIES[:, None])) @ vectors.T
+    return mean_y - weights @ mean_x, weights
