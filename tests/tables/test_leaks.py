@@ -94,7 +94,7 @@ def test_a_leak_in_a_coarse_timeframe_is_caught_there(bars):
     leak = report.findings[0]
     assert leak.kind == "feature"
     assert leak.time.startswith("2024-03-")
-    assert "rows differ" in leak.detail
+    assert "1 row differs" in leak.detail
 
 
 def open_time_alignment(window, execution):

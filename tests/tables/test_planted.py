@@ -15,8 +15,8 @@ import pytest
 
 import velodrome as vd
 from benchmarks.leak_detection import kind_of
+from tests.tables.honest import HONEST
 from tests.tables.planted import (
-    HONEST,
     LEAKS,
     ahead,
     average,
