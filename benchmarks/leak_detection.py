@@ -14,7 +14,8 @@ import statistics
 import time
 from pathlib import Path
 
-from tests.tables.planted import HONEST, LEAKS, Planted, planted_bars
+from tests.tables.honest import HONEST
+from tests.tables.planted import LEAKS, Planted, planted_bars
 from velodrome.tables import check_leaks
 from velodrome.tables.leaks import functions
 

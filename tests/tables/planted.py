@@ -1,4 +1,4 @@
-"""Features with a planted leak, and honest ones that look suspicious: what the leak check is measured by.
+"""Features with a planted leak: what the leak check is measured by, with the honest ones of `honest`.
 
 Each entry makes its function from the bars, since some keep a table or a constant of them. `share` is the part of the
 rows of the instrument concerned that knows the future.
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numba import njit
-from numpy.lib.stride_tricks import sliding_window_view
 
 from tests.tables.price_data import MINUTE, gappy_bars
 from velodrome.bars.frame import Bars, Series
@@ -33,7 +32,6 @@ class Planted:
 
 
 LEAKS: dict[str, Planted] = {}
-HONEST: dict[str, Planted] = {}
 
 
 def planted_bars(rows: int, symbols: int = 6, seed: int = 5) -> Bars:
@@ -48,10 +46,6 @@ def planted_bars(rows: int, symbols: int = 6, seed: int = 5) -> Bars:
 
 def plant(name: str, function: Function, share: float = 1.0) -> None:
     LEAKS[name] = Planted(lambda bars: function, share)
-
-
-def allow(name: str, function: Function) -> None:
-    HONEST[name] = Planted(lambda bars: function)
 
 
 # Parts of which features are made
@@ -128,6 +122,18 @@ def average(series: Series) -> np.ndarray:
 def average_of_next(series: Series) -> np.ndarray:
     """The average a bar too early: a leak of an ordinary size for a feature without bounds."""
     return ahead(ewm(series.close))
+
+
+@njit
+def hysteresis(values: np.ndarray) -> np.ndarray:
+    state, result = 0.0, np.empty(len(values))
+    for t in range(len(values)):
+        if values[t] > 0.003:
+            state = 1.0
+        elif values[t] < -0.003:
+            state = -1.0
+        result[t] = state
+    return result
 
 
 # Leaks on all rows
@@ -358,17 +364,36 @@ def by_price(bars: Bars) -> Function:
 
 
 LEAKS["next close by price"] = Planted(by_price)
+
+
+def volatility_ahead(series: Series) -> np.ndarray:
+    return pl.Series(returns(series)[::-1]).rolling_std(20, min_samples=1).fill_null(0).to_numpy()[::-1]
+
+
+def by_joined_close(bars: Bars) -> Function:
+    table = joined(bars, next_close)
+    return lambda series: series.close / np.maximum(table(series), 1e-3)
+
+
+def first_time(series: Series) -> int:
+    return int(series.time[0]) if len(series) else 0
+
+
+for title, value in {
+    "joined next closes": next_close,
+    "joined signs of returns": lambda s: np.sign(ahead(returns(s))),
+    "joined closes of the day": lambda s: within(s, pl.col("close").last()) / s.close,
+    "joined volatility of the next 20": volatility_ahead,
+}.items():
+    LEAKS[title] = Planted(functools.partial(joined, value=value))
+
 LEAKS |= {
     "table of next returns": Planted(lambda bars: looked_up(bars, lambda s: ahead(returns(s)))),
-    "joined next closes": Planted(lambda bars: joined(bars, next_close)),
-    "joined signs of returns": Planted(lambda bars: joined(bars, lambda s: np.sign(ahead(returns(s))))),
     "joined on 5 %": Planted(lambda bars: joined(bars, lambda s: ahead(returns(s)), 0.05), 0.05),
-    "joined closes of the day": Planted(lambda bars: joined(bars, lambda s: within(s, pl.col("close").last()) / s.close)),
-    "joined volatility of the next 20": Planted(lambda bars: joined(bars, lambda s: pl.Series(returns(s)[::-1]).rolling_std(20, min_samples=1).fill_null(0)[::-1])),
-    "close by the joined next close": Planted(lambda bars: (lambda table: lambda s: s.close / np.maximum(table(s), 1e-3))(joined(bars, next_close))),
-    "kept by first time": Planted(lambda bars: remembering(bars, lambda s: int(s.time[0]) if len(s) else 0, lambda s: ahead(returns(s)))),
+    "close by the joined next close": Planted(by_joined_close),
+    "kept by first time": Planted(lambda bars: remembering(bars, first_time, lambda s: ahead(returns(s)))),
     "kept by length": Planted(lambda bars: remembering(bars, len, lambda s: ahead(returns(s)))),
-}  # fmt: skip
+}
 
 
 # Constants of all bars, kept somewhere
@@ -407,25 +432,52 @@ def first_of(bars: Bars) -> Series:
     return bars[bars.symbols[0]]
 
 
-def scaled_by_all(bars: Bars, statistic: Callable[[np.ndarray], Any]) -> Function:
-    constant = statistic(first_of(bars).close)
-    return lambda series: np.tanh(series.close / constant - 1.0)
+def keep(title: str, fit: Callable[[Series], Any], apply: Callable[[Series, Any], Any]) -> None:
+    """Plant a feature that applies what was fitted on all bars and is held in a closure."""
+
+    def make(bars: Bars) -> Function:
+        held = fit(first_of(bars))
+        return lambda series: apply(series, held)
+
+    LEAKS[title] = Planted(make)
 
 
+def kept_as_default(bars: Bars) -> Function:
+    mean = np.log(first_of(bars).volume).mean()
+    return lambda series, mean=mean: np.log(series.volume) - mean
+
+
+def kept_in_partial(bars: Bars) -> Function:
+    return functools.partial(lambda series, scale: returns(series) / scale, scale=returns(first_of(bars)).std(ddof=1))
+
+
+def scaler_of_all_symbols(bars: Bars) -> Function:
+    scaler = Standardiser().fit(np.concatenate([raw_columns(series) for series in bars.series.values()]))
+    return lambda series: scaler.transform(raw_columns(series))
+
+
+keep(
+    "z-score with a kept mean", lambda s: (s.close.mean(), s.close.std()), lambda s, held: (s.close - held[0]) / held[1]
+)
+keep("kept mean of closes", lambda s: s.close.mean(), lambda s, mean: np.tanh(s.close / mean - 1.0))
+keep("kept median of closes", lambda s: np.median(s.close), lambda s, middle: np.tanh(s.close / middle - 1.0))
+keep("kept in a dictionary", lambda s: {"q": {90: np.quantile(s.close, 0.9)}}, lambda s, held: s.close / held["q"][90])
+keep("kept on an object", lambda s: SimpleNamespace(size=s.volume.std()), lambda s, held: s.volume / held.size)
+keep(
+    "a fitted scaler", lambda s: Standardiser().fit(raw_columns(s)), lambda s, fitted: fitted.transform(raw_columns(s))
+)
+keep(
+    "kept edges of bins",
+    lambda s: np.quantile(returns(s), np.linspace(0.1, 0.9, 9)),
+    lambda s, edges: np.searchsorted(edges, returns(s)).astype(float),
+)
+keep("kept sorted closes", lambda s: np.sort(s.close), lambda s, held: np.searchsorted(held, s.close) / len(held))
 LEAKS |= {
-    "z-score with a kept mean": Planted(lambda bars: (lambda m, d: lambda s: (s.close - m) / d)(first_of(bars).close.mean(), first_of(bars).close.std())),
-    "kept mean of closes": Planted(lambda bars: scaled_by_all(bars, np.mean)),
-    "kept median of closes": Planted(lambda bars: scaled_by_all(bars, np.median)),
-    "kept in a partial": Planted(lambda bars: functools.partial(lambda s, scale: returns(s) / scale, scale=returns(first_of(bars)).std(ddof=1))),
-    "kept as a default": Planted(lambda bars: (lambda mean: lambda s, mean=mean: np.log(s.volume) - mean)(np.log(first_of(bars).volume).mean())),
-    "kept in a dictionary": Planted(lambda bars: (lambda kept: lambda s: s.close / kept["close"]["q90"])({"close": {"q90": np.quantile(first_of(bars).close, 0.9)}})),
-    "kept on an object": Planted(lambda bars: (lambda kept: lambda s: s.volume / kept.deviation)(SimpleNamespace(deviation=first_of(bars).volume.std()))),
+    "kept in a partial": Planted(kept_in_partial),
+    "kept as a default": Planted(kept_as_default),
     "kept by the first call": Planted(lambda bars: FittedOnce()),
-    "a fitted scaler": Planted(lambda bars: (lambda scaler: lambda s: scaler.transform(raw_columns(s)))(Standardiser().fit(raw_columns(first_of(bars))))),
-    "a scaler fitted to all symbols": Planted(lambda bars: (lambda scaler: lambda s: scaler.transform(raw_columns(s)))(Standardiser().fit(np.concatenate([raw_columns(bars[symbol]) for symbol in bars])))),
-    "kept edges of bins": Planted(lambda bars: (lambda edges: lambda s: np.searchsorted(edges, returns(s)).astype(float))(np.quantile(returns(first_of(bars)), np.linspace(0.1, 0.9, 9)))),
-    "kept sorted closes": Planted(lambda bars: (lambda ordered: lambda s: np.searchsorted(ordered, s.close) / len(ordered))(np.sort(first_of(bars).close))),
-}  # fmt: skip
+    "a scaler fitted to all symbols": Planted(scaler_of_all_symbols),
+}
 
 
 def weights_of_all(bars: Bars) -> Function:
@@ -441,126 +493,3 @@ def weights_of_all(bars: Bars) -> Function:
 
 
 LEAKS["weights fitted on all bars"] = Planted(weights_of_all)
-
-
-# Honest features
-
-
-@njit
-def hysteresis(values: np.ndarray) -> np.ndarray:
-    state, result = 0.0, np.empty(len(values))
-    for t in range(len(values)):
-        if values[t] > 0.003:
-            state = 1.0
-        elif values[t] < -0.003:
-            state = -1.0
-        result[t] = state
-    return result
-
-
-@njit
-def kalman(values: np.ndarray) -> np.ndarray:
-    level, variance, result = values[0] if len(values) else 0.0, 1.0, np.empty(len(values))
-    for t in range(len(values)):
-        variance += 1e-3
-        gain = variance / (variance + 0.1)
-        level += gain * (values[t] - level)
-        variance *= 1.0 - gain
-        result[t] = level
-    return result
-
-
-@njit
-def since_high(values: np.ndarray) -> np.ndarray:
-    highest, at, result = -np.inf, 0, np.empty(len(values))
-    for t in range(len(values)):
-        if values[t] > highest:
-            highest, at = values[t], t
-        result[t] = t - at
-    return result
-
-
-def one_sided_fourier(series: Series) -> np.ndarray:
-    """A causal filter by multiplication of spectra, padded so that nothing wraps around."""
-    weights = 0.8 ** np.arange(64)
-    size = 2 ** int(np.ceil(np.log2(len(series) + 64)))
-    spectrum = np.fft.rfft(series.close, size) * np.fft.rfft(weights / weights.sum(), size)
-    return np.fft.irfft(spectrum, size)[: len(series)]
-
-
-def windows_times_weights(series: Series) -> np.ndarray:
-    padded = np.concatenate([np.full(19, series.close[0] if len(series) else 0.0), series.close])
-    return sliding_window_view(padded, 20) @ np.linspace(0.1, 1.0, 20) if len(series) else np.zeros(0)
-
-
-def means_by_weekday(series: Series) -> np.ndarray:
-    frame = pl.DataFrame({"value": returns(series), "weekday": series.time // DAY % 7})
-    running = pl.col("value").cum_sum() / pl.int_range(1, pl.len() + 1)
-    return frame.select(running.over("weekday")).to_series().to_numpy()
-
-
-def hour(series: Series) -> np.ndarray:
-    return (series.time // (60 * MINUTE) % 24).astype(float)
-
-
-allow("lagged close", lambda s: closes(s).shift(1))
-allow("rolling mean", lambda s: closes(s).rolling_mean(20))
-allow("rolling z-score", lambda s: (closes(s) - closes(s).rolling_mean(50)) / (closes(s).rolling_std(50) + 1e-9))
-allow(
-    "rolling rank",
-    lambda s: np.append(
-        np.full(min(29, len(s)), np.nan),
-        (sliding_window_view(s.close, 30) <= s.close[29:, None]).mean(1) if len(s) > 29 else [],
-    ),
-)
-allow("rolling median of a day", lambda s: closes(s).rolling_median(360, min_samples=1))
-allow("exponential average", average)
-allow("slow exponential average", lambda s: ewm(s.close, 5000.0))
-allow("average of pandas' kind", lambda s: closes(s).ewm_mean(span=10, adjust=False))
-allow("expanding z-score", expanding_z)
-allow(
-    "expanding minimum and maximum",
-    lambda s: (
-        (s.close - np.minimum.accumulate(s.close))
-        / (np.maximum.accumulate(s.close) - np.minimum.accumulate(s.close) + 1e-9)
-    ),
-)
-allow("running volume", lambda s: np.cumsum(s.volume))
-allow("balance of volume", lambda s: np.cumsum(np.sign(returns(s)) * s.volume))
-allow("convolution", lambda s: np.convolve(s.close, np.ones(7) / 7)[: len(s)])
-allow("long convolution", lambda s: np.convolve(returns(s), 0.97 ** np.arange(200))[: len(s)])
-allow("one-sided Fourier filter", one_sided_fourier)
-allow("windows times weights", windows_times_weights)
-allow("Kalman filter", lambda s: kalman(s.close))
-allow("very slow loop", lambda s: very_slow(s, np.zeros(len(s), int)))
-allow("hour of the day", hour)
-allow("weekday in circles", lambda s: np.stack([np.sin(s.time // DAY % 7), np.cos(s.time // DAY % 7)], axis=1))
-allow("month", lambda s: s.time.astype("datetime64[ns]").astype("datetime64[M]").astype(float) % 12)
-allow("drawdown from the highest", lambda s: s.close / np.maximum.accumulate(s.close) - 1.0)
-allow("time since the highest", lambda s: since_high(s.close))
-allow(
-    "session price by volume",
-    lambda s: within(s, (pl.col("close") * pl.col("volume")).cum_sum() / (pl.col("volume").cum_sum() + 1e-9)),
-)
-allow("running volume of the day", lambda s: within(s, pl.col("volume").cum_sum()))
-allow("bar of the day", lambda s: within(s, pl.int_range(pl.len())).astype(float))
-allow("means by weekday", means_by_weekday)
-allow("hysteresis", lambda s: hysteresis(returns(s)))
-allow("threshold", lambda s: (returns(s) > 0.002).astype(float))
-allow("constant", lambda s: np.full(len(s), 0.25))
-allow("row number", lambda s: np.arange(len(s), dtype=float))
-allow("long warm-up", lambda s: closes(s).rolling_mean(700))
-allow("funding and volume", lambda s: np.stack([s.extra["funding_rate"], np.log1p(s.volume)], axis=1))
-allow("plain loop", lambda s: [s.close[max(0, t - 3)] for t in range(len(s))])
-allow("needs forty bars", lambda s: s.close if len(s) >= 40 else [][1])
-allow("gap before the bar", lambda s: np.diff(s.time, prepend=s.time[:1]) / MINUTE)
-allow("change over a day", lambda s: s.close / closes(s).shift(360).to_numpy() - 1.0)
-allow("sums of differences", lambda s: np.cumsum(np.append(returns(s)[:1], np.diff(returns(s)))))
-allow("clipped outliers", lambda s: np.clip(returns(s), -0.004, 0.004))
-allow("a fixed scale", lambda s: (s.close - 100.0) / 25.0)
-HONEST |= {
-    "joined table of other data": Planted(lambda bars: joined(bars, lambda s: np.random.default_rng(8).normal(size=len(s)).cumsum())),
-    "joined own past": Planted(lambda bars: joined(bars, lambda s: ewm(returns(s), 10))),
-    "kept by what the bars hold": Planted(lambda bars: remembering(bars, lambda s: s.close.tobytes(), average)),
-    "scaled by the first tenth": Planted(lambda bars: (lambda m, d: lambda s: (s.close - m) / d)(first_of(bars).close[: len(first_of(bars)) // 10].mean(), first_of(bars).close[: len(first_of(bars)) // 10].std())),
-}  # fmt: skip

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tests.tables.price_data import MINUTE, gappy_bars, with_series
 from velodrome.errors import ConfigError
 from velodrome.tables import build_market
-from velodrome.tables.cuts import altered_after
+from velodrome.tables.leaks.cuts import altered_after
 from velodrome.tables.scaling import Scaler, centre_and_scale
 from velodrome.tables.windows import window_at
 

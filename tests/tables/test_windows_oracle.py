@@ -15,7 +15,7 @@ from numpy.testing import assert_array_equal
 from tests.tables.price_data import MINUTE, gappy_bars, gappy_series, with_series
 from velodrome.bars.frame import Bars
 from velodrome.tables import build_market
-from velodrome.tables.cuts import altered_after
+from velodrome.tables.leaks.cuts import altered_after
 from velodrome.tables.windows import window_at
 
 

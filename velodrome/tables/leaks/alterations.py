@@ -20,13 +20,21 @@ class Alterations:
 
     def __init__(self, series: Series) -> None:
         self.series = series
-        self.generator = np.random.default_rng(len(series))
+
+    def _draws(self, name: str) -> np.random.Generator:
+        """Return random numbers for a variant: the same whichever variants were made before."""
+        return np.random.default_rng([len(self.series), *name.encode()])
+
+    def forget(self, name: str) -> None:
+        """Free the memory of a variant; it is made again, the same, where it is needed."""
+        self.__dict__.pop(name, None)
 
     @cached_property
     def pair(self) -> tuple[Series, Series]:
         """Two variants; where one is higher, the other is lower."""
-        size = np.exp(self.generator.uniform(np.log(SMALLEST), np.log(LARGEST), len(self.series)))
-        up = self.generator.random(len(self.series)) < 0.5
+        draws = self._draws("pair")
+        size = np.exp(draws.uniform(np.log(SMALLEST), np.log(LARGEST), len(self.series)))
+        up = draws.random(len(self.series)) < 0.5
         return tuple(self._moved(np.where(up, size, -size) * sign, sign) for sign in (1, -1))  # type: ignore[return-value]
 
     @cached_property
@@ -34,15 +42,18 @@ class Alterations:
         """Two variants near the true bars, one higher everywhere."""
         moves = np.abs(np.diff(np.log(np.maximum(self.series.close, 1e-300)), prepend=np.nan))
         usual = np.nanmedian(moves) / 0.67 if len(moves) > 1 else 0.0
-        size = max(usual, 1e-6) * np.exp(self.generator.uniform(np.log(SHAKEN[0]), np.log(SHAKEN[1]), len(self.series)))
+        size = max(usual, 1e-6) * np.exp(
+            self._draws("shaken").uniform(np.log(SHAKEN[0]), np.log(SHAKEN[1]), len(self.series))
+        )
         return self._moved(size, 1), self._moved(-size, -1)
 
     @cached_property
     def fresh(self) -> Series:
         """Bars that have nothing to do with the true ones but their times: moves in another order, of random sign."""
-        series, order = self.series, self.generator.permutation(len(self.series))
+        series, draws = self.series, self._draws("fresh")
+        order = draws.permutation(len(series))
         logs = np.log(np.maximum(series.close, 1e-300))
-        moves = np.diff(logs, prepend=logs[:1])[order] * self.generator.choice([-1.0, 1.0], len(order))
+        moves = np.diff(logs, prepend=logs[:1])[order] * draws.choice([-1.0, 1.0], len(order))
         close = np.exp(logs[0] + np.cumsum(moves) - moves[0]) if len(order) else logs
         scale = close / series.close[order]
         prices = {name: getattr(series, name)[order] * scale for name in PRICE_COLUMNS}
@@ -97,7 +108,7 @@ class Alterations:
         if sign > 0:
             other[order] = column[order[::-1]]
         else:
-            other[known] = column[self.generator.permutation(known)]
+            other[known] = column[self._draws("other").permutation(known)]
         return other
 
     def _like(self, **columns: Any) -> Series:

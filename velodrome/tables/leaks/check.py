@@ -29,7 +29,7 @@ from velodrome.tables.stretches import Stretch, make_stretch
 if TYPE_CHECKING:
     from velodrome.bars.inspection import Source as BarsSource
 
-FEWEST_CUTS = 3
+FEWEST_CUTS = 3  # of everything, where a function is slow
 Where: TypeAlias = tuple[str, str, str]  # feature, timeframe, symbol
 
 
@@ -77,7 +77,8 @@ class Check:
         if self.functions and bool(np.all(np.abs(mine - theirs) <= rounding_limit(full))):
             self.rounded[where[:2]] = None
             return
-        detail = f"is {mine[0]:.17g} with all bars and {theirs[0]:.17g} when {cut} are left ({len(rows)} rows differ)"
+        differ = f"{len(rows)} rows differ" if len(rows) > 1 else "1 row differs"
+        detail = f"is {mine[0]:.17g} with all bars and {theirs[0]:.17g} when {cut} are left ({differ})"
         self.add("feature", where, detail, cut, int(rows[0]), times)
 
     def made_of_less(self, series: Mapping[str, Series], until: int) -> Stretch | None:
@@ -134,8 +135,7 @@ def find_leaks(prepared: Prepared) -> LeakReport:
     for stretch, source in zip(prepared.stretches, sources, strict=True):
         _check_closed(check, stretch)
         moments = source.cuts(stretch)
-        # Functions so slow that the time is up already are made again a few times only.
-        for moment in moments[:FEWEST_CUTS] if check.functions and examined.time_is_up else moments:
+        for moment in moments[:FEWEST_CUTS] if examined.slow else moments:
             again = check.made_of_less(source.until(moment), moment)
             if again is not None:
                 _compare(check, stretch, again, source, moment)

@@ -7,6 +7,7 @@ has been applied to is known by its values: mean 0 and deviation 1 over all bars
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from velodrome.tables.leaks.probe import Probe, different
 
 DEPTH = 5  # how far into objects and the functions they call
 MOST_OBJECTS = 2000
-LONGEST = 1000  # entries of a list or an array that are compared one by one
+LONGEST = 128  # entries of a list or an array that are compared one by one
 FEWEST_DIGITS = 6  # shorter numbers equal a statistic by chance
 ROWS_SEEN = (".n_samples_seen_", ".n_samples_fit_", ".n_samples_")  # by which scikit-learn says what it was fitted on
 CLOSE = 1e-9  # relative: NumPy, Polars and pandas add up in different orders
@@ -34,8 +35,9 @@ def check_fit(probes: Sequence[Probe], train: Sequence[int], ends: Sequence[Sequ
 
     train, ends: by instrument, how many of its rows belong to the training split, and to it and those that follow.
     """
-    numbers = held_numbers(probes[0].feature.function)
     every = [probe.series for probe in probes]
+    # A table of values by time holds the highest and the median as well; only short lists are constants.
+    numbers = held_numbers(probes[0].feature.function, min(LONGEST, min(len(series) for series in every) // 5))
     found = _rows_seen(numbers, every, train) or (_held_statistic(numbers, every, train, ends) if numbers else None)
     if found is not None:
         probes[0].found("fitted", found)
@@ -62,8 +64,8 @@ def check_fit(probes: Sequence[Probe], train: Sequence[int], ends: Sequence[Sequ
                 return
 
 
-def held_numbers(function: Any) -> dict[str, float]:
-    """Return the numbers that a function can reach, by where they are; short ones are left out."""
+def held_numbers(function: Any, longest: int = LONGEST) -> dict[str, float]:
+    """Return the numbers that a function can reach, by where they are; short ones and long lists are left out."""
     found: dict[str, float] = {}
     pending: list[tuple[str, Any, int]] = [("", function, 0)]
     seen: set[int] = set()
@@ -80,11 +82,12 @@ def held_numbers(function: Any) -> dict[str, float]:
         if id(thing) in seen or depth > DEPTH:
             continue
         seen.add(id(thing))
-        pending += [(f"{path}{name}", part, depth + 1) for name, part in _parts(thing)]
+        with contextlib.suppress(Exception):  # of strangers' objects that do not like to be looked at
+            pending += [(f"{path}{name}", part, depth + 1) for name, part in _parts(thing, longest)]
     return found
 
 
-def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+def _parts(thing: Any, longest: int) -> Iterator[tuple[str, Any]]:
     """Yield what an object is made of, as far as it can hold a fitted number."""
     if isinstance(thing, functools.partial):
         yield from (("", thing.func), *enumerate_parts(thing.args), *enumerate_parts(thing.keywords))
@@ -104,11 +107,11 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(thing, "py_func"):  # compiled by Numba
         yield "", thing.py_func
     elif isinstance(thing, Mapping | list | tuple | set | frozenset):
-        if len(thing) <= LONGEST:
+        if len(thing) <= longest:
             yield from enumerate_parts(thing)
     elif hasattr(thing, "__array__"):
         array = np.asarray(thing)
-        if (array.size <= LONGEST and array.dtype.kind in "fiu") or (array.dtype.kind == "O" and array.size <= LONGEST):
+        if array.size <= longest and array.dtype.kind in "fiuO":
             yield from enumerate_parts(array.ravel().tolist())
     else:
         attributes = [*getattr(thing, "__dict__", {}), *getattr(type(thing), "__slots__", ())]

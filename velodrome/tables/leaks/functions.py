@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from velodrome.tables.features.features import Feature
+from velodrome.tables.leaks.alterations import Alterations
 from velodrome.tables.leaks.cuts import DENSE_CUTS, even_rows, short_runs, spread, suspicious_rows
 from velodrome.tables.leaks.fitted import check_fit
-from velodrome.tables.leaks.memory import recall
+from velodrome.tables.leaks.memory import recall, recognise
 from velodrome.tables.leaks.probe import Probe, different
 from velodrome.tables.leaks.reach import NARROW, WIDE, measure, prove
 from velodrome.tables.leaks.report import Coverage, Leak
@@ -45,7 +46,7 @@ class Examination:
     coverage: tuple[Coverage, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    time_is_up: bool = False
+    slow: bool = False  # whether a function is so slow that it is made again a few times only
 
 
 @dataclass
@@ -62,7 +63,8 @@ class Subject:
 def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature]]) -> Examination:
     """Look at each function on each instrument, the one that has had least time first."""
     result = Examination()
-    subjects = [_subject(prepared, place, feature) for place, feature in functions]
+    variants: dict[tuple[int, str], Alterations] = {}
+    subjects = [_subject(prepared, place, feature, variants) for place, feature in functions]
     begin, allowed = clock(), prepared.choices.leak_seconds
     total = sum(len(subject.probes) for subject in subjects)
     # Functions by the time they have had; the instruments of one by turns, so that the same one is found each time.
@@ -84,7 +86,6 @@ def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature
                 heapq.heappush(turns, (spent + seconds, place, queue))
     unfinished = sum(len(queue) for *_, queue in turns)
     result.seconds = clock() - begin
-    result.time_is_up = unfinished > 0
     if unfinished:
         result.notes = (
             f"time was up after {allowed:g} s (leak_seconds) with {unfinished} of {total} functions × instruments not "
@@ -95,7 +96,7 @@ def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature
     return result
 
 
-def _subject(prepared: Prepared, place: int, feature: Feature) -> Subject:
+def _subject(prepared: Prepared, place: int, feature: Feature, variants: dict[tuple[int, str], Alterations]) -> Subject:
     subject = Subject(place, feature)
     choices = prepared.choices
     for index, (stretch, span) in enumerate(zip(prepared.stretches, prepared.spans, strict=True)):
@@ -108,7 +109,8 @@ def _subject(prepared: Prepared, place: int, feature: Feature) -> Subject:
             table = instrument.windows[place]
             line, timeframe = table.timeline, choices.windows[place].timeframe.text
             values = np.ascontiguousarray(table.values[:, _columns(table.names, feature)])
-            subject.probes.append(Probe(feature, values, line.series, symbol, timeframe, choices.bars.timezone))
+            alterations = variants.setdefault((place, symbol), Alterations(line.series))
+            subject.probes.append(Probe(feature, values, alterations, symbol, timeframe, choices.bars.timezone))
             last = int(stretch.decided_at[trained]) if trained >= 0 else line.known_at[-1] if len(line.series) else 0
             subject.train.append(int(np.searchsorted(line.known_at, last, side="right")))
             rows = [int(np.searchsorted(line.known_at, moment, side="right")) for moment in moments if moment > last]
@@ -129,10 +131,8 @@ def _steps(subject: Subject, probe: Probe, allowed: float) -> Iterator[None]:
 
     allowed: seconds that it may expect.
     """
-    if probe is subject.probes[0] and subject.train[0] < len(probe.series):
-        check_fit(subject.probes, subject.train, subject.ends)
-        yield
-    for stage in _stages(probe, _is_slow(probe, allowed)):
+    probe.slow = _is_slow(probe, allowed)
+    for stage in _stages(subject, probe):
         for _ in stage:
             yield
             if probe.leak is not None:
@@ -157,24 +157,30 @@ def _repeat(probe: Probe, when: str) -> Iterator[None]:
         probe.found("random", f"gives other values {when}", len(probe.series))
 
 
-def _stages(probe: Probe, slow: bool) -> Iterator[Iterator[None]]:
+def _stages(subject: Subject, probe: Probe) -> Iterator[Iterator[None]]:
     """Yield the ways of looking at a function, one after another."""
-    if not slow:
-        yield _repeat(probe, "when it is called again on the same bars; draw nothing at random in a feature")
-        yield measure(probe)
-        yield recall(probe)
-    yield _cut_short_runs(probe)
-    if slow:
+    if probe.slow:
         # Short runs cost little, and they are cut wherever time allows.
+        yield _cut_short_runs(probe)
+        yield _fit(subject, probe)
         yield recall(probe)
         yield _cut_short_runs(probe, spread(len(probe.series) // DENSE_CUTS))
         yield measure(probe)
+    else:
+        yield _repeat(probe, "when it is called again on the same bars; draw nothing at random in a feature")
+        yield measure(probe)
+        yield _cut_short_runs(probe)
+        yield _fit(subject, probe)
+        yield recall(probe)
+    probe.alterations.forget("fresh")
     rows = even_rows(len(probe.series), APART[probe.look_back is not None])
     bounded = probe.look_back is not None and probe.look_back <= LONG
     yield prove(probe, 0, NARROW) if bounded else screen(probe)
     yield _cut(probe, suspicious_rows(probe.series, probe.values))
     yield _cut(probe, rows, FIRST_CUTS)
     yield probe.judge_last_digits()
+    yield recognise(probe)
+    probe.alterations.forget("shaken")
     if bounded:
         yield prove(probe, 1, NARROW)
         yield prove(probe, 0, WIDE)
@@ -186,6 +192,13 @@ def _stages(probe: Probe, slow: bool) -> Iterator[Iterator[None]]:
         yield prove(probe, 0, NARROW)
         yield prove(probe, 1, NARROW)
     yield _repeat(probe, "after it has seen other bars; keep nothing from one call for the next")
+
+
+def _fit(subject: Subject, probe: Probe) -> Iterator[None]:
+    """Look for what was fitted on all bars, once for all instruments and if there are bars besides the training's."""
+    if probe is subject.probes[0] and subject.train[0] < len(probe.series):
+        check_fit(subject.probes, subject.train, subject.ends)
+    yield
 
 
 def _cut(probe: Probe, rows: Iterator[int], count: int | None = None) -> Iterator[None]:
@@ -219,6 +232,7 @@ def _collect(result: Examination, subject: Subject, timeframe: str) -> None:
     """Add what was found about one function."""
     probes = subject.probes
     result.findings += [probe.leak for probe in probes if probe.leak is not None]
+    result.slow = result.slow or any(probe.slow for probe in probes)
     result.comparisons += sum(probe.compared for probe in probes)
     if any(probe.shortened for probe in probes):
         result.checked.add(subject.feature.name)

@@ -18,15 +18,19 @@ from velodrome.bars.timeframe import DAY
 from velodrome.tables.leaks.probe import Probe, different
 
 BLOCK = 300  # rows within which the past is taken out
+FEWEST_BLOCKS = 4
 EXPLAINED = 0.2  # share of the variance that later bars may explain
 TOO_MUCH = 0.5  # and of what answers on the true bars themselves may have, in markets that nobody predicts so well
 OPEN = 0.5  # share of the deviation of the next return that the past must leave open
-SAME = 0.995  # correlation with a function of later bars from which it is that function
+FEWEST_PERIODS = 4
+SAME = 0.999  # correlation with a function of later bars from which it is that function
 EQUAL_ROWS = 20  # rows that may equal later bars by chance, at most
 RECENT = 4  # bars back that answers may equal
 STEPS = 12  # bars ahead that are looked at one by one
 SPANS = (5, 10, 20, 30, 50, 60, 100)  # bars ahead that are looked at together
-BLOCKS = 80  # that are looked at
+NOTHING_LEFT = 1e-7  # length of what the past leaves of answers, whose largest is 1: only rounding
+ELSEWHERE = "and not from the bars that it is given: it answers from memory or from a table"
+MOST_BLOCKS = 80  # that are looked at
 MOST_EXTRA = 4  # further columns
 HOUR = DAY // 24
 
@@ -38,25 +42,29 @@ def recall(probe: Probe) -> Iterator[None]:
     if answers is None:
         fresh = probe.alterations.pair[0]
         answers = probe.call(fresh)
-    if answers is None or len(answers) < 2 * BLOCK:
+    if answers is None:
         return
     yield
     tell(probe, answers, [probe.series, fresh], EXPLAINED)
-    if probe.leak is None:
-        yield
-        # What recognises the true bars, by their prices say, answers honestly on others.
-        tell(probe, probe.values, [probe.series], EXPLAINED if _ignores_its_bars(probe) else TOO_MUCH)
 
 
-def _ignores_its_bars(probe: Probe) -> bool:
-    """Return whether nothing changes when every third bar does: an answer that was kept."""
-    rows = np.arange(BLOCK, len(probe.series), 3)
+def recognise(probe: Probe) -> Iterator[None]:
+    """Look for the future in the answers on the true bars: a table may know those by their prices, and no others."""
+    yield
+    rows = np.arange(len(probe.series) // 10, len(probe.series), 3)
     block = probe.call(probe.alterations.put(rows, probe.alterations.pair[0]))
-    return block is not None and not different(probe.values, block).any()
+    kept = block is not None and not different(probe.values, block).any()  # nothing follows the bars it is given
+    tell(probe, probe.values, [probe.series], EXPLAINED if kept else TOO_MUCH)
 
 
 def tell(probe: Probe, answers: NDArray[np.float64], known: list[Series], allowed: float) -> None:
     """Keep a finding if answers tell of the bars to come what the known bars so far do not."""
+    for column in range(answers.shape[1]):
+        if len(answers) > 4 * STEPS and (name := _equal(np.nan_to_num(answers[:, column]), probe.series)) is not None:
+            probe.found("memory", f"gives {name}, {ELSEWHERE}", 0, 0, column)
+            return
+    if len(answers) < FEWEST_BLOCKS * BLOCK:
+        return  # a share of a few smooth stretches says little
     rows = _rows(len(answers))
     past = [column[rows] for series in known for column in _past(series)]
     basis, _ = np.linalg.qr(np.stack([np.ones(rows.shape), *(_centred(column) for column in past)], axis=2))
@@ -72,35 +80,23 @@ def tell(probe: Probe, answers: NDArray[np.float64], known: list[Series], allowe
         return  # prices that follow from those before, such as a sine: knowing the future proves nothing
     spans = [(name, unexplained(column)) for name, column in _spans(probe.series)]
     for column in range(answers.shape[1]):
-        answer = np.nan_to_num(answers[:, column])
-        rest = unexplained(answer)
-        name = _equal(answer, probe.series)
-        if np.linalg.norm(rest) <= 1e-9 * np.linalg.norm(answer[rows]):
+        rest = unexplained(answers[:, column])
+        if np.linalg.norm(rest) < NOTHING_LEFT:
             continue
-        name = name or next((name for name, span in spans if _correlation(rest, span) > SAME), None)
+        name = next((name for name, span in spans if _correlation(rest, span) > SAME), None)
         if name is not None:
-            probe.found(
-                "memory",
-                f"gives {name}, and not from the bars that it is given: it answers from memory or a table",
-                0,
-                0,
-                column,
-            )
+            probe.found("memory", f"gives {name}, {ELSEWHERE}", 0, 0, column)
             return
         shared = _explained(rest, later)
         if shared > allowed:
-            detail = (
-                f"tells {shared:.0%} of the bars to come, of what the bars so far leave open, and not from the bars "
-                "that it is given: it answers from memory or from a table"
-            )
+            detail = f"tells {shared:.0%} of the bars to come, of what the bars so far leave open, {ELSEWHERE}"
             probe.found("memory", detail, 0, 0, column)
             return
 
 
 def _rows(bars: int) -> NDArray[np.int64]:
     """Return blocks of neighbouring rows, spread over the data, [blocks, BLOCK]."""
-    count = min(BLOCKS, bars // BLOCK)
-    begins = np.linspace(0, bars - BLOCK, count).astype(np.int64)
+    begins = np.linspace(0, bars - BLOCK, min(MOST_BLOCKS, bars // BLOCK)).astype(np.int64)
     return begins[:, None] + np.arange(BLOCK)
 
 
@@ -164,6 +160,8 @@ def _spans(series: Series) -> Iterator[tuple[str, NDArray[np.float64]]]:
     for period, word in ((HOUR, "hour"), (DAY, "day"), (7 * DAY, "week")):
         group = series.time // period
         first = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
+        if len(first) < FEWEST_PERIODS:
+            continue  # two days are told apart by any clock
         inside = np.cumsum(np.diff(group, prepend=group[0] - 1) != 0) - 1
         last = np.append(first[1:], len(group)) - 1
         yield f"the close of the {word}", series.close[last][inside]
@@ -178,17 +176,24 @@ def _equal(answer: NDArray[np.float64], series: Series) -> str | None:
     ratio = np.append(1.0, series.close[1:] / series.close[:-1])
     columns = {name: getattr(series, name) for name in BAR_COLUMNS}
     columns |= {"return": ratio - 1.0, "log return": np.log(ratio)}
-    middle = slice(STEPS, -STEPS)
+    middle = slice(2 * STEPS, -STEPS)
     shown = answer[middle]
+
+    def equal(column: NDArray[np.float64], lead: int) -> NDArray[np.bool_]:
+        numbers = np.roll(column, -lead)[middle]
+        return (np.abs(shown - numbers) <= 1e-9 * np.abs(numbers)) & (shown != 0.0)
+
+    # What a bar opens at is often what the last one closed at, and some prices stand still: that much was known.
+    known = np.zeros(len(shown), bool)
+    for column in columns.values():
+        for lag in range(RECENT + 1):
+            known |= equal(column, -lag)
     for name, column in columns.items():
-        equal = {}
-        for lead in range(-RECENT, STEPS + 1):
-            numbers = np.roll(column, -lead)[middle]
-            equal[lead] = (np.abs(shown - numbers) <= 1e-9 * np.abs(numbers)) & (shown != 0.0)
-        # Prices that stand still and round volumes equal what has been as often as what will be.
-        past = max(int(equal[lead].sum()) for lead in equal if lead <= 0)
+        # Round numbers equal what has been as often as what will be.
+        past = max(int((equal(column, -lag) & ~known).sum()) for lag in range(RECENT + 1, STEPS + 1))
         for lead in range(1, STEPS + 1):
-            count, distinct = int(equal[lead].sum()), len(np.unique(shown[equal[lead]]))
+            rows = equal(column, lead) & ~known
+            count, distinct = int(rows.sum()), len(np.unique(shown[rows]))
             if count > EQUAL_ROWS + 2 * past and distinct > max(EQUAL_ROWS, count // 10):
                 return f"the {name} {lead} bars later on {count:,} rows"
     return None

@@ -31,12 +31,19 @@ class Probe:
     """A function on the bars of one instrument."""
 
     def __init__(
-        self, feature: Feature, values: NDArray[np.float64], series: Series, symbol: str, timeframe: str, timezone: str
+        self,
+        feature: Feature,
+        values: NDArray[np.float64],
+        alterations: Alterations,
+        symbol: str,
+        timeframe: str,
+        timezone: str,
     ) -> None:
-        self.feature, self.series, self.symbol, self.timeframe = feature, series, symbol, timeframe
+        self.feature, self.series, self.symbol, self.timeframe = feature, alterations.series, symbol, timeframe
         self.timezone = timezone
         self.values = values  # [bars, columns] on all bars, as they are in the tables
-        self.alterations = Alterations(series)
+        self.alterations = alterations  # of the instrument's bars, the same for all functions
+        self.draws = np.random.default_rng(len(alterations.series))
         self.leak: Leak | None = None
         self.refused = 0  # calls on fewer or other bars that raised an error
         self.shortened = 0  # calls on fewer bars that did not
@@ -44,8 +51,9 @@ class Probe:
         self.cuts = 0
         self.seconds = 0.0
         self.look_back: int | None = None
-        self.proven = np.zeros(len(series), np.uint8)  # alterations that a row has withstood: 1 and 2 of the pair
+        self.proven = np.zeros(len(self.series), np.uint8)  # alterations that a row has withstood: 1 and 2 of the pair
         self.screened = False
+        self.slow = False  # whether only few calls on all bars fit into the time
         self.rounded: list[tuple[int, int]] = []  # rows and columns that differ in their last digits
         self.judged_rows: set[int] = set()
 
@@ -112,7 +120,8 @@ class Probe:
         column = int(np.argmax(large.any(axis=0)))
         rows = np.flatnonzero(large[:, column])
         mine, theirs = full[rows[0], column], part[rows[0], column]
-        detail = f"is {mine:.17g} with all bars and {theirs:.17g} {when.format(cut=cut)} ({len(rows)} rows differ)"
+        differ = f"{len(rows)} rows differ" if len(rows) > 1 else "1 row differs"
+        detail = f"is {mine:.17g} with all bars and {theirs:.17g} {when.format(cut=cut)} ({differ})"
         self.found("feature", detail, cut, begin + int(rows[0]), column)
 
     def beyond_rounding(self, full: NDArray, part: NDArray, differing: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -134,7 +143,7 @@ class Probe:
             length = min(FUTURE, len(self.series) - row - 1)
             if length < 2:
                 continue
-            signs = self.alterations.generator.random((DRAWS, length)) < 0.5
+            signs = self.draws.random((DRAWS, length)) < 0.5
             drawn = [self.call(self.alterations.mixed(one, row + 1)) for one in signs]
             answers = [block[row] for block in drawn if block is not None]
             if len(answers) < DRAWS:

@@ -8,6 +8,7 @@ from typing import Any
 from velodrome.errors import LeakError
 
 LISTED = 8  # findings that an error shows
+HELD = ("memory", "fitted")  # kinds of findings that belong to no row
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Leak:
     cut: int = 0  # bars that were left
     row: int = 0  # first differing row of the timeframe
     time: str = ""  # its open time, UTC
+
+    def __str__(self) -> str:
+        row = f", row {self.row} ({self.time} UTC)" if self.kind not in HELD else ""
+        return f"{self.kind} {self.feature!r} of {self.timeframe}, {self.symbol}{row}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Coverage:
         bound = "no bound" if self.look_back is None else f"{self.look_back:,} bars"
         return (
             f"{self.feature} of {self.timeframe}: look-back {bound}, {self.proven:.1%} of {self.rows:,} rows proven, "
-            f"{self.screened:.1%} screened, {self.cuts:,} cuts, {self.seconds:.1f} s"
+            f"{self.screened:.1%} screened, cuts {self.cuts:,}, {self.seconds:.1f} s"
         )
 
 
@@ -67,17 +72,15 @@ class LeakReport:
         """Raise `LeakError` that names what leaks and says what to do."""
         if self.passed:
             return
-        shown = "\n".join(
-            f"- {leak.kind} {leak.feature!r} of {leak.timeframe}, {leak.symbol}, row {leak.row} ({leak.time} UTC): "
-            f"{leak.detail}"
-            for leak in self.findings[:LISTED]
-        )
+        shown = "\n".join(f"- {leak}" for leak in self.findings[:LISTED])
         more = f"\n… and {len(self.findings) - LISTED} more" if len(self.findings) > LISTED else ""
+        held = all(leak.kind in HELD for leak in self.findings)
+        what = "made of bars that had not come yet" if held else "not the same when later bars are taken away"
         raise LeakError(
-            f"{', '.join(dict.fromkeys(leak.feature for leak in self.findings))}: not the same when later bars are "
-            f"taken away.\n{shown}{more}\nLet row t of a feature depend on rows up to t only: no shift(-1), no centred "
-            "window, no statistic of the whole column, no bar before it has closed. If the value is right all the "
-            "same, build with check_leaks=False."
+            f"{', '.join(dict.fromkeys(leak.feature for leak in self.findings))}: {what}.\n{shown}{more}\n"
+            "Let row t of a feature depend on rows up to t only: no shift(-1), no centred window, no statistic of the "
+            "whole column, no bar before it has closed, no constant or table fitted on more than the training split. "
+            "If the value is right all the same, build with check_leaks=False."
         )
 
 
@@ -88,9 +91,10 @@ def rich_table(report: LeakReport) -> Any:
     title = "No leak found" if report.passed else f"{len(report.findings)} leaks"
     lines = [*map(str, report.coverage), *report.rounding, *report.notes]
     table = Table(title=f"{title} ({report.comparisons} comparisons)", caption="\n".join(lines) or None)
-    for heading in ("kind", "feature", "timeframe", "symbol", "bars left", "row", "time (UTC)", "what"):
+    table.caption_justify = "left"
+    for heading in ("leak", "where", "what"):
         table.add_column(heading)
     for leak in report.findings:
-        where = (leak.kind, leak.feature, leak.timeframe, leak.symbol)
-        table.add_row(*where, str(leak.cut), str(leak.row), leak.time, leak.detail)
+        row = "" if leak.kind in HELD else f"\nrow {leak.row}, {leak.time} UTC"
+        table.add_row(leak.kind, f"{leak.feature}\n{leak.timeframe} of {leak.symbol}{row}", leak.detail)
     return table

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from velodrome.tables.leaks.probe import Probe
 
 CALLS = (16, 48)  # fewest and most random alterations …
-NUMBERS = 25_000_000  # … of which so many numbers are kept at a time
+NUMBERS = 25_000_000  # … so that this many numbers are kept
+MOST_NUMBERS = 4 * NUMBERS  # longer data are not screened
 LEADS = 32  # bars ahead
 CHUNK = 8192  # rows worked on at a time
 SURE, CONFIRMED = 0.85, 12  # correlations above it are always looked at, and so many of the highest besides
@@ -25,8 +26,10 @@ AGAINST_CHANCE = 40
 def screen(probe: Probe) -> Iterator[None]:
     """Alter all bars at random, and cut after the rows that follow later bars best."""
     bars, columns = probe.values.shape
+    if bars * columns * CALLS[0] > MOST_NUMBERS:
+        return
     calls = int(np.clip(NUMBERS // max(1, bars * columns), *CALLS))
-    signs = probe.alterations.generator.random((calls, bars)) < 0.5
+    signs = probe.draws.random((calls, bars)) < 0.5
     blocks = np.empty((calls, bars, columns))
     for number in range(calls):
         yield
