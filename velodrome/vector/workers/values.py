@@ -21,6 +21,7 @@ from velodrome.vector.workers.options import CheckedValues
 
 LEARNT = np.dtype(np.float32)  # what learners make of rewards
 FEW_VALUES = 16_384  # of one array: so many are copied between their limits
+FEW_NUMBERS = 32  # of all observations: so many are added up by Python in less time than NumPy takes to begin
 
 Copy = tuple[Any, Any]  # target and source, for target[:] = source
 
@@ -43,7 +44,7 @@ class ValueCheck:
     """Compares observations and rewards of rows with what their space says, and keeps the last right observations."""
 
     def __init__(self, space: Space, arrays: BatchArrays, rows: list[int], level: CheckedValues) -> None:
-        self.rows = rows
+        self.rows, self.level = rows, level
         steps = set(np.diff(rows).tolist()) or {1}
         # Rows at equal distances, as they mostly are; else all between them, of which those of others are passed over.
         self.at = slice(rows[0], rows[-1] + 1, min(steps) if len(steps) == 1 else 1)
@@ -64,6 +65,9 @@ class ValueCheck:
         self._rewards, self._limits = arrays.rewards.data, tuple(map(float, limits_of(LEARNT)))
         self._one = Between([*self.parts[:-1], *self.finals], slice(rows[0], rows[0] + 1))
         self._of_row: dict[int, tuple[list[Copy], list[Copy], list[Copy]]] = {}
+        self._numbers = numbers_of(self.parts[:-1], self.at, level)
+        self._numbers_of_row: dict[int, list[Any] | None] = {}
+        self._earned = arrays.rewards[self.at].data
 
     def _copies_of_observed(self, at: slice) -> list[Copy]:
         return [copy_of(kept[at], values[at]) for kept, values in zip(self._kept, self._observed, strict=True)]
@@ -80,6 +84,14 @@ class ValueCheck:
 
     def is_right(self, ended: bool) -> bool:
         """Return whether all values are right, and keep them if they are; `ended` says that an episode has."""
+        if not ended and self._numbers is not None and are_finite(self._numbers):
+            low, high = self._limits
+            for reward in self._earned:
+                if not low <= reward <= high:
+                    return False
+            for target, source in self._keeps:
+                target[:] = source
+            return True
         for target, source in self._copies:
             target[:] = source
         if ended:
@@ -97,7 +109,15 @@ class ValueCheck:
             at = slice(row, row + 1)
             between = self._one.copies(self.parts, at), self._one.copies(self.finals, at)
             self._of_row[row] = (*between, self._copies_of_observed(at))
+            self._numbers_of_row[row] = numbers_of(self.parts[:-1], at, self.level)
         copies, final_copies, keeps = self._of_row[row]
+        numbers = self._numbers_of_row[row]
+        if not ended and numbers is not None and are_finite(numbers):
+            low, high = self._limits
+            if low <= self._rewards[row] <= high:
+                for target, source in keeps:
+                    target[:] = source
+                return True
         for target, source in copies:
             target[:] = source
         if ended:
@@ -166,6 +186,23 @@ def copy_of(target: NDArray, source: NDArray) -> Copy:
     if target.flags.c_contiguous and source.flags.c_contiguous and source.dtype == target.dtype:
         return target.reshape(-1).data, source.reshape(-1).data
     return target, source
+
+
+def numbers_of(parts: list[Part], at: slice, level: CheckedValues) -> list[Any] | None:
+    """Return the memory of a few floats that only have to be finite; None if there are many, or others among them."""
+    arrays = [part.values[at] for part in parts]
+    few = 0 < sum(values.size for values in arrays) <= FEW_NUMBERS
+    plain = all(values.flags.c_contiguous and values.dtype.char in "fd" for values in arrays)
+    return [values.reshape(-1).data for values in arrays] if few and plain and level == "finite" else None
+
+
+def are_finite(numbers: list[Any]) -> bool:
+    """Return whether all numbers are finite: a sum that is not finite differs from itself, or from 0 by itself."""
+    for some in numbers:
+        total = sum(some)
+        if total - total != 0.0:
+            return False
+    return True
 
 
 def parts_of(space: Space, nested: Any, name: str, level: CheckedValues) -> list[Part]:
