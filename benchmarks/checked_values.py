@@ -23,6 +23,7 @@ import psutil
 
 import velodrome as vd
 from velodrome.bench.machine import machine_stamp
+from velodrome.writing import replace_text
 
 ROUND_SECONDS = 0.02
 CHOICES: dict[str, Any] = {"off": False, "on": "finite", "bounds": True, "off again": False}
@@ -102,7 +103,7 @@ def main() -> None:
         costs = "".join(f" {found['percent'][name]:>+7.1f}%" for name in ("on", "bounds", "off again"))
         print(f"{case[0]:<12} {case[1]:<8} {case[2]:>5} {found['step_nanoseconds']:>10,.0f}{costs}", flush=True)
     if given.json:
-        given.json.write_text(json.dumps({"machine": machine_stamp(), "results": results}, indent=2))
+        replace_text(given.json, json.dumps({"machine": machine_stamp(), "results": results}, indent=2))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.tables.honest import HONEST
 from tests.tables.planted import LEAKS, Planted, planted_bars
 from velodrome.tables import check_leaks
 from velodrome.tables.leaks import functions
+from velodrome.writing import replace_text
 
 
 def kind_of(name: str, planted: Planted) -> str:
@@ -54,7 +55,7 @@ def main() -> None:
         print(f"{'' if right else 'WRONG '}{kind}: {name}, {seconds:.1f} s {' '.join(found)}", flush=True)
         if chosen.json:
             options = {"rows": chosen.rows, "symbols": chosen.symbols, "leak_seconds": chosen.seconds}
-            chosen.json.write_text(json.dumps({**options, "results": results}, indent=1, ensure_ascii=False))
+            replace_text(chosen.json, json.dumps({**options, "results": results}, indent=1, ensure_ascii=False))
     print("\n| planted | features | found | median | slowest |\n|---|---|---|---|---|")
     for kind in dict.fromkeys(result["kind"] for result in results):
         own = [result for result in results if result["kind"] == kind]

@@ -45,8 +45,8 @@ JUSTIFIED = {
     ("runs/checkpoint.py", "_write_tensors", "save_file"): "into a folder that gets its name when it is whole",
     ("runs/evaluate.py", "evaluate", "save"): "Evaluation.save, which replaces",
     ("runs/report/folds.py", "write_folds", "save"): "Evaluation.save, which replaces",
+    ("outside/code.py", "trust", "open"): "the list of trusted code is appended to, a line in one write",
     ("runs/store/sinks.py", "__init__", "open"): "metrics.jsonl is appended to",
-    ("runs/folder.py", "lock", "open"): "the lock, which is held and not read",
     ("vector/fleet/episode_file.py", "__init__", "open"): "monitor.csv is appended to; half a header is begun anew",
     ("vector/fleet/episode_file.py", "_continued", "open"): "takes back half a line of monitor.csv",
 }

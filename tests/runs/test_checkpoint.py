@@ -207,7 +207,7 @@ def test_a_run_that_goes_on_from_an_earlier_one_forgets_the_later_ones(tmp_path)
         save(tmp_path, steps)
     half = checkpoint.checkpoint_home(tmp_path) / f"{checkpoint.WRITING}000000000004-ab"
     half.mkdir()
-    tidy(tmp_path, 1)
+    tidy(tmp_path, 1, keep=3)
     assert steps_in(tmp_path) == [1]
     assert not half.exists()
 

@@ -187,11 +187,13 @@ def pin_only_the_last(folder: Path) -> None:
         pin_checkpoint(path, False)
 
 
-def tidy(folder: Path, steps: int) -> None:
-    """Remove what a kill left: checkpoints later than `steps`, half ones, and the pin of a best that was surpassed."""
+def tidy(folder: Path, steps: int, keep: int) -> None:
+    """Remove what a kill left: half, old and later checkpoints than `steps`, the pin of a best that was surpassed."""
     for path in checkpoints(folder):
         if checkpoint_steps(path) > steps:
             _remove(path)
+    for last in checkpoints(folder)[-1:]:
+        _remove_old(last.parent, last, keep)
     for path in checkpoint_home(folder).glob(f"{WRITING}*"):
         shutil.rmtree(path)
     pin_only_the_last(folder)

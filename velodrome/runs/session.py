@@ -180,7 +180,7 @@ class Session:
         elif self.begin_from is not None:
             self._begin_as_child()
         forget_evaluations(self.run.folder, self.learner.steps)
-        checkpoints.tidy(self.run.path, self.learner.steps)
+        checkpoints.tidy(self.run.path, self.learner.steps, self.config.checkpoint.keep)
         return found
 
     def _begin_as_child(self) -> None:

@@ -58,10 +58,7 @@ class Optimiser:
     def set_rate(self, rate: float) -> None:
         """Set the size of the next steps."""
         (group,) = self.adam.param_groups
-        if self.fixed:
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
+        group["lr"] = group["lr"].fill_(rate) if self.fixed else rate
 
     def descend(self, loss: Tensor) -> Tensor:
         """Take a step down the gradient of a loss; return the length that the gradient had."""
@@ -89,12 +86,10 @@ class Optimiser:
         for full, tensor in tensors.items():
             name, _, key = full.rpartition(".")
             state.setdefault(self.names.index(name), {})[key] = tensor
-        shapes = dict(zip(self.names, (tuple(one.shape) for one in self.network.parameters()), strict=True))
-        for index, found in state.items():
-            name = self.names[index]
-            wanted = {"step": (), "exp_avg": shapes[name], "exp_avg_sq": shapes[name]}
-            if {key: tuple(tensor.shape) for key, tensor in found.items()} != wanted:
-                raise ConfigError(f"The saved optimiser has other numbers for {name} than Adam keeps of it.")
+        for index, own in enumerate(self.network.parameters()):
+            kept = {key: tensor.shape for key, tensor in state.get(index, {}).items()}
+            if kept and kept != {"step": (), "exp_avg": own.shape, "exp_avg_sq": own.shape}:
+                raise ConfigError(f"The saved optimiser has other numbers of {self.names[index]} than Adam keeps.")
         self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
 
 

@@ -176,6 +176,7 @@ class RunConfig(Section):
         content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
         if self.seeds == 1:
             del content["seeds"]  # the hash of a single agent is that of a member of a group, and of older runs
+        content.get("market", {}).pop("leak_seconds", None)  # how long is looked for leaks changes no result
         vector = self.vector
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
