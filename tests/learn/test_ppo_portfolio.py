@@ -63,6 +63,7 @@ class EqualWeights:
         """Has nothing to forget."""
 
 
+@pytest.mark.slow
 def test_one_network_for_all_instruments_comes_close_to_the_best_out_of_sample(basket):
     policy = learned(basket, {"kind": "instruments", "hidden": (32, 32)}, 120_000)
     reached = share_of_optimum(policy, basket, **ENVIRONMENT)

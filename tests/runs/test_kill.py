@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 KILLS = 5  # of each variant: 20 together
-OPERATION_KILLS = 10
+OPERATION_KILLS = 6
 MOST_KILLS = 40
 
 
@@ -113,7 +113,7 @@ def kill_and_compare(tmp_path: Path, settings: dict[str, Any], wanted: int, when
 
 
 @pytest.mark.parametrize(
-    "variant", [pytest.param(name, marks=() if name in ("mlp", "dqn") else pytest.mark.slow) for name in VARIANTS]
+    "variant", [pytest.param(name, marks=() if name == "mlp" else pytest.mark.slow) for name in VARIANTS]
 )
 def test_a_run_killed_at_random_moments_resumes_to_the_same_bits(variant, tmp_path):
     chance = random.Random(variant)

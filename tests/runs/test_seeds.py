@@ -204,6 +204,7 @@ def test_episodes_of_several_seeds_are_one_result(tmp_path):
 # Walk-forward
 
 
+@pytest.mark.slow
 def test_walk_forward_trains_each_fold_by_every_seed(tmp_path):
     settings = tiny(tmp_path, **SETTINGS, **{"market.length": 600}, seeds=2)
     walked = walk_forward({"preset": "smoke", **settings}, 2, console=Console(file=io.StringIO()))
