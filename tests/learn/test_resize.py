@@ -258,7 +258,9 @@ def test_graphs_are_captured_anew(network, config):
                 # Sums in another order: a sample more or less is clipped, and little is explained so early.
                 coarse = {"policy/clip_fraction", "value/explained_variance"}
                 for name, value in left.items():
-                    assert value == pytest.approx(right[name], rel=3e-2, abs=1e-2 if name in coarse else 5e-4), name
+                    # The mean of advantages whose signs differ: of the order of 1e-3, whatever the weights.
+                    near = 1e-2 if name in coarse else 1e-3 if name == "loss/policy" else 5e-4
+                    assert value == pytest.approx(right[name], rel=3e-2, abs=near), name
             assert all(np.isfinite(value) for value in left.values())
 
 

@@ -174,6 +174,7 @@ def test_no_iterations_are_refused(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_the_kernels_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("pyinstrument")
     training = Training("cuda")
     report = profile_iterations(training.iterate, training.clock, 3, tmp_path)
     assert report.device == "cuda"
