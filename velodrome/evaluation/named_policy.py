@@ -19,6 +19,7 @@ class TrainedAgent:
     step: int  # environment steps that this checkpoint had learnt from
     training_steps: int  # environment steps of the whole training
     candidates: int = 1  # checkpoints that the choice was made from
+    planned_steps: int | None = None  # environment steps that the training was told to do; None: not known
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class NamedPolicy:
         elif self.checkpoint == "best":
             how = "latest checkpoint (no best one is kept)"
         several = f"{len(self.agents)} agents, " if len(self.agents) > 1 else ""
-        return f"{several}{how}: step {steps} of {of}; {self.seeds_label}"
+        short = [agent.planned_steps for agent in self.agents if agent.training_steps < (agent.planned_steps or 0)]
+        planned = f" ({max(filter(None, short)):,} were planned)" if short else ""
+        return f"{several}{how}: step {steps} of {of}{planned}; {self.seeds_label}"
 
     @property
     def file_name(self) -> str:

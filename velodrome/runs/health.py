@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import polars as pl
     import torch
 
+    from velodrome.runs.config.run_config import RunConfig
+
 FEWEST = 5  # validations from which a course can be told from chance
 CERTAIN = 3.0  # standard errors: the best of many means is above the others by chance, too
 NOTABLE = 0.1  # of the best validation; a smaller fall is not worth a sentence
@@ -131,3 +133,20 @@ def _mean_up_to(training: Series, steps: NDArray[np.int64], place: int, width: i
     begin, end = (0 if place == 0 else steps[place - 1]), steps[place + width - 1]
     within = (training.steps > begin) & (training.steps <= end)
     return float(training.values[within].mean()) if within.any() else math.nan
+
+
+def patience_is_over(metrics: pl.DataFrame, split: str | None, patience: int | None) -> bool:
+    """Return whether the last validations of one run, as many as it waits for, were no better than one before."""
+    if patience is None or "seed" in metrics.columns:
+        return False
+    returns = metrics.filter(metrics["name"] == f"evaluation/{split}/return").sort("step")["value"]
+    best = returns.arg_max()
+    return best is not None and len(returns) - 1 - best >= patience
+
+
+def ended_early(config: RunConfig, steps: int) -> str:
+    """Return why a training has ended before all its steps were done."""
+    return (
+        f"training ended at step {steps:,} of {config.steps:,}: the last {config.evaluation.patience} validations were no "
+        "better than the best one before them (evaluation.patience)"
+    )

@@ -66,6 +66,7 @@ class Session:
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
         self.best = -math.inf  # result of the best validation so far
+        self.validations_since = 0  # it
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
@@ -78,7 +79,8 @@ class Session:
             last = checkpoints.latest_checkpoint(folder.path)
             if self.run.noted_status == "finished" and self._is_done(last):
                 if self.mode in ("live", "plain"):
-                    told = f"{self.run.path.name} has finished: {self.config.steps:,} steps. Nothing is left to do"
+                    steps = self.config.steps if last is None else checkpoints.checkpoint_steps(last)
+                    told = f"{self.run.path.name} has finished: {steps:,} steps. Nothing is left to do"
                     command = f"velodrome eval {shlex.quote(str(self.run.path))}"
                     self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
                 return self.run
@@ -113,7 +115,10 @@ class Session:
 
     def _is_done(self, last: Path | None) -> bool:
         """Return whether a run that has finished has done all that it is told. last: its last checkpoint."""
-        return last is None or checkpoints.checkpoint_steps(last) >= self.config.steps
+        if last is None or checkpoints.checkpoint_steps(last) >= self.config.steps:
+            return True
+        state = self.run.folder.state  # it may have ended early, and is told nothing new since
+        return self.config is self.run.config and state is not None and state.config_hash == self.config.hash
 
     def _take_over(self, steps: int) -> None:
         """Let the run's folder say what it is told from now on, and note that it changed at this step."""
@@ -158,13 +163,21 @@ class Session:
                         self.view.note(remark)
                 if found is None:
                     self._save()
-                while self.learner.steps < config.steps and not interrupts.requested:
+                while not self._is_over and not interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
                     self._save()
-                if self.learner.steps < config.steps:
+                if not self._is_over:
                     raise Interrupted
-            return self.learner.steps >= config.steps
+                if self.learner.steps < config.steps:
+                    self.view.note(health.ended_early(config, self.learner.steps))
+            return self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether all steps are done, or validation has not become better for as long as one was told to wait."""
+        patience = self.config.evaluation.patience
+        return self.learner.steps >= self.config.steps or (patience is not None and self.validations_since >= patience)
 
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
@@ -177,6 +190,9 @@ class Session:
         if found is not None:
             self.run.check_own(found)
             self.best, self.saved_steps = found.plain["best"], found.steps
+            # What a run is told anew is tried with new patience.
+            told_here = any(entry["step"] == found.steps for entry in self.run.folder.lineage)
+            self.validations_since = 0 if told_here else found.plain.get("validations_since_best", 0)
         elif self.begin_from is not None:
             self._begin_as_child()
         forget_evaluations(self.run.folder, self.learner.steps)
@@ -256,6 +272,7 @@ class Session:
         self.view.evaluated(split, found)
         improved = found["return"] > self.best
         self.best = max(self.best, found["return"])
+        self.validations_since = 0 if improved else self.validations_since + 1
         return improved
 
     def _save(self, best: bool = False) -> None:
@@ -268,6 +285,7 @@ class Session:
         tensors, plain = self.learner.state()
         health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
         content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best}
+        content["validations_since_best"] = self.validations_since
         content |= setup.saved_facts(self.config)
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:

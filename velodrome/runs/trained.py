@@ -247,7 +247,7 @@ class Run(Summarised):
             candidates = self.metrics["name"].to_list().count(f"evaluation/{split}/return")
             selected_on = "validation episodes" if split == EPISODES else split
         trained = max(steps_of(self.folder), found.steps)
-        agent = TrainedAgent(self.folder.id, self.config.seed, found.steps, trained, candidates)
+        agent = TrainedAgent(self.folder.id, self.config.seed, found.steps, trained, candidates, self.config.steps)
         return NamedPolicy("best" if which == "best" else "latest", (agent,), selected_on)
 
     def check_own(self, found: checkpoints.Checkpoint) -> None:

@@ -19,7 +19,8 @@ PHI = 0.3
 COST = 2e-4  # of a unit of position that is traded, where trading costs anything
 STATES = np.array([(0.15, 0.8), (-0.15, 1.2)]) * VOLATILITY
 PERSISTENCE = 0.98
-UNSEEN = 0.3  # of the bars: half validation, half test
+SEEN, CHOSEN_BY = 0.7, 0.15  # of the bars: the training and the validation split; the rest is tested on
+FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hundred say little about an agent
 CHECKS = 8  # evaluations of a training
 RIDGE, SB3 = "ridge", "sb3"
 # Settings that are changed against the preset `trading`, by name. The first one is the preset itself.
@@ -42,7 +43,8 @@ class Problem(NamedTuple):
 
 PROBLEMS: dict[str, Problem] = {
     "ar1": Problem("ar1"),
-    "ou": Problem("ou"),
+    # Where its price returns to, the default features do not follow.
+    "ou": Problem("ou", {"features": ["log_return", "close"]}),
     "regimes": Problem("regimes", {"states": [tuple(state) for state in STATES.tolist()], "persistence": PERSISTENCE}),
     "ar1 with costs": Problem("ar1", cost=COST),
 }
@@ -109,11 +111,14 @@ def train(training: Training) -> Trained:
     torch.set_num_threads(1)
     problem = PROBLEMS[training.problem]
     given: dict[str, Any] = {f"market.{key}": value for key, value in problem.market.items()}
+    seen, chosen_by = round(SEEN * training.bars), round(CHOSEN_BY * training.bars)
+    length = seen + chosen_by + max(training.bars - seen - chosen_by, FEWEST_TESTED)
+    shares = {"train": seen / length, "validation": chosen_by / length}
     given |= {
         "market.source": problem.source,
-        "market.length": training.bars,
+        "market.length": length,
         "market.seed": training.market_seed,
-        "market.splits": {"train": 1.0 - UNSEEN, "validation": UNSEEN / 2, "test": UNSEEN / 2},
+        "market.splits": {**shares, "test": 1.0 - sum(shares.values())},
         "market.check_leaks": False,
         "market.windows": training.windows,
         "params.fee": problem.cost,

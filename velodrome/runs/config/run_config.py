@@ -21,6 +21,8 @@ from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
+# Fields that older runs did not have: at null, they do not count for the hash.
+LATER = (("evaluation", "patience"),)
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
 
@@ -177,6 +179,9 @@ class RunConfig(Section):
         if self.seeds == 1:
             del content["seeds"]  # the hash of a single agent is that of a member of a group, and of older runs
         content.get("market", {}).pop("leak_seconds", None)  # how long is looked for leaks changes no result
+        for section, name in LATER:
+            if getattr(getattr(self, section), name) is None:
+                content.get(section, {}).pop(name, None)
         vector = self.vector
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
