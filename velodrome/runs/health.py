@@ -147,6 +147,6 @@ def patience_is_over(metrics: pl.DataFrame, split: str | None, patience: int | N
 def ended_early(config: RunConfig, steps: int) -> str:
     """Return why a training has ended before all its steps were done."""
     return (
-        f"training ended at step {steps:,} of {config.steps:,}: the last {config.evaluation.patience} validations were no "
-        "better than the best one before them (evaluation.patience)"
+        f"training ended at step {steps:,} of {config.steps:,}: the last {config.evaluation.patience} validations were "
+        "no better than the best one before them (evaluation.patience)"
     )
