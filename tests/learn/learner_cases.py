@@ -10,30 +10,42 @@ from tests.learn.learners import SMALL_NETWORK, make_ppo, parameters_of, trading
 from velodrome.learn.config import DQNConfig, NetworkConfig
 from velodrome.learn.dqn import DQN
 from velodrome.learn.ppo import PPO
+from velodrome.rollout.disturbance import Strength
 
+DISTURBED = Strength(noise=0.3, mask_features=0.2, mask_bars=0.1)
+REGULARISED = {"weight_decay": 2.0, "kl_penalty": 0.5}
 NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
 # name: network, environment parameters, settings of PPO
 PPO_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "mlp, discrete": ({}, {}, {}),
-    "mlp, discrete, normalised": ({}, {}, NORMALISED),
-    "mlp, continuous, normalised": ({}, {"action": "continuous", "slippage": 0.01}, NORMALISED),
+    "mlp, discrete, normalised": ({}, {"disturb": DISTURBED}, NORMALISED),
+    "mlp, continuous, normalised": (
+        {},
+        {"action": "continuous", "slippage": 0.01, "disturb": DISTURBED},
+        {**NORMALISED, **REGULARISED},
+    ),
     "mlp, autograd, cosine": ({}, {}, {"engine": "autograd", "schedule": "cosine", "entropy": 0.01}),
     "shared, relu, value clip": ({"shared": True, "activation": "relu"}, {}, {"value_clip": 0.2, "target_kl": 0.01}),
     "batch norm": ({"kind": "mlp_batch_norm"}, {}, NORMALISED),
-    "conv, per bar": ({"kind": "conv"}, {}, {"per_bar": "always"}),
+    "conv, per bar": ({"kind": "conv"}, {"disturb": DISTURBED}, {"per_bar": "always"}),
     "gru, discrete, normalised": ({"kind": "gru"}, {}, NORMALISED),
-    "gru, continuous, shared": ({"kind": "gru", "shared": True}, {"action": "continuous"}, {"schedule": "linear"}),
+    "gru, continuous, shared": (
+        {"kind": "gru", "shared": True},
+        {"action": "continuous"},
+        {"schedule": "linear", **REGULARISED},
+    ),
 }
 # name: network, settings of DQN
 DQN_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mlp": ({}, {}),
     "single, plain, linear": ({}, {"double": False, "duelling": False, "schedule": "linear"}),
-    "three steps, normalised": ({}, {"n_step": 3, **NORMALISED}),
+    "three steps, normalised": ({}, {"n_step": 3, "weight_decay": 2.0, **NORMALISED}),
     "prioritised, two steps, normalised": ({}, {"prioritised": True, "n_step": 2, **NORMALISED}),
     "batch norm": ({"kind": "mlp_batch_norm"}, NORMALISED),
     "conv, per bar": ({"kind": "conv"}, {"per_bar": "always"}),
     "no future": ({}, {"gamma": 0.0}),
 }
+DQN_DISTURBED = ("three steps, normalised", "conv, per bar")  # cases whose windows are disturbed
 DQN_SETTINGS = {"rollout_length": 4, "updates": 3, "batch_size": 32, "buffer_size": 100, "learning_starts": 24,
                 "target_every": 4, "learning_rate": 3e-3, "gamma": 0.9}  # fmt: skip
 

@@ -17,6 +17,7 @@ from tests.markets import small_market
 from velodrome.evaluation.play import Policy
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.ppo import PPO
+from velodrome.rollout.disturbance import Strength
 from velodrome.rollout.worlds import ForeignWorlds, RuleWorlds, make_worlds
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market
@@ -25,7 +26,12 @@ SMALL_NETWORK = {"hidden": (16, 12), "memory": 10, "channels": (4, 5), "kernel":
 
 
 def trading_worlds(
-    num_envs: int = 6, seed: int = 0, market: Market | None = None, threads: int = 1, **params: Any
+    num_envs: int = 6,
+    seed: int = 0,
+    market: Market | None = None,
+    threads: int = 1,
+    disturb: Strength | None = None,
+    **params: Any,
 ) -> RuleWorlds:
     """Return environments on a small wild market; episodes are short and some end in ruin."""
     values = {"episode_length": (3, 9), "leverage": 20.0, **params}
@@ -33,6 +39,8 @@ def trading_worlds(
     envs = vd.make_vec("trading", num_envs, market=market, observation="cursor", seed=seed, threads=threads, **values)
     worlds = make_worlds(envs)
     assert isinstance(worlds, RuleWorlds)
+    if disturb is not None:
+        worlds.disturb(disturb, seed)
     return worlds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tests.contracts.learner import LearnerContract
-from tests.learn.learner_cases import DQN_CASES, make_dqn
+from tests.learn.learner_cases import DISTURBED, DQN_CASES, DQN_DISTURBED, make_dqn
 from tests.learn.learners import trading_worlds
 from velodrome.learn.config import DQNConfig
 
@@ -27,7 +27,8 @@ class TestDQN(LearnerContract):
     many = 20
 
     def worlds(self, case, num_envs, seed, threads):
-        return trading_worlds(num_envs, seed=seed, threads=threads)
+        disturb = DISTURBED if case in DQN_DISTURBED else None
+        return trading_worlds(num_envs, seed=seed, threads=threads, disturb=disturb)
 
     def learner(self, case, worlds, seed):
         network, config = DQN_CASES[case]

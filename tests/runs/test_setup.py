@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.evaluate import play_validation
 
 LEARNERS = {
     "mlp": {},
@@ -132,3 +134,27 @@ def test_an_agent_that_differs_is_refused_by_what_differs(tmp_path):
             setup.check_agent({**agent, name: "other"}, agent, "there")
         with pytest.raises(CheckpointError, match=f"{name} is None there"):
             setup.check_agent({key: value for key, value in agent.items() if key != name}, agent, "there")
+
+
+ABSURD = {"augment.noise": 100.0, "augment.mask_bars": 0.9, "augment.mask_features": 0.9}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "gru", "continuous", "dqn", "portfolio"])
+def test_validation_sees_nothing_of_noise_and_masks(tmp_path, kind):
+    further = {"env": "portfolio", "market.symbols": 3} if kind == "portfolio" else LEARNERS[kind]
+    found = []
+    for disturbed in ({}, ABSURD):
+        config = config_of(tmp_path, **further, **disturbed)
+        market = setup.build_market(config)
+        with setup.learning_worlds(config, market, "cpu") as worlds:
+            learner = setup.make_learner(config, worlds)
+            worlds.renew(learner.steps)  # as strongly as ever, and the weights are still the same
+            policy = TrainedPolicy.of(learner.policy, worlds, learner.moments)
+            found.append(play_validation(policy, config, market))
+            assert worlds.bank is not None
+            assert policy.bank is not None
+            # The windows at the first bar of the validation split look back into the training split.
+            first = torch.tensor([min(begin for begin, _ in market.splits["validation"])])
+            assert torch.equal(worlds.bank.gather(first), policy.bank.gather(first)) == (not disturbed)
+            assert all(np.isfinite(value) for value in learner.iterate().values())
+    assert found[0] == found[1]

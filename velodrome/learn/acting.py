@@ -77,7 +77,9 @@ class TrainedPolicy:
             if isinstance(worlds, ForeignWorlds)
             else {"window_names": worlds.envs.world.window_names}  # type: ignore[attr-defined]
         )
-        return cls(network, worlds.shape, worlds.action_space, moments=moments, bank=worlds.bank, seed=seed, **shown)
+        return cls(
+            network, worlds.shape, worlds.action_space, moments=moments, bank=worlds.true_bank, seed=seed, **shown
+        )
 
     def with_bank(self, bank: WindowBank) -> TrainedPolicy:
         """Return the same policy for cursors into another market of the same features, with a memory of its own."""

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from velodrome.learn.config import LearnerConfig, NetworkConfig
 
 ACTION_SPACES = ("Discrete", "MultiDiscrete", "Box")  # that learners can take
-CHANGEABLE = ("gamma", "learning_rate", "schedule", "max_gradient_norm")  # of every LearnerConfig, in mid-run
+CHANGEABLE = (
+    "gamma",
+    "learning_rate",
+    "schedule",
+    "max_gradient_norm",
+    "weight_decay",
+)  # of every LearnerConfig, in mid-run
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class AlgorithmEntry:
     changeable: tuple[str, ...] = CHANGEABLE
     # Ways to spend less time on learning, for the sentence about the bottleneck: "fewer epochs (ppo.epochs)".
     advice: tuple[str, ...] = ()
+    augments: bool = False  # whether it calls `worlds.renew(steps)` before each rollout, which noise and masks need
     shares_trunk: bool = False  # whether network.shared makes its learning cheaper
 
     def config_model(self) -> type[LearnerConfig]:
@@ -99,9 +106,10 @@ ALGORITHMS = Registry(
             summary="proximal policy optimisation",
             changeable=(
                 *(*CHANGEABLE, "rollout_length", "epochs", "minibatches", "gae_lambda", "clip", "value_clip"),
-                *("entropy", "value_weight", "normalise_advantages", "target_kl"),
+                *("entropy", "kl_penalty", "value_weight", "normalise_advantages", "target_kl"),
             ),
             advice=("fewer epochs (ppo.epochs)",),
+            augments=True,
             shares_trunk=True,
         ),
         AlgorithmEntry(
@@ -118,6 +126,7 @@ ALGORITHMS = Registry(
                 *(*CHANGEABLE, "rollout_length", "updates", "batch_size", "learning_starts", "target_every", "double"),
                 *("priority_exponent", "importance_start", "epsilon_start", "epsilon_end", "epsilon_fraction"),
             ),
+            augments=True,
             advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
         ),
     ),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import did_you_mean
 
@@ -72,6 +72,12 @@ class LearnerConfig(LearnConfig):
     learning_rate: float = Field(3e-4, gt=0.0, le=1.0, description="step size of Adam at the start")
     schedule: Schedule = Field("constant", description="how the learning rate falls to 0 over the run")
     max_gradient_norm: float = Field(0.5, gt=0.0, description="gradients longer than this are shortened to it")
+    weight_decay: float = Field(
+        0.0,
+        ge=0.0,
+        description="before each gradient step, weights shrink by learning_rate × this share of themselves (AdamW); "
+        "biases, deviations and the scales of normalisations do not; 0: none",
+    )
     normalise_observations: bool = Field(
         False,
         description="subtract the running mean of the observed values and divide by their deviation; market windows "
@@ -92,6 +98,15 @@ class LearnerConfig(LearnConfig):
         "auto", description="first layer: encode each distinct bar once instead of once per sample (same result)"
     )
     rollout_length: int = Field(32, ge=1, le=65536, description="steps of every environment between two updates")
+
+    @model_validator(mode="after")
+    def _weights_keep_their_sign(self) -> Self:
+        if self.learning_rate * self.weight_decay >= 1.0:
+            raise ValueError(
+                f"weight_decay = {self.weight_decay:g} with learning_rate = {self.learning_rate:g} takes all of a "
+                f"weight away in a step; give a weight_decay below {1.0 / self.learning_rate:g}, usually 0.001 to 10"
+            )
+        return self
 
     def rate_at(self, done: float) -> float:
         """Return the learning rate when a fraction `done` of the run is over."""
@@ -121,6 +136,9 @@ class PPOConfig(LearnerConfig):
     clip: float = Field(0.2, gt=0.0, le=10.0, description="how far the probability ratio may move from 1")
     value_clip: float | None = Field(None, gt=0.0, description="how far a value may move in an update; none: freely")
     entropy: float = Field(0.0, ge=0.0, description="weight of the entropy bonus")
+    kl_penalty: float = Field(
+        0.0, ge=0.0, description="weight of the KL divergence from the policy that acted, added to the loss; 0: none"
+    )
     value_weight: float = Field(0.5, ge=0.0, description="weight of the value's loss")
     normalise_advantages: bool = Field(True, description="scale advantages to mean 0, deviation 1 per minibatch")
     target_kl: float | None = Field(

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engines.autograd import Optimiser
+from velodrome.learn.engines.optimiser import Optimiser
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.networks.layers import BarEncoding, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
@@ -58,7 +58,9 @@ class DQN(Learner):
         self.updates = 0
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
-        served = min(config.batch_size * config.target_every, MOST_ENCODED)
+        self.is_disturbed = worlds.bank is not None and worlds.bank.is_disturbed
+        batches = config.updates if self.is_disturbed else config.target_every
+        served = min(config.batch_size * batches, MOST_ENCODED)
         self.target_bars: BarEncoding | None = None
         if worlds.bank is not None and config.gamma > 0.0 and self._worth_encoding(served):
             table = torch.zeros((len(worlds.bank.bars), self.target.encoded_width), device=device)
@@ -92,6 +94,9 @@ class DQN(Learner):
         self.epsilon.fill_(scheduled["epsilon"])
         self.correction.fill_(scheduled.get("importance", 0.0))
         with self.clock("inference"):
+            if self.is_disturbed:
+                self.worlds.renew(self.steps)
+                self._encode_target()
             self.collect()
         self.steps += self.actions.numel()
         learned = 0

@@ -82,6 +82,7 @@ class PPO(Learner):
         began = self.done
         self.engine.set_learning_rate(self.config.rate_at(began))
         with self.clock("inference"):
+            self.worlds.renew(self.steps)
             self.collect()
             if not self.at_most_one_cut:
                 self._bootstrap(self._cut_off().flatten().nonzero().squeeze(1))
@@ -230,8 +231,11 @@ def ppo_loss(
     loss = policy_loss + config.value_weight * value_loss
     if config.entropy:  # the gradient of some entropies takes longer than all the rest
         loss = loss - config.entropy * entropy
+    # Its mean over the old policy's actions is KL(old ‖ new), and that of its slope the divergence's.
+    kl = (ratio - 1.0 - change).mean()
+    if config.kl_penalty:
+        loss = loss + config.kl_penalty * kl
     with torch.no_grad():
-        kl = (ratio - 1.0 - change).mean()
         outside = ((ratio - 1.0).abs() > config.clip).float().mean()
         report = torch.stack([policy_loss, value_loss, entropy, kl, outside])
     return loss, report

@@ -1,8 +1,9 @@
-"""CUDA kernels of a rollout, one thread per environment; each saves many small launches."""
+"""CUDA kernels of a rollout, one thread per environment or place of a table; each saves many small launches."""
 
 from __future__ import annotations
 
 from velodrome.rollout.launch import Kernel
+from velodrome.rollout.noise import is_masked, noisy
 from velodrome.rollout.running_sums import advantages_of, discounted_of
 from velodrome.vector.compile.numba_cuda import cuda
 
@@ -46,7 +47,22 @@ def _store_row(
                 to_values[i, k] = values[i, k]
 
 
+def _add_noise(true, scale, key, when, out):
+    i = cuda.grid(1)
+    if i < out.shape[0]:
+        out[i] = noisy(i, true[i], scale[i], key, when)
+
+
+def _mask_runs(first, count, apart, limit, key, when, out):
+    i = cuda.grid(1)
+    if i < first.shape[0] and is_masked(i, limit, key, when):
+        for k in range(count[i]):
+            out[first[i] + k * apart[i]] = 0.0
+
+
 write_advantages = Kernel(_write_advantages)
 write_discounted = Kernel(_write_discounted)
 count_ended = Kernel(_count_ended)  # adds the statistics of episodes that ended to the sums
 store_row = Kernel(_store_row)  # stores what a step led to; the final observation only where an episode ended
+add_noise = Kernel(_add_noise)  # writes a disturbed table from the true one
+mask_runs = Kernel(_mask_runs)  # sets some of the runs of a table's floats to 0

@@ -53,10 +53,13 @@ class WindowBank:
     def __init__(
         self, windows: WindowTables, cursors: Ranges = (), device: Device = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
-        self.tables = windows
         bars = windows.rows.shape[1]
-        # Copied: torch refuses read-only arrays.
+        # Copied: torch refuses read-only arrays, and a table that is disturbed must be nobody else's.
         self.table = torch.from_numpy(np.array(windows.values)).to(device=device, dtype=dtype)
+        # Compiled loops read the very same numbers.
+        shared = self.table.device.type == "cpu" and dtype == torch.float32
+        self.tables = windows._replace(values=self.table.numpy()) if shared else windows
+        self.is_disturbed = False  # whether the table is written anew before each rollout
         self.shapes = tuple((int(rows), int(width)) for rows, width in zip(windows.length, windows.width, strict=True))
         self.floats = sum(rows * width for rows, width in self.shapes)
         self.first_rows: list[Tensor] = []  # [bars] by window: row of the table at which the window of a bar begins

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from velodrome.errors import BackendError, ConfigError
+from velodrome.rollout.disturbance import Disturbance, Strength
 from velodrome.rollout.flattening import flat_size, row_writer, stacked
 from velodrome.rollout.launch import capture
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -43,7 +44,9 @@ class Worlds(ABC):
         self.device = device
         self.shape = shape
         self.action_space = envs.single_action_space
-        self.bank: WindowBank | None = None
+        self.bank: WindowBank | None = None  # of what the learner sees
+        self.disturbance: Disturbance | None = None
+        self.true_bank: WindowBank | None = None  # the same, undisturbed: for everything but learning
         self.shortest_truncation = envs.world.shortest_truncation if isinstance(envs, RuleVectorEnv) else 1
         self.names = ("count", *(METRIC_NAMES.get(name, name) for name in names))
         self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=device)
@@ -69,6 +72,24 @@ class Worlds(ABC):
 
         The tensors are replaced. Statistics of episodes that have ended stay until they are taken.
         """
+
+    def disturb(self, strength: Strength, seed: int) -> None:
+        """Show the learner disturbed windows from now on; numbers depend on the seed and on what `renew` is told."""
+        true = self.true_bank
+        if true is None:
+            raise ConfigError(
+                "augment: noise and masks are for the windows of a market, and these environments show none. Leave it "
+                "out, or give market.windows."
+            )
+        world = self.envs.world  # type: ignore[attr-defined]
+        self.bank = WindowBank(world.windows, world.cursors, self.device, true.table.dtype)
+        self.bank.is_disturbed = True
+        self.disturbance = Disturbance(true, self.bank, world.cursors, strength, seed)
+
+    def renew(self, steps: int) -> None:
+        """Disturb the windows in another way, before the rollout that begins after this many steps."""
+        if self.disturbance is not None:
+            self.disturbance.write(steps)
 
     def take_episodes(self) -> dict[str, float]:
         """Return the count of episodes that ended since the last call, and the mean of each of their statistics."""
@@ -105,7 +126,7 @@ class RuleWorlds(Worlds):
         shape = ObservationShape(len(world.observed), world.window_shapes, world.instruments)
         super().__init__(envs, device, shape, world.statistics)
         if world.window_shapes:
-            self.bank = WindowBank(world.windows, world.cursors, device, dtype)
+            self.bank = self.true_bank = WindowBank(world.windows, world.cursors, device, dtype)
         self._attach()
 
     def _attach(self) -> None:

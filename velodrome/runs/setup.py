@@ -80,6 +80,7 @@ def learning_worlds(
     import torch
 
     from velodrome.rollout import worlds
+    from velodrome.rollout.disturbance import Strength
     from velodrome.vector.make import make_vec
 
     half = config.learner.precision == "bfloat16" and device == "cuda"
@@ -101,7 +102,10 @@ def learning_worlds(
 
             envs = VecMonitor(envs, monitor)
             stack.callback(envs.finish)
-        yield worlds.make_worlds(envs, device, torch.bfloat16 if half else torch.float32)
+        found = worlds.make_worlds(envs, device, torch.bfloat16 if half else torch.float32)
+        if config.augment.is_on:
+            found.disturb(Strength(**config.augment.model_dump()), config.seed)
+        yield found
 
 
 def make_autoscaler(config: RunConfig) -> Autoscaler | None:

@@ -45,7 +45,16 @@ class Case(NamedTuple):
 
 CASES = [
     *(Case(*parts) for parts in itertools.product(SPACES, (False, True), ("relu", "tanh"))),
-    *(Case(space, True, "tanh", EVEN_WINDOWS, {"value_clip": 0.1, "entropy": 0.05}) for space in SPACES),
+    *(
+        Case(
+            space,
+            True,
+            "tanh",
+            EVEN_WINDOWS,
+            {"value_clip": 0.1, "entropy": 0.05, "kl_penalty": 0.7, "weight_decay": 3.0},
+        )
+        for space in SPACES
+    ),
     *(Case(space, False, "relu", (), {"normalise_advantages": False, "max_gradient_norm": 1e-2}) for space in SPACES),
 ]
 
@@ -96,6 +105,15 @@ def observations(setting: Setting) -> list[Observation]:
         )
         for _ in range(STEPS)
     ]
+
+
+def disturb(*settings: Setting) -> None:
+    """Write other numbers into windows, in place, as `worlds.renew` does before each rollout."""
+    for setting in settings:
+        if setting.bank is not None:
+            setting.bank.is_disturbed = True
+            size = setting.bank.table.shape
+            setting.bank.table.copy_(torch.randn(size, generator=torch.Generator().manual_seed(4)))
 
 
 @torch.no_grad()

@@ -138,6 +138,7 @@ def reference_losses(
         squares = torch.max(squares, (clipped - returns) ** 2)
     value_loss = 0.5 * squares.mean()
     total = policy_loss + config.value_weight * value_loss - config.entropy * entropy.mean()
+    total = total + config.kl_penalty * (ratio - 1 - log_ratio).mean()
     return total, {
         "policy": policy_loss,
         "value": value_loss,

@@ -24,6 +24,7 @@ from tests.learn.engines.engine_cases import (
     STEPS,
     Case,
     copy_rollout,
+    disturb,
     fill,
     learned,
     make_setting,
@@ -35,7 +36,8 @@ from tests.oracles.gae import slow_advantages, slow_discounted
 from velodrome.learn.engines.choice import cannot_serve
 from velodrome.learn.engines.cpu.engine import FusedEngine
 from velodrome.learn.engines.gpu.engine import CudaEngine
-from velodrome.rollout import cuda_rows, launch
+from velodrome.rollout import cuda_rows, disturbance, launch
+from velodrome.rollout.disturbance import Strength
 from velodrome.rollout.worlds import CudaWorlds, make_worlds
 
 
@@ -43,10 +45,10 @@ def compare_engines(case: Case) -> dict[str, Any]:
     ours, theirs, fused = make_setting(case), make_setting(case), make_setting(case)
     assert cannot_serve("cuda", ours.task) is None
     engine = CudaEngine(ours.task, ours.rollout)
-    reference = theirs.autograd()
-    fill(ours, engine)
-    fill(theirs, reference)
-    fill(fused, FusedEngine(fused.task, fused.rollout))
+    reference, loops = theirs.autograd(), FusedEngine(fused.task, fused.rollout)
+    disturb(ours, theirs, fused)
+    for setting, one in ((ours, engine), (theirs, reference), (fused, loops)):
+        fill(setting, one)
     # From the same noise, the CPU's loops draw the same actions.
     found: dict[str, Any] = {"actions": (ours.rollout.actions.clone(), fused.rollout.actions.clone())}
     outputs = [theirs.policy(seen, theirs.bank) for seen in observations(theirs)]
@@ -123,6 +125,19 @@ def compare_worlds() -> dict[str, Any]:
     return found
 
 
+def compare_disturbances() -> dict[str, Any]:
+    """Let a GPU's kernels, and the CPU's loops, disturb the same table."""
+    worlds = make_worlds(vd.make_vec("trading", 2, market=small_market(bars=60), observation="cursor"))
+    worlds.disturb(Strength(noise=0.7, mask_features=0.3, mask_bars=0.2), 3)
+    assert worlds.disturbance is not None
+    worlds.renew(96)
+    expected = worlds.bank.table.clone()
+    disturbance.on_device = lambda tensor: True
+    worlds.bank.table.zero_()
+    worlds.renew(96)
+    return {"table": (worlds.bank.table, expected)}
+
+
 def tried(compare: Any, *arguments: Any) -> Any:
     try:
         return compare(*arguments)
@@ -137,4 +152,5 @@ if __name__ == "__main__":
     results = {case.name: tried(compare_engines, case) for case in CASES}
     results["sums"] = tried(compare_sums)
     results["worlds"] = tried(compare_worlds)
+    results["disturbances"] = tried(compare_disturbances)
     Path(sys.argv[1]).write_bytes(pickle.dumps(results))

@@ -11,6 +11,7 @@ from tests.learn.engines.engine_cases import (
     CASES,
     ROWS,
     copy_rollout,
+    disturb,
     fill,
     learned,
     make_setting,
@@ -31,6 +32,7 @@ def fused(setting):
 def test_the_fused_engine_learns_what_autograd_does(case):
     ours, theirs = make_setting(case), make_setting(case)
     engine, reference = fused(ours), theirs.autograd()
+    disturb(ours, theirs)
     fill(ours, engine)
     surprise(ours)
     copy_rollout(ours.rollout, theirs.rollout)

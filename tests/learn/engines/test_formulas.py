@@ -37,11 +37,13 @@ def page(log_prob, value, batch, **config):
     return report.tolist(), float(log_prob.grad), float(value.grad)
 
 
-@given(FLOATS, FLOATS, FLOATS)
-def test_the_policy_loss_is_that_of_the_page(log_prob, old, advantage):
-    (expected, _, _, divergence, outside), slope, _ = page(log_prob, 0.0, (old, advantage, 0.0, 0.0), clip=0.2)
+@given(FLOATS, FLOATS, FLOATS, st.sampled_from([0.0, 0.7]))
+def test_the_policy_loss_is_that_of_the_page(log_prob, old, advantage, kl_penalty):
+    weights = {"clip": 0.2, "kl_penalty": kl_penalty}
+    (expected, _, _, divergence, outside), slope, _ = page(log_prob, 0.0, (old, advantage, 0.0, 0.0), **weights)
     change = np.float32(log_prob) - np.float32(old)
-    found = formulas.policy_loss(change, np.exp(change), np.float32(advantage), np.float32(0.2))
+    numbers = (np.float32(number) for number in (advantage, *weights.values()))
+    found = formulas.policy_loss(change, np.exp(change), *numbers)
     assert found[0] == close(expected, abs=1e-4)
     assert found[2] == close(divergence, abs=1e-4)
     if abs(abs(math.exp(float(change)) - 1.0) - 0.2) > 1e-5:  # at the very edge rounding decides

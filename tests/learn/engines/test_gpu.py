@@ -47,9 +47,10 @@ def test_the_sums_along_a_rollout_agree_with_the_slow_ones(simulated):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_environments_on_the_device_are_those_of_the_cpu_to_the_bit(simulated):
-    assert isinstance(simulated["worlds"], dict), simulated["worlds"]
-    for name, (found, expected) in simulated["worlds"].items():
+@pytest.mark.parametrize("what", ["worlds", "disturbances"])
+def test_what_is_on_the_device_is_that_of_the_cpu_to_the_bit(what, simulated):
+    assert isinstance(simulated[what], dict), simulated[what]
+    for name, (found, expected) in simulated[what].items():
         torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)
 
 

@@ -15,7 +15,7 @@ from velodrome.tables.windows import WindowPart, no_windows, stack_windows
 
 # Of the largest gradient of a parameter: sums of a few thousand float32 products.
 TOLERANCE = 2e-5
-WEIGHTS = {"clip": 0.2, "entropy": 0.02, "value_weight": 0.7}
+WEIGHTS = {"clip": 0.2, "entropy": 0.02, "value_weight": 0.7, "kl_penalty": 0.3}
 KINDS = {"categorical": {"sizes": [3]}, "multi_categorical": {"sizes": [3, 2, 4]}, "gaussian": {"actions": 2}}
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
+import gymnasium
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
-from velodrome.learn.config import PPOConfig
-from velodrome.learn.engines.autograd import Optimiser
+from velodrome.learn.config import NetworkConfig, PPOConfig
+from velodrome.learn.engines.optimiser import Optimiser
+from velodrome.learn.policy import ActorCritic
+from velodrome.rollout.observation import ObservationShape
 
 
 def make(seed=0, **config):
@@ -23,7 +28,7 @@ def loss_of(network, step):
     return (network(inputs).squeeze(1) - inputs.sum(1)).square().mean()
 
 
-def by_hand(steps, rates, longest):
+def by_hand(steps, rates, longest, decay=0.0):
     """Parameters and lengths of the gradients after some steps of Adam with gradients no longer than given."""
     network, _ = make()
     values = [parameter.detach().clone() for parameter in network.parameters()]
@@ -40,19 +45,22 @@ def by_hand(steps, rates, longest):
             first[k] = 0.9 * first[k] + 0.1 * slope * scale
             second[k] = 0.999 * second[k] + 0.001 * (slope * scale) ** 2
             root = (second[k] / (1.0 - 0.999**step)).sqrt()
+            if decay and values[k].ndim > 1:  # as AdamW, and never on biases
+                values[k] = values[k] * (1.0 - rates[step - 1] * decay)
             values[k] = values[k] - rates[step - 1] * first[k] / (1.0 - 0.9**step) / (root + 1e-3)
     return values, norms
 
 
+@pytest.mark.parametrize("decay", [0.0, 5.0])
 @pytest.mark.parametrize("longest", [0.5, 100.0])
-def test_steps_are_those_made_by_hand(longest):
-    network, optimiser = make(max_gradient_norm=longest)
+def test_steps_are_those_made_by_hand(longest, decay):
+    network, optimiser = make(max_gradient_norm=longest, weight_decay=decay)
     rates = [0.01, 0.02, 0.005, 0.0]
     found = []
     for step, rate in enumerate(rates, 1):
         optimiser.set_rate(rate)
         found.append(float(optimiser.descend(loss_of(network, step))))
-    values, norms = by_hand(4, rates, longest)
+    values, norms = by_hand(4, rates, longest, decay)
     assert (max(norms) > longest) == (longest == 0.5)  # one case is about long gradients, the other is not
     assert found == pytest.approx(norms, rel=1e-9)
     for parameter, value in zip(network.parameters(), values, strict=True):
@@ -80,3 +88,28 @@ def test_its_state_goes_by_names_and_another_continues_from_it_to_the_bit():
     theirs.load_state({name: tensor.clone() for name, tensor in ours.state().items()})
     assert ours.descend(loss_of(one, 3)) == theirs.descend(loss_of(other, 3))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_weight_decay_is_that_of_torch_and_spares_every_vector():
+    policy = ActorCritic(ObservationShape(3), gymnasium.spaces.Box(-1.0, 1.0, (2,)), NetworkConfig(hidden=(4,)))
+    twin = copy.deepcopy(policy)
+    ours = Optimiser(policy, PPOConfig(learning_rate=0.01, weight_decay=7.0), epsilon=1e-3)
+    groups = [
+        {"params": [value for value in twin.parameters() if (value.ndim > 1) == is_weight], "weight_decay": decay}
+        for is_weight, decay in ((True, 7.0), (False, 0.0))
+    ]
+    theirs = torch.optim.AdamW(groups, 0.01, eps=1e-3)
+    for step in range(3):
+        for one, other in zip(policy.parameters(), twin.parameters(), strict=True):
+            generator = torch.Generator().manual_seed(step)
+            one.grad = torch.randn(one.shape, generator=generator) * 1e-2
+            other.grad = one.grad.clone()
+        ours.step()
+        theirs.step()
+    for (name, one), other in zip(policy.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+
+
+def test_a_decay_that_turns_weights_round_is_refused():
+    with pytest.raises(ValidationError, match="takes all of a weight away in a step; give a weight_decay below 100"):
+        PPOConfig(learning_rate=0.01, weight_decay=100.0)

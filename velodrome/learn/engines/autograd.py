@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from velodrome.errors import ConfigError
-from velodrome.learn.config import LearnerConfig, PPOConfig
+from velodrome.learn.config import PPOConfig
+from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser
 from velodrome.learn.networks.layers import worth_encoding
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
-
-ADAM_EPSILON = 1e-5
 
 
 class Batch(NamedTuple):
@@ -39,58 +37,6 @@ class Task(NamedTuple):
     config: PPOConfig
     activation: str
     loss: Loss
-
-
-class Optimiser:
-    """torch's Adam for a network: gradients that are too long are shortened, and its state goes by parameters' names.
-
-    On CUDA everything stays where it is, so that a graph may hold its steps.
-    """
-
-    def __init__(self, network: nn.Module, config: LearnerConfig, *, epsilon: float) -> None:
-        device = next(network.parameters()).device
-        self.network, self.longest = network, config.max_gradient_norm
-        self.names = [name for name, _ in network.named_parameters()]
-        self.fixed = device.type == "cuda"
-        rate: Any = torch.tensor(config.learning_rate, device=device) if self.fixed else config.learning_rate
-        self.adam = torch.optim.Adam(network.parameters(), rate, eps=epsilon, fused=True, capturable=self.fixed)
-
-    def set_rate(self, rate: float) -> None:
-        """Set the size of the next steps."""
-        (group,) = self.adam.param_groups
-        group["lr"] = group["lr"].fill_(rate) if self.fixed else rate
-
-    def descend(self, loss: Tensor) -> Tensor:
-        """Take a step down the gradient of a loss; return the length that the gradient had."""
-        self.adam.zero_grad(set_to_none=not self.fixed)
-        loss.backward()
-        return self.step()
-
-    def step(self) -> Tensor:
-        """Take a step down the gradients that the parameters have; return the length that they had."""
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.longest)
-        self.adam.step()
-        return norm.detach()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the state by the names of the parameters; empty before the first step."""
-        return {
-            f"{self.names[index]}.{key}": torch.as_tensor(value)
-            for index, own in self.adam.state_dict()["state"].items()
-            for key, value in own.items()
-        }
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` returned."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for full, tensor in tensors.items():
-            name, _, key = full.rpartition(".")
-            state.setdefault(self.names.index(name), {})[key] = tensor
-        for index, own in enumerate(self.network.parameters()):
-            kept = {key: tensor.shape for key, tensor in state.get(index, {}).items()}
-            if kept and kept != {"step": (), "exp_avg": own.shape, "exp_avg_sq": own.shape}:
-                raise ConfigError(f"The saved optimiser has other numbers of {self.names[index]} than Adam keeps.")
-        self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
 
 
 class AutogradEngine:

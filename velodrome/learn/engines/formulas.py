@@ -17,14 +17,15 @@ ZERO, HALF, ONE = FLOAT(0.0), FLOAT(0.5), FLOAT(1.0)
 LOG_ROOT_TWO_PI = FLOAT(0.5 * math.log(2.0 * math.pi))
 
 
-# The loss: policy + value_weight · value − entropy_weight · entropy, each a mean over the minibatch. Functions return a
-# sample's loss and its slope, the derivative by what the network gives out. Choices between numbers are conditional
-# expressions without a branch, which compilers turn into vector code, and let a number that is not one pass.
+# The loss: policy + value_weight · value − entropy_weight · entropy + kl_weight · KL, each a mean over the minibatch.
+# Functions return a sample's loss and its slope, the derivative by what the network gives out. Choices between numbers
+# are conditional expressions without a branch, which compilers turn into vector code, and let a number that is not one
+# pass.
 
 
-def policy_loss(change: Any, ratio: Any, advantage: Any, clip: Any) -> Any:
-    """Return max(−a·r, −a·clip(r)), its slope by the log-probability, an estimate of the KL divergence, and whether r
-    lies outside the clipping.
+def policy_loss(change: Any, ratio: Any, advantage: Any, clip: Any, kl_weight: Any) -> Any:
+    """Return max(−a·r, −a·clip(r)), the slope by the log-probability of that and of the weighted KL divergence, an
+    estimate of the divergence, (r − 1) − log r, and whether r lies outside the clipping.
 
     change: of the log-probability since the action was taken. ratio: r = exp(change).
     """
@@ -34,7 +35,10 @@ def policy_loss(change: Any, ratio: Any, advantage: Any, clip: Any) -> Any:
     free, clipped = -advantage * ratio, -advantage * kept
     is_clipped = clipped > free
     loss = clipped if is_clipped else free
-    return loss, (ZERO if is_clipped else free), (ratio - ONE) - change, abs(ratio - ONE) > clip
+    slope = ZERO if is_clipped else free
+    if kl_weight > ZERO:
+        slope += kl_weight * (ratio - ONE)
+    return loss, slope, (ratio - ONE) - change, abs(ratio - ONE) > clip
 
 
 def value_loss(value: Any, old: Any, target: Any, limit: Any) -> Any:

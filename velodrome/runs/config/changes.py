@@ -24,6 +24,7 @@ REFUSED = {
     "params": "its agent learnt in an environment with that",
     "network": "its weights fit no other network",
     "seeds": "it is a single agent",
+    "augment": "what its agent saw differed in that way",
     "market": "its agent learnt from that data (if the same files lie elsewhere now, say where: --data PATH)",
 }
 

@@ -21,8 +21,11 @@ from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
-# Fields that older runs did not have: at null, they do not count for the hash.
-LATER = (("evaluation", "patience"),)
+# Fields that older runs had not: at their defaults they do not count, because hashes last.
+LATER = (
+    *("augment.noise", "augment.mask_features", "augment.mask_bars", "evaluation.patience"),
+    *("dqn.weight_decay", "ppo.weight_decay", "ppo.kl_penalty"),
+)
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
 
@@ -71,6 +74,7 @@ class RunConfig(Section):
     network: NetworkConfig = Field(default_factory=NetworkConfig)
     ppo: PPOConfig = Field(default_factory=PPOConfig)
     dqn: DQNConfig = Field(default_factory=DQNConfig)
+    augment: sections.AugmentConfig = Field(default_factory=sections.AugmentConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
@@ -174,14 +178,13 @@ class RunConfig(Section):
     def hash(self) -> str:
         """Twelve hexadecimal digits, equal for runs that learn the same: name, checkpoint and logging do not count."""
         # Settings that the algorithm does not read have their defaults; older runs counted them, and hashes last.
-        everything = self._content(self.choices._replace(count_unread=True))
+        settings = dotted(self._content(self.choices._replace(count_unread=True)))
+        defaults = dotted(type(self).model_construct().model_dump(mode="json"))
+        everything = nested({key: v for key, v in settings.items() if key not in LATER or v != defaults[key]})
         content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
         if self.seeds == 1:
             del content["seeds"]  # the hash of a single agent is that of a member of a group, and of older runs
         content.get("market", {}).pop("leak_seconds", None)  # how long is looked for leaks changes no result
-        for section, name in LATER:
-            if getattr(getattr(self, section), name) is None:
-                content.get(section, {}).pop(name, None)
         vector = self.vector
         # Where environments run changes no result; how many there are does.
         scaling = vector.autoscale and [vector.min_envs, vector.max_envs, vector.max_memory]
@@ -326,8 +329,10 @@ class Choices(NamedTuple):
             return None
         section, _, name = key.partition(".")
         data, model = price_data(self.env), section_model(section)
-        if data is None and (section == "market" or key in ("evaluation.split", "evaluation.final_split")):
+        if data is None and (section in ("market", "augment") or key in ("evaluation.split", "evaluation.final_split")):
             return Idle("env", f"env is {self.env}, which plays on no market")
+        if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
+            return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")
         if section == "market":
             reason = sections.unused_by_source(name, self.source)
             if reason is not None:

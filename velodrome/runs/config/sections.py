@@ -1,4 +1,5 @@
-"""How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, market."""
+"""How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, market,
+augment."""
 
 from __future__ import annotations
 
@@ -287,3 +288,26 @@ class MarketConfig(Section):
                 f"{wanted}, or pass the run's own basket as market=…."
             )
         return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
+
+
+class AugmentConfig(Section):
+    """How what an agent sees in training differs from rollout to rollout, so that it cannot learn the data by heart.
+
+    Validation, evaluation and use never see any of it.
+    """
+
+    noise: float = setting(
+        0.0,
+        "deviation of noise on each feature, unit: the feature's own deviation over the training bars",
+        ge=0.0,
+        le=100.0,
+    )
+    mask_features: float = setting(
+        0.0, "share of the features that are set to 0, each for stretches of 256 bars", ge=0.0, lt=1.0
+    )
+    mask_bars: float = setting(0.0, "share of the bars whose features are all set to 0", ge=0.0, lt=1.0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is done to the data."""
+        return self != AugmentConfig()

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from velodrome.learn.engines.autograd import ADAM_EPSILON, Task
+from velodrome.learn.engines.autograd import Task
 from velodrome.learn.engines.cpu.network import FusedActorCritic
 from velodrome.learn.engines.cpu.perceptrons import Perceptrons
 from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, WindowedObservations
+from velodrome.learn.engines.optimiser import ADAM_EPSILON, WeightDecay
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.storage import Rollout
@@ -36,6 +37,7 @@ class FusedEngine:
         self.draw = torch.randn if parts.sizes is None else torch.rand
         self.network = FusedActorCritic(parts)
         self.rate = task.config.learning_rate
+        self.weight_decay = WeightDecay(task.policy, task.config.weight_decay)
         self.attach(rollout)
 
     def attach(self, rollout: Rollout) -> None:
@@ -81,6 +83,7 @@ class FusedEngine:
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples; return [6] numbers to report."""
         losses = self.network.update_minibatch(rows, self.samples, self.config)
+        self.weight_decay.shrink(self.rate)
         norm = self.network.adam_step(self.rate, self.config.max_gradient_norm, ADAM_EPSILON)
         return torch.tensor([*losses, norm])
 

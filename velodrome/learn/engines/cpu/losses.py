@@ -46,6 +46,7 @@ class LossScalars(NamedTuple):
     clip: np.float32
     value_clip: np.float32  # 0: values move freely
     entropy_weight: np.float32
+    kl_weight: np.float32
     value_weight: np.float32
     advantage_mean: np.float32  # subtracted
     advantage_scale: np.float32  # multiplied after that
@@ -87,7 +88,8 @@ def policy_slopes(log_prob, samples, scalars, slopes, rows, sums):
     for i in range(rows):
         change = log_prob[i] - samples.old_log_prob[i]
         advantage = (samples.advantages[i] - scalars.advantage_mean) * scalars.advantage_scale
-        loss, slope, moved, is_outside = policy_loss(change, fast_exp(change), advantage, scalars.clip)
+        ratio = fast_exp(change)
+        loss, slope, moved, is_outside = policy_loss(change, ratio, advantage, scalars.clip, scalars.kl_weight)
         policy += np.float64(loss)
         divergence += np.float64(moved)
         outside += 1 if is_outside else 0

@@ -140,7 +140,7 @@ class FusedActorCritic:
         if config.normalise_advantages:
             mean, deviation = kernels.mean_and_deviation(advantages, chosen)
             scale = 1.0 / (deviation + 1e-8)
-        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
+        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.kl_penalty, config.value_weight)
         scalars = losses.LossScalars(*map(np.float32, (*weights, mean, scale, 1.0 / len(chosen))))
         bounds = tile_bounds(len(chosen))
         lanes = min(LANES, len(bounds) - 1)

@@ -135,7 +135,7 @@ class CudaEngine(AutogradEngine):
         device = self.device
         counts = torch.tensor(policy.distribution.counts or (0,), dtype=torch.int64, device=device)
         self.head = counts if self.discrete else policy.log_std
-        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.value_weight)
+        weights = (config.clip, config.value_clip or 0.0, config.entropy, config.kl_penalty, config.value_weight)
         self.scalars = torch.tensor([*weights, 0.0, 1.0], device=device)
         self.sums = torch.zeros(kernels.REPORTED, device=device)
         for parameter in policy.parameters():
@@ -218,6 +218,8 @@ class CudaEngine(AutogradEngine):
         """Prepare for a rollout, during which the weights do not change."""
         for stack in self.stacks:
             stack.refresh()
+        if self.bank is not None and self.bank.is_disturbed:
+            self.table.view(self.inputs.dtype)[: len(self.bank.table)].copy_(self.bank.table)
 
     def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
         """Write actions, log-probabilities and values of step t into the rollout; return the memory."""

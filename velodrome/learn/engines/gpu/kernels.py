@@ -17,7 +17,7 @@ from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 STRIDE = 4  # samples per thread of the gradient kernels: their sums meet less often
 REPORTED = 5  # policy loss, value loss, entropy, KL divergence, clipped: sums over samples
 # Positions in `scalars`: the weights of the loss, the mean of a minibatch's advantages and 1 over their deviation.
-CLIP, VALUE_CLIP, ENTROPY, VALUE_WEIGHT, MEAN, SCALE = range(6)
+CLIP, VALUE_CLIP, ENTROPY, KL_WEIGHT, VALUE_WEIGHT, MEAN, SCALE = range(7)
 # Columns of `samples`: rows are read in random order, and a row of these lies in one place.
 LOG_PROB, ADVANTAGE, RETURN, VALUE, ACTIONS = range(5)
 LOWEST = np.float32(-np.inf)
@@ -65,7 +65,8 @@ def policy_slope(now, row, samples, scalars):
     """Return a sample's policy loss, its slope, its KL divergence and 1 if it was clipped. now: the log-probability."""
     change = now - samples[row, LOG_PROB]
     advantage = (samples[row, ADVANTAGE] - scalars[MEAN]) * scalars[SCALE]
-    loss, slope, moved, is_outside = policy_loss(change, math.exp(change), advantage, scalars[CLIP])
+    ratio = math.exp(change)
+    loss, slope, moved, is_outside = policy_loss(change, ratio, advantage, scalars[CLIP], scalars[KL_WEIGHT])
     return loss, slope, moved, ONE if is_outside else ZERO
 
 
