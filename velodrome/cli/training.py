@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def train(
     *words: str,
     seeds: int | None = None,
+    ensemble: int | None = None,
     resume: str | None = None,
     data: str | None = None,
     seed: int | None = None,
@@ -38,9 +39,12 @@ def train(
         steps=5_000_000 ppo.learning_rate=1e-3 market.source=prices/.
     seeds
         Train this many agents that differ only in their seed (also as seeds=5); their evaluation is about all of them.
+    ensemble
+        Train this many agents that differ only in their seed and act as one policy (also as ensemble=8).
     resume
-        Continue a run, or a group of seeds, instead: its folder, id, the start of either, or latest. With steps=N it
-        goes on to N steps, a group with --seeds N to N seeds; with another seed, learning rate or evaluation a child
+        Continue a run, a group of seeds or an ensemble instead: its folder, id, the start of either, or latest. With
+        steps=N it goes on to N steps, a group with --seeds N to N seeds, an ensemble with --ensemble N to N members;
+        with another seed, learning rate or evaluation a child
         run begins at its last checkpoint (docs/runs.md).
     data
         With --resume: file or folder in which the run's data lies now, if it moved.
@@ -63,7 +67,8 @@ def train(
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
-    words += tuple(f"{name}={value}" for name, value in (("seed", seed), ("seeds", seeds)) if value is not None)
+    given = {"seed": seed, "seeds": seeds, "ensemble": ensemble}
+    words += tuple(f"{name}={value}" for name, value in given.items() if value is not None)
     if resume is not None:
         if sources := [word for word in words if "=" not in word]:
             raise ConfigError(

@@ -83,6 +83,11 @@ class EnvConfig(BaseModel):
             raise ValueError("a range is written (low, high) with low ≤ high")
         return value
 
+    @property
+    def softmax_of_actions(self) -> float | None:
+        """By what actions are multiplied before a softmax makes weights of them; None: none does."""
+        return None
+
     @classmethod
     def create(cls, **values: Any) -> Any:
         """Validate values into a configuration; a problem is a ConfigError that says what is legal."""

@@ -54,11 +54,13 @@ def evaluate_episodes(
     samples: int = 1000,
     confidence: float = 0.95,
     training_seeds: Sequence[int] = (),
+    notes: Sequence[str] = (),
 ) -> Evaluation:
     """Play episodes in any vector environment with same-step autoreset, beside random actions, and measure them.
 
     policy: or several that differ only in their training seed, `training_seeds`. Each plays this many episodes; figures
         are means over all policies (of worst and best episode too), and intervals cover episodes and training seeds.
+    notes: further remarks to carry.
     """
     drawn = Bootstrap(samples, confidence, seed)
     policies, trained = by_training_seed(policy, training_seeds)
@@ -104,7 +106,7 @@ def evaluate_episodes(
         differences=(),
         actions=tuple((str(action), int(taken) / max(int(actions.sum()), 1)) for action, taken in enumerate(actions)),
         warnings=(f"{count} episodes are few",) if count < FEW_EPISODES else (),
-        notes=(*seed_notes(trained), "episodes are resampled one by one, as if they were independent"),
+        notes=(*notes, *seed_notes(trained), "episodes are resampled one by one, as if they were independent"),
         information={**about, "confidence": confidence, "bootstrap_samples": samples},
         seeds=seeds,
         spread=spread,

@@ -132,7 +132,8 @@ def evaluate_policy(
     given, drawn = as_seeds(seeds), Bootstrap(samples, confidence, bootstrap_seed)
     evaluator = evaluator_for(env, market, split, env_params)
     evaluator.parts = refitted or evaluator.parts
-    policies, trained = by_training_seed(policy, () if named is None else named.seeds)
+    policies, trained = by_training_seed(policy, () if named is None else named.single_seeds)
+    notes = (*(() if named is None else named.notes), *notes)
     chosen_on = None if named is None else named.selected_on
     selected = chosen_on in market.splits and shares_time(market, split, str(chosen_on))
     standing: dict[str, Any] = {"in_sample": in_sample, "used_for_selection": selected, "policy": named}
@@ -163,7 +164,7 @@ def evaluate_policy(
         "confidence": confidence,
         "bootstrap_samples": samples,
         "bootstrap_block": compared.block,
-        "training_seeds": list(trained),
+        "training_seeds": list(trained if named is None else named.seeds),
         "autocorrelation": autocorrelation(agent.curve, compared.block, confidence),
         "trials": None if trials is None else asdict(trials),
         "params": {key: str(value) if callable(value) else value for key, value in env_params.items()},

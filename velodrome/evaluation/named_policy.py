@@ -26,17 +26,33 @@ class TrainedAgent:
 class NamedPolicy:
     """A policy as a result names it: how it was chosen, and the agents that it is made of.
 
-    Several agents are one for each training seed, or one for each fold of a walk-forward.
+    Several agents are one for each training seed, one for each fold of a walk-forward, or the members of an ensemble.
     """
 
     checkpoint: CheckpointChoice
     agents: tuple[TrainedAgent, ...]
     selected_on: str | None = None  # the split whose results chose the checkpoint; None: none did
+    ensemble: bool = False  # the agents act as one policy (in each fold, if there are folds)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The training seeds, each once."""
         return tuple(dict.fromkeys(agent.seed for agent in self.agents))
+
+    @property
+    def single_seeds(self) -> tuple[int, ...]:
+        """The training seeds whose agents are policies of their own: none of an ensemble's are."""
+        return () if self.ensemble else self.seeds
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of the intervals of its results."""
+        if not self.ensemble:
+            return ()
+        return (
+            f"an ensemble of {len(self.seeds)} agents, which act as one by the mean of their distributions: the "
+            "intervals cover the data, not chance in training",
+        )
 
     @property
     def seeds_label(self) -> str:
@@ -60,6 +76,9 @@ class NamedPolicy:
         elif self.checkpoint == "best":
             how = "latest checkpoint (no best one is kept)"
         several = f"{len(self.agents)} agents, " if len(self.agents) > 1 else ""
+        if self.ensemble:
+            folds = len(self.agents) // len(self.seeds)
+            several = f"ensemble of {len(self.seeds)}{f' in each of {folds} folds' if folds > 1 else ''}, each the "
         short = [agent.planned_steps for agent in self.agents if agent.training_steps < (agent.planned_steps or 0)]
         planned = f" ({max(filter(None, short)):,} were planned)" if short else ""
         return f"{several}{how}: step {steps} of {of}{planned}; {self.seeds_label}"
@@ -68,19 +87,20 @@ class NamedPolicy:
     def file_name(self) -> str:
         """The part of a file's name that keeps results of different checkpoints apart."""
         several = f"{len(self.agents)}-agents-" if len(self.agents) > 1 else ""
+        several = f"ensemble-of-{len(self.agents)}-" if self.ensemble else several
         return f"{self.checkpoint}-{several}{self.step}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values, the line for people among them."""
         agents = [asdict(agent) for agent in self.agents]
         about = {"checkpoint": self.checkpoint, "selected_on": self.selected_on, "training_seeds": list(self.seeds)}
-        return {"text": self.text, **about, "agents": agents}
+        return {"text": self.text, "ensemble": self.ensemble, **about, "agents": agents}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> NamedPolicy:
         """Read what `to_dict` wrote."""
         agents = tuple(TrainedAgent(**agent) for agent in plain["agents"])
-        return cls(plain["checkpoint"], agents, plain["selected_on"])
+        return cls(plain["checkpoint"], agents, plain["selected_on"], bool(plain.get("ensemble", False)))
 
 
 def _numbers(values: list[int]) -> str:

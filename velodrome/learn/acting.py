@@ -50,6 +50,7 @@ class TrainedPolicy:
     window_names: tuple[str, ...] = ()  # of the windows in observations with a part each
     observation_space: gymnasium.Space | None = None  # of one environment of another library, which is flattened
     seed: int = 0  # of the actions drawn by `act(…, deterministic=False)`
+    value_unit: float = 1.0  # reward of the environment that an action value of 1 stands for
 
     def __post_init__(self) -> None:
         network, windows = self.network, self.shape.windows
@@ -80,6 +81,11 @@ class TrainedPolicy:
         return cls(
             network, worlds.shape, worlds.action_space, moments=moments, bank=worlds.true_bank, seed=seed, **shown
         )
+
+    @property
+    def normalisation(self) -> tuple[Tensor, Tensor] | None:
+        """What is taken off values, and what they are multiplied by then, [values] each; None: neither."""
+        return None if self.moments is None else (self.moments.mean.float(), self.moments.scale)
 
     def with_bank(self, bank: WindowBank) -> TrainedPolicy:
         """Return the same policy for cursors into another market of the same features, with a memory of its own."""

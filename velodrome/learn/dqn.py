@@ -169,7 +169,7 @@ class DQN(Learner):
         """Return what the actions turned out to be worth: their rewards and the value of the state they led to."""
         rewards = batch.rewards
         if self.scale is not None:
-            rewards = rewards * (self.scale.moments.variance + 1e-8).rsqrt().float()
+            rewards = rewards * self.scale.moments.scale
         if self.config.gamma == 0.0:
             return rewards
         bank, following = self.worlds.bank, self.seen(batch.following)

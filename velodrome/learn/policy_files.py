@@ -3,7 +3,8 @@
 The function in the file takes `observation`, [n, floats] float32 in the layout of observation="flat" (windows, then
 values as the environment gives them: normalisation is inside), and, if the network remembers, `memory`, [n, width],
 zeros at the beginning of an episode. It returns `actions` (the likeliest, within their range), `parameters` (logits,
-means or action values) and, if the network remembers, `next_memory` for the next step. n is free.
+means or action values; of an ensemble those of all members side by side), of an ensemble `disagreement`, [n], and, if
+the network remembers, `next_memory` for the next step. n is free.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from torch import Tensor, nn
 
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError
 from velodrome.learn.acting import TrainedPolicy, outputs_of
+from velodrome.learn.ensembles import EnsemblePolicy, disagreement
+from velodrome.rollout.moments import LIMIT
 from velodrome.rollout.observation import Observation
 from velodrome.writing import replacing
 
 OPSET = 18
 INPUTS = ("observation", "memory")
-OUTPUTS = ("actions", "parameters", "next_memory")
 CHECKED_ROWS = (1, 2, 64)  # sizes of the batches on which a file is compared with the policy
 TOLERANCE = 1e-4  # of parameters and continuous actions, relative to the largest
-LIMIT = 10.0  # where RunningMoments.normalise cuts
 
 Function = Callable[[list[NDArray]], list[NDArray]]
 exporter_logger = logging.getLogger("torch.onnx")
@@ -48,20 +49,22 @@ class FlatPolicy(nn.Module):
     def __init__(self, policy: TrainedPolicy) -> None:
         super().__init__()
         self.network = copy.deepcopy(policy.network).cpu().eval().requires_grad_(False)
-        self.distribution = policy.distribution
+        # Of an ensemble it lies where the network does.
+        self.distribution = getattr(self.network, "distribution", policy.distribution)
+        self.disagrees = isinstance(policy, EnsemblePolicy)
         self.window_floats = policy.shape.window_floats
         self.remembers = policy.memory_size > 0
         moments, low, high = policy.moments, policy.low, policy.high
         self.normalises, self.bounded = moments is not None, low is not None
         if moments is not None:
             self.register_buffer("mean", moments.mean.float().cpu())
-            self.register_buffer("scale", (moments.variance + 1e-8).rsqrt().float().cpu())
+            self.register_buffer("scale", moments.scale.cpu())
         if low is not None and high is not None:
             self.register_buffer("low", low.cpu())
             self.register_buffer("high", high.cpu())
 
     def forward(self, observation: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return actions, parameters and, if there is memory, the memory after this step."""
+        """Return what `output_names` says."""
         windows = observation[:, : self.window_floats] if self.window_floats else None
         values = observation[:, self.window_floats :]
         if self.normalises:
@@ -71,7 +74,14 @@ class FlatPolicy(nn.Module):
         actions = self.distribution.mode(parameters)
         if self.bounded:
             actions = torch.minimum(torch.maximum(actions, self.low), self.high)
-        return (actions, parameters, after) if self.remembers else (actions, parameters)
+        apart = (disagreement(self.distribution, parameters),) if self.disagrees else ()
+        return (actions, parameters, *apart, *((after,) if self.remembers else ()))
+
+
+def output_names(policy: TrainedPolicy) -> list[str]:
+    """Return what the function of a policy returns, by name."""
+    apart = ["disagreement"] if isinstance(policy, EnsemblePolicy) else []
+    return ["actions", "parameters", *apart, *(["next_memory"] if policy.memory_size else [])]
 
 
 def export_onnx(policy: TrainedPolicy, path: Path | str) -> Path:
@@ -86,7 +96,7 @@ def export_onnx(policy: TrainedPolicy, path: Path | str) -> Path:
 
     def write(function: FlatPolicy, examples: tuple[Tensor, ...], target: Path) -> None:
         count = len(examples)
-        names: dict[str, Any] = {"input_names": list(INPUTS[:count]), "output_names": list(OUTPUTS[: count + 1])}
+        names: dict[str, Any] = {"input_names": list(INPUTS[:count]), "output_names": output_names(policy)}
         shapes = tuple({0: torch.export.Dim("n")} for _ in examples)
         how: dict[str, Any] = {"dynamo": True, "verbose": False, "external_data": False, "opset_version": OPSET}
         torch.onnx.export(function, examples, target, dynamic_shapes=shapes, **names, **how)
@@ -157,10 +167,10 @@ def random_inputs(policy: TrainedPolicy, rows: int, seed: int) -> list[NDArray[n
     """Return inputs like those of training: values spread as their running moments say, windows standard normal."""
     generator = np.random.default_rng(seed)
     observation = generator.normal(size=(rows, policy.shape.floats))
-    if policy.moments is not None:
-        mean, variance = (moment.cpu().numpy() for moment in (policy.moments.mean, policy.moments.variance))
+    if policy.normalisation is not None:
+        mean, scale = (moment.double().cpu().numpy() for moment in policy.normalisation)
         values = observation[:, policy.shape.window_floats :]
-        values *= np.sqrt(variance)
+        values /= scale
         values += mean
     inputs = [observation.astype(np.float32)]
     if policy.memory_size:
@@ -173,9 +183,12 @@ def _compare(path: Path, found: list[NDArray], policy: TrainedPolicy, inputs: li
     rows = torch.from_numpy(inputs[0]).to(policy.device)
     memory = torch.from_numpy(inputs[1]).to(policy.device) if policy.memory_size else rows.new_zeros((len(rows), 0))
     at = policy.shape.window_floats
-    expected = policy.decide(Observation(rows[:, at:], None, rows[:, :at] if at else None), memory)
-    for name, ours, theirs in zip(OUTPUTS, expected[: len(found)], found, strict=False):
-        wanted = ours.cpu().numpy()
+    actions, parameters, after = policy.decide(Observation(rows[:, at:], None, rows[:, :at] if at else None), memory)
+    expected = {"actions": actions, "parameters": parameters, "next_memory": after}
+    if isinstance(policy, EnsemblePolicy):
+        expected["disagreement"] = torch.as_tensor(policy.disagreement)
+    for name, theirs in zip(output_names(policy), found, strict=True):
+        wanted = expected[name].cpu().numpy()
         if wanted.shape != theirs.shape or wanted.dtype != theirs.dtype or not _close(theirs, wanted):
             raise BackendError(
                 f"{path}: the exported function gives other {name} than the policy, so it was not kept. The network is "

@@ -10,6 +10,8 @@ from torch import Tensor
 from velodrome.rollout.advantages import write_discounted
 from velodrome.rollout.storage import resized
 
+LIMIT = 10.0  # deviations at which normalised values are cut
+
 
 class RunningMoments:
     """Mean and variance of all values seen; 0 and 1 before the first batch.
@@ -41,10 +43,14 @@ class RunningMoments:
         self.mean.add_(difference * (rows / total))
         self.count.copy_(total)
 
-    def normalise(self, values: Tensor, limit: float = 10.0) -> Tensor:
+    @property
+    def scale(self) -> Tensor:
+        """One over the deviation, float32."""
+        return (self.variance + 1e-8).rsqrt().float()
+
+    def normalise(self, values: Tensor, limit: float = LIMIT) -> Tensor:
         """Return values minus the mean, divided by the deviation, clipped at ± limit."""
-        scale = (self.variance + 1e-8).rsqrt().float()
-        return ((values - self.mean.float()) * scale).clamp(-limit, limit)
+        return ((values - self.mean.float()) * self.scale).clamp(-limit, limit)
 
     def state(self) -> dict[str, Tensor]:
         """Return the moments by name."""
@@ -76,7 +82,7 @@ class RewardScale:
         write_discounted(reward, terminated, truncated, self.gamma, self.returns, returns)
         # By columns: torch adds up one long column in an order that depends on the number of threads.
         self.moments.update(returns)
-        reward.mul_((self.moments.variance + 1e-8).rsqrt().float()).clamp_(-10.0, 10.0)
+        reward.mul_(self.moments.scale).clamp_(-LIMIT, LIMIT)
 
     def resize(self, num_envs: int) -> None:
         """Go on with this many environments: the first are in their episodes, new ones at the start of theirs."""

@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import ConfigError, RunError
+from velodrome.errors import ConfigError
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.mirror import StoreMirror
-from velodrome.runs.trained import Run, SeedGroup
+from velodrome.runs.trained import Run
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
     from velodrome.learn.acting import TrainedPolicy
@@ -57,15 +58,11 @@ def evaluate(
     run = Run.open(run, root, trust)
     run.check_outside()
     run.folder.check_writable("its evaluation is kept there")
-    agents = _agents(run)
-    found = [agent.find_checkpoint(checkpoint) for agent in agents]
-    policies = [agent.policy_of(own) for agent, own in zip(agents, found, strict=True)]
+    policies, named = run.policies(checkpoint)
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     market = run.market_for("to evaluate it", market, data)
-    each = [agent.name_policy(own, checkpoint) for agent, own in zip(agents, found, strict=True)]
-    named = replace(each[0], agents=tuple(agent for own in each for agent in own.agents))
     if market is None:
-        evaluation = replace(_by_episodes(run.config, policies, named.seeds), policy=named)
+        evaluation = replace(_by_episodes(run.config, policies, named), policy=named)
     else:
         chosen = split or run.config.evaluation.final_split
         if chosen is None:
@@ -75,8 +72,8 @@ def evaluate(
             evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
     metrics = run.metrics
     evaluation = _with_overfitting(run, evaluation, metrics)
-    if len(agents) < run.config.seeds:
-        evaluation = replace(evaluation, warnings=(_missing_seeds(run, agents), *evaluation.warnings))
+    if len(named.agents) < run.config.trainings:
+        evaluation = replace(evaluation, warnings=(_missing(run, len(named.agents)), *evaluation.warnings))
     evaluation.save(run.path)
     if report:
         _write_report(run, evaluation, metrics)
@@ -85,21 +82,15 @@ def evaluate(
     return evaluation
 
 
-def _agents(run: Run) -> tuple[Run, ...]:
-    """Return the runs whose agents are evaluated: those of a group that have finished."""
-    if not isinstance(run, SeedGroup):
-        return (run,)
-    finished = tuple(member for member in run.members if member.status == "finished")
-    if not finished:
-        raise RunError(f"{run.path}: no training seed of this group has finished. Go on with it: {run.resume_command}")
-    return finished
-
-
-def _missing_seeds(run: Run, agents: Sequence[Run]) -> str:
-    return (
-        f"{len(agents)} of {run.config.seeds} training seeds have finished, and the result is about those alone; if "
-        f"the others failed, it is too good. Go on: {run.resume_command}"
-    )
+def _missing(run: Run, finished: int) -> str:
+    told = f"{finished} of {run.config.trainings}"
+    if run.config.ensemble > 1:
+        told += " members have finished, and the result is about an ensemble of those alone"
+    else:
+        told += (
+            " training seeds have finished, and the result is about those alone; if the others failed, it is too good"
+        )
+    return f"{told}. Go on: {run.resume_command}"
 
 
 def _with_overfitting(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> Evaluation:
@@ -137,10 +128,11 @@ def report_path(run: Run, evaluation: Evaluation) -> Path:
     return run.folder.report_path.with_name(f"report-{evaluation.file_name}.html")
 
 
-def _by_episodes(config: RunConfig, policies: Sequence[TrainedPolicy], seeds: Sequence[int]) -> Evaluation:
+def _by_episodes(config: RunConfig, policies: Sequence[TrainedPolicy], named: NamedPolicy) -> Evaluation:
     from velodrome.evaluation.episodes import evaluate_episodes
 
-    options = {"title": config.env, "seed": config.seed + 2_000_003, "training_seeds": seeds, **_resampling(config)}
+    options: dict[str, Any] = {"title": config.env, "seed": config.seed + 2_000_003, **_resampling(config)}
+    options |= {"training_seeds": named.single_seeds, "notes": named.notes}
     with closing(setup.make_few_environments(config, min(EPISODES, 16))) as envs:
         return evaluate_episodes(policies, envs, EPISODES, **options)
 
@@ -188,7 +180,7 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
 
     config, policy = run.config, evaluation.policy
     assert policy is not None
-    each = ", by each training seed" if evaluation.seeds else ""
+    each = ", by each training seed" if evaluation.seeds else ", by each member" if policy.ensemble else ""
     information = {
         "run": run.path.name,
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",

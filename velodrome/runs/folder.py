@@ -3,7 +3,8 @@
 runs/<name>-<yyyymmdd-hhmmss>-<id>/
     config.yaml   run.json   status.json   log.txt   metrics.jsonl   checkpoints/   evaluation/   report.html   lock
 
-A group of training seeds is such a folder without checkpoints and metrics; the folders of its members lie in it.
+A group of training seeds, and an ensemble, is such a folder without checkpoints and metrics; the folders of its
+members lie in it.
 """
 
 from __future__ import annotations
@@ -253,9 +254,14 @@ class RunFolder:
 
     @property
     def is_group(self) -> bool:
-        """Whether it is a group of training seeds."""
+        """Whether it is a group of training seeds, or an ensemble."""
         seeds = self.information.get("seeds")
         return isinstance(seeds, dict) and seeds.get("count", 1) > 1
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether it is a group whose members act as one."""
+        return self.is_group and bool(self.information["seeds"].get("ensemble"))
 
     @property
     def has_begun(self) -> bool:

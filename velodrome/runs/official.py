@@ -74,9 +74,8 @@ def official_evaluation(
             f"{own}. Leave --official out."
         )
     options = {"episodes": episodes, "seed": config.seed, "baselines": baselines, "progress": progress}
-    chosen = found.find_checkpoint(checkpoint)
-    named = found.name_policy(chosen, checkpoint)
-    scores = play(found.policy_of(chosen), f"agent ({found.path.name})", config.params, **options)
+    policy, named = found.one_policy(checkpoint)
+    scores = play(policy, f"agent ({found.path.name})", config.params, **options)
     result = NamedResult(scores, named)
     folder = found.folder.evaluation_path
     folder.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.from_folder import forget_evaluations, steps_of
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
-from velodrome.runs.trained import Run, SeedGroup
+from velodrome.runs.trained import Ensemble, Run, SeedGroup
 from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ class Session:
 
 
 class GroupSession(Session):
-    """One sitting of a group: its members, each an ordinary run, are trained one after the other.
+    """One sitting of a group or an ensemble: its members, each an ordinary run, are trained one after the other.
 
     They share this process, so that the data is read and checked, and kernels are compiled, once.
     """
@@ -337,7 +337,8 @@ class GroupSession(Session):
             member, told, new = group.member(seed, self.market)
             if member.status == "finished" and told == member.config:
                 continue
-            place = f", seed {seed} ({number} of {len(group.seeds)})"
+            of = f"member {number}" if isinstance(group, Ensemble) else f"{number}"
+            place = f", seed {seed} ({of} of {len(group.seeds)})"
             sitting = Session(member, self.market, not new, told=None if told == member.config else told, place=place)
             sitting.go(self.console, self.mode, evaluate=False)
             self.mirror.changed()

@@ -247,6 +247,8 @@ def load_policy(
         moments.load_state(saved)
     names = tuple(plain["agent"]["window_names"])
     further: dict[str, Any] = {"window_names": names, "observation_space": observation_space}
+    if scale := only(tensors, "scale"):  # rewards were divided by this
+        further["value_unit"] = float((scale["variance"] + 1e-8).sqrt())
     return TrainedPolicy(network.eval(), shape, space, moments=moments, **further)
 
 

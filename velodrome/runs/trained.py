@@ -1,7 +1,7 @@
 """A run as it lies in its folder, trained or still training: its configuration, metrics, status, policy and data.
 
 `SeedGroup` is a run of several agents that differ only in their training seed: each is an ordinary run, in a folder
-within the group's.
+within the group's. `Ensemble` is one whose agents act together, as one policy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_config_of_run, load_run_config
-from velodrome.runs.config.parameters import price_data
+from velodrome.runs.config.parameters import price_data, softmax_of_actions
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import INFORMATION, RunFolder, lineage_entry
 from velodrome.runs.store.from_folder import enter_run, members_of, record_of, steps_of
@@ -69,10 +69,11 @@ class Run(Summarised):
     def create(cls, config: RunConfig, market: Market | Basket | None, root: Path | None = None, **about: Any) -> Run:
         """Make the folder of a new run, in logging.folder unless `root` is given. about: what else its folder says.
 
-        If the configuration asks for several training seeds, it is a group's.
+        If the configuration asks for several training seeds, or for an ensemble, it is a group's.
         """
         name = config.name or config.env.replace("/", "-").replace(":", "-")
-        seeds = {"run": config.seed} | ({"count": config.seeds} if config.seeds > 1 else {})
+        seeds = {"run": config.seed} | ({"count": config.trainings} if config.trainings > 1 else {})
+        seeds |= {"ensemble": True} if config.ensemble > 1 else {}
         about |= {"config": to_yaml(config), "seeds": seeds}
         about["data_hash"] = None if market is None else market.content_hash
         run = cls.of(RunFolder.create(root or config.logging.folder, name, **about))
@@ -85,7 +86,7 @@ class Run(Summarised):
     @classmethod
     def of(cls, folder: RunFolder) -> Run:
         """Return the run, or the group, that lies in a folder."""
-        return (SeedGroup if folder.is_group else cls)(folder)
+        return (Ensemble if folder.is_ensemble else SeedGroup if folder.is_group else cls)(folder)
 
     @classmethod
     def open(cls, run: str | Path | Run, root: str | Path = "runs", trust: bool = False) -> Run:
@@ -180,8 +181,10 @@ class Run(Summarised):
         """Return what is shown of it in a line, and in a notebook."""
         try:
             config, status = self.config, self.status
-            seeds = f" with {config.seeds} training seeds" if config.seeds > 1 else ""
-            line = f"Run {self.path.name}: {config.algorithm} on {config.env}{seeds}, {config.steps:,} steps, {status}"
+            several = f" with {config.seeds} training seeds" if config.seeds > 1 else ""
+            several = f", an ensemble of {config.ensemble}" if config.ensemble > 1 else several
+            about_it = f"{config.algorithm} on {config.env}{several}"
+            line = f"Run {self.path.name}: {about_it}, {config.steps:,} steps, {status}"
             about = {"folder": self.path, "seed": config.seed, "configuration": config.hash}
         except (VelodromeError, OSError) as error:  # to look at a run must never fail
             return Summary(f"Run {self.path.name}, which cannot be read: {error}")
@@ -215,8 +218,21 @@ class Run(Summarised):
         return self.load_policy()
 
     def load_policy(self, which: str = "best") -> TrainedPolicy:
-        """Return the policy of the "best" or of the "latest" checkpoint."""
-        return self.policy_of(self.find_checkpoint(which))
+        """Return the policy of the "best" or of the "latest" checkpoint; of an ensemble, of all members as one."""
+        return self.one_policy(which)[0]
+
+    def one_policy(self, which: str = "best") -> tuple[TrainedPolicy, NamedPolicy]:
+        """Return the policy of the "best" or of the "latest" checkpoint, and what a result says of it."""
+        found = self.find_checkpoint(which)
+        return self.policy_of(found), self.name_policy(found, which)
+
+    def policies(self, which: str = "best") -> tuple[list[TrainedPolicy], NamedPolicy]:
+        """Return the policies that a result is about, and what it says of them.
+
+        They are one of a run and of an ensemble, and one for each training seed of a group that has finished.
+        """
+        policy, named = self.one_policy(which)
+        return [policy], named
 
     def policy_of(self, found: checkpoints.Checkpoint) -> TrainedPolicy:
         """Return the policy of a checkpoint of this run."""
@@ -349,10 +365,12 @@ class Run(Summarised):
 class SeedGroup(Run):
     """Several runs that differ only in their training seed. None of them is chosen: results are about all."""
 
+    member_name = "training seed of this group"
+
     @property
     def seeds(self) -> range:
         """The training seeds that its configuration asks for."""
-        return range(self.config.seed, self.config.seed + self.config.seeds)
+        return range(self.config.seed, self.config.seed + self.config.trainings)
 
     @property
     def members(self) -> tuple[Run, ...]:
@@ -370,17 +388,63 @@ class SeedGroup(Run):
 
     def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, RunConfig, bool]:
         """Return the run of a training seed, what the group tells it, and whether it is a new one."""
-        own = {"seed": seed, "seeds": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
+        own = {"seed": seed, "seeds": 1, "ensemble": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
         told = load_run_config(self.config, own)
         for found in self.members:
             if found.config.seed == seed:
                 return found, told, False
         return Run.create(told, market, self.path, group=self.folder.id), told, True
 
+    def policies(self, which: str = "best") -> tuple[list[TrainedPolicy], NamedPolicy]:
+        """Return the policies of the members that have finished, and what a result says of all of them."""
+        finished = [member for member in self.members if member.status == "finished"]
+        if not finished:
+            raise RunError(f"{self.path}: no {self.member_name} has finished. Go on with it: {self.resume_command}")
+        each = [member.one_policy(which) for member in finished]
+        agents = tuple(agent for _, named in each for agent in named.agents)
+        return [policy for policy, _ in each], replace(each[0][1], agents=agents)
+
     def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
-        """Refuse: a group has no policy of its own."""
-        there = ", ".join(f"{run.folder.id} (seed {run.config.seed})" for run in self.members) or "none yet"
+        """Refuse: a group has no checkpoint of its own."""
         raise RunError(
             f"{self.path.name} is a group of {self.config.seeds} training seeds, and none of them is chosen for you. "
-            f"Name one of its members: {there}; or evaluate all of them: velodrome eval {self.folder.id}"
+            f"Name one of its members: {self._told_members()}; or evaluate all of them: velodrome eval {self.folder.id}"
+        )
+
+    def _told_members(self) -> str:
+        return ", ".join(f"{run.folder.id} (seed {run.config.seed})" for run in self.members) or "none yet"
+
+
+class Ensemble(SeedGroup):
+    """Several runs that differ only in their training seed and act as one policy, by the mean of their distributions.
+
+    Each member has the checkpoint that did best on validation for it, and normalises observations as it learnt to.
+    """
+
+    member_name = "member of this ensemble"
+
+    def one_policy(self, which: str = "best") -> tuple[TrainedPolicy, NamedPolicy]:
+        """Return the members as one policy; all of them must have finished."""
+        (policy,), named = self.policies(which)
+        if len(named.agents) < self.config.ensemble:
+            raise RunError(
+                f"{self.path.name} is an ensemble of {self.config.ensemble}, and {len(named.agents)} of its members "
+                f"have finished: it has no policy yet. Go on with it: {self.resume_command}. What those can do "
+                f"together: velodrome eval {self.folder.id}"
+            )
+        return policy, named
+
+    def policies(self, which: str = "best") -> tuple[list[TrainedPolicy], NamedPolicy]:
+        """Return those members that have finished as one policy, and what a result says of it."""
+        from velodrome.learn.ensembles import ensemble_of
+
+        policies, named = super().policies(which)
+        softmax = softmax_of_actions(self.config.env, self.config.params)
+        return [ensemble_of(policies, softmax=softmax)], replace(named, ensemble=True)
+
+    def find_checkpoint(self, which: str = "best") -> checkpoints.Checkpoint:
+        """Refuse: its members have checkpoints."""
+        raise RunError(
+            f"{self.path.name} is an ensemble, whose members have the checkpoints: {self._told_members()}. Name one of "
+            "them, or use the ensemble as a policy."
         )

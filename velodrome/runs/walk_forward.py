@@ -175,7 +175,7 @@ def walk_forward(
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
         bank = WindowBank(own.windows)
         markets.append(own)
-        policies.append([agent.policy.with_bank(bank) for agent in run.members])
+        policies.append([policy.with_bank(bank) for policy in run.policies()[0]])
     named = _joined_name([fold.evaluation.policy for fold in done if fold.evaluation.policy is not None])
     tests = [splits["test"] for splits in parts]
     joined = _evaluate_joined(config, whole, tests, policies, embargo, named, [Part(own, "test") for own in markets])

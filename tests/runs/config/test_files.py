@@ -216,7 +216,7 @@ def test_an_unknown_key_is_told_in_full_with_the_nearest(key, suggested):
     assert (f"Did you mean {suggested!r}?" in message) == (suggested is not None)
     section = key.partition(".")[0] if "." in key else ""
     legal = {"ppo": "gae_lambda", "market": "windows", "params": "leverage", "network": "hidden", "evaluation": "seeds"}
-    assert f"Legal in {section}: " in message if section else "Legal: name, seed, seeds, env" in message
+    assert f"Legal in {section}: " in message if section else "Legal: name, seed, seeds, ensemble, env" in message
     assert legal.get(section, "checkpoint") in message
 
 

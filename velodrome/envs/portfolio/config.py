@@ -117,6 +117,13 @@ class PortfolioConfig(EpisodeConfig):
         "shares", "observed: shares of equity and what belongs to them, or cash and units as they are"
     )
 
+    @property
+    def softmax_of_actions(self) -> float | None:
+        """By what actions are multiplied before a softmax makes weights of them, of a range its middle."""
+        if (self.action, self.weighting) != ("weights", "softmax"):
+            return None
+        return float(np.mean(self.softmax_scale))
+
     @field_validator("min_quantity", "lot")
     @classmethod
     def _quantities_are_legal(cls, value: PerInstrument) -> PerInstrument:

@@ -15,7 +15,7 @@ Changed = dict[str, tuple[Any, Any]]  # by dotted key: the value before and afte
 
 OWN = ("steps", "checkpoint", "logging")  # keys and sections that the run itself takes
 CHILD = ("seed", "name", "device", "evaluation", "vector")  # those that begin a child, and the algorithm's own
-GROUP = (*OWN, "seeds")  # those that a group of training seeds takes; it begins no child
+GROUPS = ("seeds", "ensemble")  # besides, what a group of training seeds and an ensemble take; they begin no child
 ELSEWHERE = ("logging.folder", "logging.store")  # a run does not move, a child may lie elsewhere
 # Why the others are refused, by section; what is told first stands first.
 REFUSED = {
@@ -23,7 +23,7 @@ REFUSED = {
     "algorithm": "its state is that of this algorithm",
     "params": "its agent learnt in an environment with that",
     "network": "its weights fit no other network",
-    "seeds": "it is a single agent",
+    **dict.fromkeys(GROUPS, "it is a single agent"),
     "augment": "what its agent saw differed in that way",
     "market": "its agent learnt from that data (if the same files lie elsewhere now, say where: --data PATH)",
 }
@@ -40,11 +40,12 @@ def changes_between(before: RunConfig, after: RunConfig, place: str) -> tuple[Ch
     }
     learner = f"{before.algorithm}."
     changeable = ALGORITHMS.get(before.algorithm).changeable
+    counted = "ensemble" if before.ensemble > 1 else "seeds"
 
     def legal(key: str) -> bool:
         section = key.partition(".")[0]
-        if before.seeds > 1:
-            return section in GROUP and key not in ELSEWHERE
+        if before.trainings > 1:
+            return section in (*OWN, counted) and key not in ELSEWHERE
         return section in OWN + CHILD or (key.startswith(learner) and key.removeprefix(learner) in changeable)
 
     wrong = [key for key in changed if not legal(key)]
@@ -57,18 +58,19 @@ def changes_between(before: RunConfig, after: RunConfig, place: str) -> tuple[Ch
             f"{', '.join(OWN)}; a child of it takes {', '.join(CHILD)} and of {before.algorithm} "
             f"{', '.join(changeable)} besides"
         )
-        if before.seeds > 1:
-            reason, takes = "its agents differ in nothing but their seeds", f"{', '.join(GROUP)}"
+        if before.trainings > 1:
+            reason, takes = "its agents differ in nothing but their seeds", ", ".join((*OWN, counted))
         raise ConfigError(
             f"{key} = {wanted}: a run that goes on keeps {key} = {has}: {reason}. It takes {takes}. For another "
             f"{key} train a new run: velodrome train {place} {shlex.quote(f'{key}={wanted}')}"
         )
-    if after.seeds < before.seeds:
+    if after.trainings < before.trainings:
         raise ConfigError(
-            f"seeds = {after.seeds}: the group has {before.seeds}, and none of them is left out; to choose among them "
-            "would flatter the result. Give as many or more."
+            f"{counted} = {after.trainings}: the {'ensemble' if before.ensemble > 1 else 'group'} has "
+            f"{before.trainings}, and none of them is left out; to choose among them would flatter the result. Give as "
+            "many or more."
         )
-    child = any(key in ELSEWHERE or key.partition(".")[0] not in GROUP for key in changed)
+    child = any(key in ELSEWHERE or key.partition(".")[0] not in (*OWN, *GROUPS) for key in changed)
     return changed, child
 
 

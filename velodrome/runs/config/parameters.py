@@ -81,6 +81,11 @@ def same_parameters(env: str, name: str) -> tuple[str, ...]:
     return (name, *(covered_names(model, name) if name in fields else ()), *shorter)
 
 
+def softmax_of_actions(env: str, given: Mapping[str, Any]) -> float | None:
+    """Return by what actions are multiplied before a softmax makes weights of them; None where none does."""
+    return None if (own := _resolved(env, given)) is None else own.softmax_of_actions
+
+
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that were given, checked, as plain JSON values."""
     preset = {"preset": given["preset"]} if given.get("preset") is not None else {}
@@ -89,14 +94,11 @@ def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of an environment, with its preset and defaults filled in, as plain JSON values."""
-    declared = _declared(env)
     try:
-        if declared is None:
+        resolved = _resolved(env, given)
+        if resolved is None:
             return json.loads(json.dumps(dict(given)))
-        (entry, model), own = declared, dict(given)
-        preset = own.pop("preset", None)
-        values = with_preset(entry.parameter_presets(), None if preset is None else str(preset), own, model)
-        found = model.create(**values).model_dump(mode="json")
+        found, model = resolved.model_dump(mode="json"), type(resolved)
         # A short way to write others that was not used says nothing: hashes stay those of before there was one.
         return {name: value for name, value in found.items() if name in given or not covered_names(model, name)}
     except ConfigError as error:
@@ -108,3 +110,13 @@ def resolved_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:
             f"params = {dict(given)!r}: a run's configuration is kept as text, so that the run can be resumed; use "
             "numbers, texts, lists and mappings, and a name in place of a function."
         ) from error
+
+
+def _resolved(env: str, given: Mapping[str, Any]) -> EnvConfig | None:
+    """Return the parameters of an environment with preset and defaults; None where they are not declared."""
+    declared = _declared(env)
+    if declared is None:
+        return None
+    (entry, model), own = declared, dict(given)
+    preset = own.pop("preset", None)
+    return model.create(**with_preset(entry.parameter_presets(), None if preset is None else str(preset), own, model))

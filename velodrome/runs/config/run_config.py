@@ -52,6 +52,13 @@ class RunConfig(Section):
         ge=1,
         le=1_000,
     )
+    ensemble: int = setting(
+        1,
+        "agents to train that differ only in their seed (seed, seed + 1, …) and act as one, by the mean of their "
+        "distributions (docs/ensembles.md)",
+        ge=1,
+        le=100,
+    )
     env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
         "trading",
         "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
@@ -106,6 +113,12 @@ class RunConfig(Section):
             idle = self.choices.idle(key)
             if idle is not None and value != defaults.get(key, {}):
                 raise ConfigError(idle.told(key))
+        if self.seeds > 1 and self.ensemble > 1:
+            raise ConfigError(
+                f"seeds = {self.seeds} and ensemble = {self.ensemble}: agents of several seeds are evaluated one by "
+                "one, and members of an ensemble as one policy. Give one of both; for the chance in training of an "
+                f"ensemble, train several with seeds that are apart: seed=0, seed={self.ensemble}, …"
+            )
         self._check_backend()
         length = getattr(self.learner, "rollout_length", 1)
         if self.steps < self.num_envs * length:
@@ -154,6 +167,11 @@ class RunConfig(Section):
         return self.vector.num_envs
 
     @property
+    def trainings(self) -> int:
+        """Agents that are trained: one, or several that differ only in their seed."""
+        return max(self.seeds, self.ensemble)
+
+    @property
     def learner(self) -> LearnerConfig:
         """The section of the algorithm in use."""
         return getattr(self, self.algorithm)
@@ -182,8 +200,9 @@ class RunConfig(Section):
         defaults = dotted(type(self).model_construct().model_dump(mode="json"))
         everything = nested({key: v for key, v in settings.items() if key not in LATER or v != defaults[key]})
         content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
-        if self.seeds == 1:
-            del content["seeds"]  # the hash of a single agent is that of a member of a group, and of older runs
+        for name in ("seeds", "ensemble"):
+            if content[name] == 1:
+                del content[name]  # the hash of a single agent is that of a member of a group, and of older runs
         content.get("market", {}).pop("leak_seconds", None)  # how long is looked for leaks changes no result
         vector = self.vector
         # Where environments run changes no result; how many there are does.

@@ -72,7 +72,8 @@ def write_folds(walked: WalkForward, config: RunConfig) -> None:
 
     walked.path.mkdir(parents=True, exist_ok=True)
     walked.joined.save(walked.path)
-    seeds = f" and by each of {config.seeds} training seeds" if config.seeds > 1 else ""
+    kind = "members" if config.ensemble > 1 else "training seeds"
+    seeds = f" and by each of {config.trainings} {kind}" if config.trainings > 1 else ""
     information = {
         "algorithm": f"{config.algorithm}, {config.network.kind} {list(config.network.hidden)}",
         "environment steps": f"{config.steps:,} in each of {len(walked.folds)} folds{seeds}",

@@ -16,7 +16,7 @@ from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
 from velodrome.runs.live.progress import SHARES, compact, figure, sparkline
-from velodrome.runs.store.rows import RunRecord
+from velodrome.runs.store.rows import RunRecord, trainings
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import SqlStore
 
@@ -90,12 +90,14 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
 
 def _name(entry: Mapping[str, Any]) -> str:
     name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
+    if entry["ensemble"] > 1:
+        return f"{name} (ensemble of {entry['ensemble']})"
     return f"{name} ({len(entry['members'])} seeds)" if entry["members"] else name
 
 
 def _with_members(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     """Return the summary of a run with those of its members, which only a group has."""
-    members = store.members(run.id) if run.config.get("seeds", 1) > 1 else []
+    members = store.members(run.id) if trainings(run.config) > 1 else []
     return {**_summary(store, run), "members": [_summary(store, member, run.id) for member in members]}
 
 
@@ -105,8 +107,9 @@ def _summary(store: SqlStore, run: RunRecord, group: str | None = None) -> dict[
         **{name: getattr(run, name) for name in ("id", "name", "env", "algorithm", "seed", "steps", "folder")},
         "group": group,
         "members": [],
+        "ensemble": run.config.get("ensemble", 1),
         "status": run.shown_status(),
-        "total_steps": total and total * run.config.get("seeds", 1),
+        "total_steps": total and total * trainings(run.config),
         "steps_per_second": _plain(store.last_metrics(run.id, [SPEED]).get(SPEED, math.nan)),
         "evaluation": _test_return(store, run),
         "created": _moment(run.created),
@@ -203,7 +206,7 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     parts: list[Any] = [_facts(content), *([] if changed else [Text("configuration: the defaults")])]
     parts += [table for table in tables if table.row_count]
     if content["members"]:
-        parts.append(_members_table(content["members"]))
+        parts.append(_members_table("members" if content["ensemble"] > 1 else "training seeds", content["members"]))
     parts += _evaluations_view(content["evaluations"])
     if content["overfitting"] is not None:
         parts.append(Text(f"warning: {content['overfitting']}", "yellow"))
@@ -241,8 +244,8 @@ def _evaluations_view(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     return view
 
 
-def _members_table(members: Sequence[Mapping[str, Any]]) -> FittedTable:
-    """Return a line for each training seed of a group."""
+def _members_table(title: str, members: Sequence[Mapping[str, Any]]) -> FittedTable:
+    """Return a line for each training seed of a group, or member of an ensemble."""
     from velodrome.evaluation.result import Figures, FittedTable
 
     tests = [one["evaluation"] for one in members]
@@ -254,7 +257,7 @@ def _members_table(members: Sequence[Mapping[str, Any]]) -> FittedTable:
         Figures("steps", [_steps(one) for one in members]),
         Figures("test return [data alone]", returns),
     ]
-    return FittedTable("training seeds", columns)
+    return FittedTable(title, columns)
 
 
 def _facts(content: Mapping[str, Any]) -> Table:
@@ -263,6 +266,8 @@ def _facts(content: Mapping[str, Any]) -> Table:
     checkpoints, members = content["checkpoints"], content["members"]
     last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
     seeds = f"seed {content['seed']}" if not members else f"{len(members)} training seeds from {content['seed']} on"
+    if content["ensemble"] > 1:
+        seeds = f"ensemble of {content['ensemble']}, seeds from {content['seed']} on"
     facts = {
         "status": _status(content),
         "name": content["name"],
@@ -278,9 +283,10 @@ def _facts(content: Mapping[str, Any]) -> Table:
         facts["lineage"] = "\n".join(map(told_lineage, content["lineage"]))
     if content["children"]:
         facts["children"] = ", ".join(f"{child['id']} from step {child['step']:,}" for child in content["children"])
+    kind = "ensemble" if content["ensemble"] > 1 else "group" if members else "run"
     if content["error"]:
         facts["error"] = Text(content["error"], "red")
-    return _table(f"{'group' if members else 'run'} {content['id']}", ("", ""), list(facts.items()))
+    return _table(f"{kind} {content['id']}", ("", ""), list(facts.items()))
 
 
 def config_differences(config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -16,7 +16,15 @@ from velodrome.evaluation.result import Evaluation
 from velodrome.runs.checkpoint import checkpoints, pinned_checkpoints
 from velodrome.runs.config.files import load_config_of_run, read_file
 from velodrome.runs.folder import INFORMATION, RunFolder, run_folders
-from velodrome.runs.store.rows import EvaluationRow, MetricRow, PolicyRow, RunRecord, checkpoint_rows, lineage_rows
+from velodrome.runs.store.rows import (
+    EvaluationRow,
+    MetricRow,
+    PolicyRow,
+    RunRecord,
+    checkpoint_rows,
+    lineage_rows,
+    trainings,
+)
 from velodrome.runs.store.sinks import end_of_lines, last_entry, read_lines
 from velodrome.runs.store.store import SqlStore
 
@@ -125,7 +133,7 @@ def _progress(folder: RunFolder, config: dict[str, Any]) -> dict[str, Any]:
     if state is not None:
         about = {"status": state.status, "error": state.error, "config_hash": state.config_hash}
         return {**about, "steps": steps, "updated": max(state.updated, moment)}
-    done = steps >= int(config["steps"]) * int(config.get("seeds", 1))
+    done = steps >= int(config["steps"]) * trainings(config)
     hashed = load_config_of_run(folder.config_path).hash
     updated = moment or folder.candidate.created
     return {"status": "finished" if done else "interrupted", "steps": steps, "config_hash": hashed, "updated": updated}

@@ -51,6 +51,11 @@ def shown_status(status: str, folder: RunFolder) -> str:
     return KILLED if status == "running" and not folder.is_locked() else status
 
 
+def trainings(config: Mapping[str, Any]) -> int:
+    """Return how many agents a configuration trains; those of older versions do not say it."""
+    return max(int(config.get("seeds", 1)), int(config.get("ensemble", 1)))
+
+
 class MetricRow(NamedTuple):
     """One number of a run."""
 
