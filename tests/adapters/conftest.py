@@ -7,6 +7,8 @@ import warnings
 
 import pytest
 
+from velodrome.vector.workers.worker.starting import PRELOADED
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torchrl.collectors
@@ -21,6 +23,4 @@ def _one_thread(one_thread: None) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _workers_know_the_scripted_environment(a_fork_server_of_its_own: None) -> None:
     """Let the fork server import it once: each of some sixty workers would take half a second for that."""
-    multiprocessing.set_forkserver_preload(
-        ["velodrome.vector.workers.worker.worker_side", "tests.adapters.scripted_env"]
-    )
+    multiprocessing.set_forkserver_preload([*PRELOADED, "tests.adapters.scripted_env"])
