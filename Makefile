@@ -10,6 +10,9 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Processes for the tests. A file's tests stay in one of them: what they prepare together is prepared once. Files are
 # handed out as tests/conftest.py orders them, the longest first, not by the number of their tests.
 WORKERS ?= 2
+# Where Python is told to keep no bytecode, as in many containers, each program that a test starts compiles the whole
+# package again: half a second of some hundred programs.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test lint bench test-slow docs wheel services clean
 .DEFAULT_GOAL := help

@@ -19,6 +19,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import polars as pl
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401
@@ -37,6 +38,11 @@ from velodrome.runs.folder import run_folders
 from velodrome.runs.run import Run, train
 from velodrome.runs.session import Session
 from velodrome.runs.store.sinks import read_lines
+from velodrome.tables.scaling import column_moments
+
+# The first compiled function that a process calls lets Numba set itself up, which takes half of a tiny run. Processes
+# that are forked from this one find it done.
+column_moments(np.zeros((2, 1)))
 
 # 64 steps an iteration, 10 iterations, a checkpoint every second one and an evaluation every third.
 TINY: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import signal
@@ -89,12 +90,20 @@ class Attempts:
         return self.run
 
 
-def kill_and_compare(tmp_path: Path, settings: dict[str, Any], wanted: int, when: Callable[[], End]) -> list[int]:
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory) -> Callable[[str], Run]:
+    """Returns the run of a variant that nobody killed, trained when it is first asked for."""
+    folder = tmp_path_factory.mktemp("reference")
+    return functools.cache(lambda variant: Attempts(folder / variant, VARIANTS[variant]).finish())
+
+
+def kill_and_compare(
+    tmp_path: Path, settings: dict[str, Any], reference: Run, wanted: int, when: Callable[[], End]
+) -> list[int]:
     """Kill so many processes; every run that they were training comes to its end and equals one that was left alone.
 
     Returns the steps from which runs were resumed.
     """
-    reference = Attempts(tmp_path / "reference", settings).finish()
     kills, continued = 0, []
     for number in range(MOST_KILLS):
         attempts = Attempts(tmp_path / f"killed-{number}", settings)
@@ -115,29 +124,34 @@ def kill_and_compare(tmp_path: Path, settings: dict[str, Any], wanted: int, when
 @pytest.mark.parametrize(
     "variant", [pytest.param(name, marks=() if name == "mlp" else pytest.mark.slow) for name in VARIANTS]
 )
-def test_a_run_killed_at_random_moments_resumes_to_the_same_bits(variant, tmp_path):
+def test_a_run_killed_at_random_moments_resumes_to_the_same_bits(variant, left_alone, tmp_path):
     chance = random.Random(variant)
-    continued = kill_and_compare(
-        tmp_path, VARIANTS[variant], KILLS, lambda: AfterIterations(chance.randint(0, 5), chance.uniform(0.0, 0.1))
-    )
+
+    def when() -> End:
+        return AfterIterations(chance.randint(0, 5), chance.uniform(0.0, 0.1))
+
+    continued = kill_and_compare(tmp_path, VARIANTS[variant], left_alone(variant), KILLS, when)
     assert any(continued)
 
 
-def test_a_run_killed_between_any_two_changes_to_its_files_resumes_to_the_same_bits(tmp_path):
+def test_a_run_killed_between_any_two_changes_to_its_files_resumes_to_the_same_bits(left_alone, tmp_path):
     chance = random.Random(3)
-    continued = kill_and_compare(tmp_path, {}, OPERATION_KILLS, lambda: AtFileOperation(chance.randint(1, 45)))
+
+    def when() -> End:
+        return AtFileOperation(chance.randint(1, 45))
+
+    continued = kill_and_compare(tmp_path, {}, left_alone("mlp"), OPERATION_KILLS, when)
     assert any(continued)
 
 
-def test_a_run_killed_before_its_first_row_begins_again(tmp_path):
-    reference = Attempts(tmp_path / "reference", {}).finish()
+def test_a_run_killed_before_its_first_row_begins_again(left_alone, tmp_path):
     attempts = Attempts(tmp_path / "killed", {})
     operation = 4  # folders are made first
     while attempts.run is None:  # until the first moment at which there is a run to resume
         operation += 1
         assert not attempts.go(AtFileOperation(operation))
     assert checkpoint.checkpoints(attempts.run.path) == []
-    assert_equal_runs(attempts.finish(), reference)
+    assert_equal_runs(attempts.finish(), left_alone("mlp"))
 
 
 # Results

@@ -7,6 +7,7 @@ import json
 import pytest
 from rich.console import Console
 
+from tests.contracts.comparison import assert_same_bits, run
 from velodrome import cli
 from velodrome.bench import parity
 from velodrome.bench.parity import ParityError
@@ -14,6 +15,8 @@ from velodrome.bench.problems.portfolio import PortfolioBenchmark, PortfolioOpti
 from velodrome.bench.report import Comparison, Measurement
 from velodrome.bench.run import run_benchmark
 from velodrome.envs.catalog import CATALOG
+from velodrome.envs.portfolio.world import portfolio_world
+from velodrome.vector.native import NativeVectorEnv
 
 COARSE = {"bars": 1_000, "episode_length": 300}
 
@@ -49,6 +52,15 @@ def test_every_contender_is_measured_after_parity(measured):
     assert all(0.0 < row.slowest <= row.steps_per_second <= row.fastest for row in report.measurements)
     assert {row.floats for row in report.measurements} == {5 * 33 + 4, 4}
     assert "portfolio, K = 3: steps per second" in text
+
+
+def test_specialised_parameters_change_nothing():
+    """The loop is that of the contender above; other portfolios' are compiled by the slow tests."""
+    (case,) = benchmark(instruments=(3,), **COARSE).cases()
+    world = portfolio_world(**case.values)
+    general = run(NativeVectorEnv(world, 3, seed=7), 2 * COARSE["episode_length"])
+    assert any(step["truncated"].any() for step in general[1:])
+    assert_same_bits(run(NativeVectorEnv(world, 3, seed=7, specialise=True), 2 * COARSE["episode_length"]), general)
 
 
 def test_seven_instruments_are_observed_in_393_floats():

@@ -15,7 +15,7 @@ class TestSoftmaxWeights(EnvironmentContract):
     def world(self):
         return portfolio_world(BASKET, buy_fee=1e-3, sell_fee=2e-3, episode_length=15)
 
-    # Compiles a loop of its own; orders show the same.
+    # Compiles a loop of its own; the benchmark's, which has one anyway, shows the same of it.
     @pytest.mark.slow
     def test_specialised_parameters_change_nothing(self):
         super().test_specialised_parameters_change_nothing()
@@ -41,6 +41,11 @@ class TestOrders(EnvironmentContract):
             BASKET, preset="crypto", min_quantity=(0.01, 0.1, 1.0), lot={"S0": 0.0, "S1": 0.5, "S2": 1.0},
             cash_reserve=0.1, max_weight=0.4, max_holding=3, episode_length=20, order_scale=3.0,
         )  # fmt: skip
+
+    # As above.
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()
 
 
 def reward_against_the_benchmark(old, new):

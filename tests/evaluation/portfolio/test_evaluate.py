@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from tests.evaluation.backtests import uncompiled
 from tests.learn.portfolios import KNOWING, FollowsTheLast, factors_basket, split_basket
 from velodrome.errors import LeakError
 from velodrome.evaluation.baselines import (
@@ -133,7 +134,8 @@ def test_the_training_split_is_refused():
 def test_discrete_actions_are_named_and_ends_before_the_last_bar_are_said():
     wild = split_basket()
     params = {"action": "discrete", "bankrupt_at": 0.99}
-    found = evaluate_policy(ConstantPolicy(np.array([2, 2, 2])), wild, "test", params, **QUICK)
+    with uncompiled():
+        found = evaluate_policy(ConstantPolicy(np.array([2, 2, 2])), wild, "test", params, **QUICK)
     assert dict(found.actions) == {"sell": 0.0, "hold": 0.0, "buy": 1.0}
     assert set(found.bars["action"].drop_nulls()) == {"buy"}
     assert any("terminated early" in warning for warning in found.warnings)
@@ -143,7 +145,7 @@ def test_discrete_actions_are_named_and_ends_before_the_last_bar_are_said():
 
 def test_seeds_that_would_fill_the_memory_are_not_kept_in_detail_and_the_notes_say_so(monkeypatch):
     wild = split_basket()
-    params = {"buy_fee": (0.0, 0.01), "slippage": 0.001}
+    params = {"buy_fee": 0.005, "slippage": 0.001}  # slippage is drawn
     policy = ConstantPolicy(np.array([1.0, 0.5, 0.0, -1.0], np.float32))
     whole = evaluate_policy(policy, wild, "test", params, **{**QUICK, "seeds": 4})
     assert not [note for note in whole.notes if "memory" in note]

@@ -1,7 +1,8 @@
 """Rewards that all return their argument times a weight, each with the weight somewhere else.
 
 Run as `python changed_rewards.py WEIGHT NAME …`: prints, as JSON, the rewards of two environments in two steps with
-each named reward, compiled and as plain Python, in one process.
+each named reward, compiled and as plain Python, in one process, and the fingerprint of every reward.
+Run as `python changed_rewards.py WEIGHT in_turns`: with the weights WEIGHT, 3, WEIGHT and 3, compiled.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numba import njit
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.vector.small_rule import rewards_of
+from velodrome.vector.compile.assemble import fingerprint
 
 WEIGHT = float(sys.argv[1]) if __name__ == "__main__" else 1.0
 
@@ -108,14 +110,25 @@ def from_a_module_named_math_something() -> Callable:
     return reward
 
 
+def both_ways(name: str) -> list:
+    """Return the rewards of a named reward, compiled and as plain Python, or what went wrong."""
+    found: list = []
+    for backend in ("native", "python"):
+        try:
+            found.append(rewards_of(globals()[f"from_{name}"](), backend))
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}"[:1000])
+    return found
+
+
+def answer(names: list[str]) -> object:
+    if names == ["in_turns"]:
+        two, three = times(WEIGHT), times(3.0)
+        return [rewards_of(reward) for reward in (two, three, two, three)]
+    makers = {name.removeprefix("from_"): make for name, make in globals().items() if name.startswith("from_")}
+    fingerprints = {name: fingerprint(make(), {}) for name, make in makers.items()}
+    return {"fingerprints": fingerprints, **{name: both_ways(name) for name in names}}
+
+
 if __name__ == "__main__":
-    answer = {}
-    for name in sys.argv[2:]:
-        found = []
-        for backend in ("native", "python"):
-            try:
-                found.append(rewards_of(globals()[f"from_{name}"](), backend))
-            except Exception as error:
-                found.append(f"{type(error).__name__}: {error}"[:1000])
-        answer[name] = found
-    sys.stdout.write(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer(sys.argv[2:])))

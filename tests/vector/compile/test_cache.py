@@ -17,6 +17,7 @@ REPOSITORY = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("changed_rewards.py")
 # Places of a weight in `changed_rewards.py`.
 CHANGED = ("the_code", "a_constant", "a_closure", "one_of_two_closures", "a_compiled_helper", "a_module")
+COMPILED_AGAIN = ("a_closure", "a_module")  # of those: the others would show the same, a second of compiling each
 UNUSUAL = ("a_function_in_a_closure", "a_constant_named_like_a_part_of_the_rule", "a_module_named_math_something")
 
 
@@ -56,7 +57,7 @@ def first(cache: Path) -> tuple[dict[str, Any], str]:
 @pytest.fixture(scope="module")
 def second(cache: Path, first: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
     """The same process again, on the same cache, with nothing but the weight changed."""
-    return start_rewards(3.0, (*CHANGED, *UNUSUAL), VELODROME_CACHE=str(cache))
+    return start_rewards(3.0, (*COMPILED_AGAIN, *UNUSUAL), VELODROME_CACHE=str(cache))
 
 
 def test_the_first_start_says_that_it_compiles(first, cache):
@@ -85,7 +86,12 @@ def test_compiled_rewards_are_those_of_plain_python(name, first):
     assert compiled == plain
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("name", [*CHANGED, *UNUSUAL])
+def test_a_changed_reward_has_another_fingerprint_and_so_another_folder(name, first, second):
+    assert first[0]["fingerprints"][name] != second[0]["fingerprints"][name]
+
+
+@pytest.mark.parametrize("name", COMPILED_AGAIN)
 def test_a_changed_reward_never_meets_the_old_one(name, first, second):
     (_, old), (compiled, plain) = first[0][name], second[0][name]
     assert plain == pytest.approx([1.5 * value for value in old], rel=1e-6)
@@ -95,25 +101,18 @@ def test_a_changed_reward_never_meets_the_old_one(name, first, second):
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_what_runs_as_plain_python_also_compiles(name, second):
     compiled, plain = second[0][name]
-    _, expected = second[0]["the_code"]
+    _, expected = second[0]["a_closure"]
     assert plain == expected
     assert compiled == expected
 
 
-def test_two_rewards_side_by_side_keep_apart(first, cache):
+def test_two_rewards_side_by_side_keep_apart(first, second, cache):
     """Both are cached by now; made in turns in one process."""
-    program = (
-        "import json, sys\n"
-        "sys.argv = ['', '2.0']\n"
-        "from tests.vector.small_rule import rewards_of\n"
-        "from tests.vector.compile.changed_rewards import times\n"
-        "two, three = times(2.0), times(3.0)\n"
-        "print(json.dumps([rewards_of(reward) for reward in (two, three, two, three)]))\n"
-    )
-    answer = start(["-c", program], VELODROME_CACHE=str(cache))
+    answer = start([str(SCRIPT), "2.0", "in_turns"], VELODROME_CACHE=str(cache))
+    assert "compiling" not in answer.stderr
     two, three, two_again, three_again = json.loads(answer.stdout)
     assert two == two_again == first[0]["a_closure"][1]
-    assert three == three_again == pytest.approx([1.5 * value for value in two], rel=1e-6)
+    assert three == three_again == second[0]["a_closure"][1]
 
 
 def test_a_function_that_moves_to_another_module_is_compiled_again():

@@ -17,6 +17,8 @@ from typing import Any
 
 from velodrome.vector.workers.options import StartMethod
 
+# What every worker needs: its loop, and what environments are unpacked with.
+PRELOADED = ["velodrome.vector.workers.worker.worker_side", "cloudpickle"]
 _this_thread = threading.local()
 
 
@@ -24,7 +26,7 @@ def process_context(method: StartMethod) -> Any:
     """Return what starts processes; a fork server loads what every worker needs once, for all of them."""
     context = multiprocessing.get_context(method)
     if method == "forkserver" and _nothing_preloaded():
-        context.set_forkserver_preload(["velodrome.vector.workers.worker.worker_side"])
+        context.set_forkserver_preload(PRELOADED)
     return context
 
 
