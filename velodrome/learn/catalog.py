@@ -120,7 +120,7 @@ ALGORITHMS = Registry(
             summary="deep Q-learning, for discrete actions",
             action_spaces=("Discrete",),
             saved=("duelling",),
-            network_settings=("kind", "hidden", "activation", "channels", "kernel"),
+            network_settings=("kind", "hidden", "activation", "layer_norm", "dropout", "channels", "kernel"),
             unread=("engine",),
             changeable=(
                 *(*CHANGEABLE, "rollout_length", "updates", "batch_size", "learning_starts", "target_every", "double"),

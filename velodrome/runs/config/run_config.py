@@ -24,7 +24,8 @@ NOT_IN_HASH = ("name", "checkpoint", "logging")
 # Fields that older runs had not: at their defaults they do not count, because hashes last.
 LATER = (
     *("augment.noise", "augment.mask_features", "augment.mask_bars"),
-    *("dqn.weight_decay", "ppo.weight_decay", "ppo.kl_penalty"),
+    *sections.OF_COPIES,
+    *("dqn.weight_decay", "ppo.weight_decay", "ppo.kl_penalty", "network.layer_norm", "network.dropout"),
 )
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
@@ -333,6 +334,9 @@ class Choices(NamedTuple):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
             return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")
+        if data == "basket" and key in sections.OF_COPIES:
+            why = "whose basket keeps opens and closes alone: features cannot be made anew from resampled bars"
+            return Idle("env", f"env is {self.env}, {why}")
         if section == "market":
             reason = sections.unused_by_source(name, self.source)
             if reason is not None:

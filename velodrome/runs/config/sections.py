@@ -284,6 +284,9 @@ class MarketConfig(Section):
         return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
 
 
+OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")
+
+
 class AugmentConfig(Section):
     """How what an agent sees in training differs from rollout to rollout, so that it cannot learn the data by heart.
 
@@ -301,7 +304,38 @@ class AugmentConfig(Section):
     )
     mask_bars: float = setting(0.0, "share of the bars whose features are all set to 0", ge=0.0, lt=1.0)
 
+    copies: int = setting(
+        0,
+        "trading: other histories, made of the training bars before training begins, that episodes are drawn from "
+        "beside the true one",
+        ge=0,
+        le=10_000,
+    )
+    bootstrap_block: int | None = setting(
+        None,
+        "copies: bars in a block; a copy is made of blocks of the training bars in random order, joined by their "
+        "returns; null: the bars stay in their order",
+        ge=1,
+    )
+    price_noise: float = setting(
+        0.0,
+        "copies: deviation of noise on each bar's log return, unit: the returns' own deviation; features follow it",
+        ge=0.0,
+        le=100.0,
+    )
+
+    @model_validator(mode="after")
+    def _copies_differ(self) -> AugmentConfig:
+        ways = "bootstrap_block (bars in a block) or price_noise"
+        differ = self.bootstrap_block is not None or self.price_noise > 0.0
+        if self.copies and not differ:
+            raise ValueError(f"copies = {self.copies}: they would all be the true history; give {ways}")
+        if differ and not self.copies:
+            raise ValueError(f"{ways} says how copies differ, and copies = 0; give their number, such as copies = 8")
+        return self
+
     @property
-    def is_on(self) -> bool:
-        """Whether anything is done to the data."""
-        return self != AugmentConfig()
+    def disturbance(self) -> dict[str, float] | None:
+        """Noise and masks on windows by name, None if there are none."""
+        chosen = {name: getattr(self, name) for name in ("noise", "mask_features", "mask_bars")}
+        return chosen if any(chosen.values()) else None
