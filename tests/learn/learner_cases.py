@@ -12,6 +12,7 @@ from velodrome.learn.dqn import DQN
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.disturbance import Strength
 
+DROPPING = {"layer_norm": True, "dropout": 0.3}
 DISTURBED = Strength(noise=0.3, mask_features=0.2, mask_bars=0.1)
 REGULARISED = {"weight_decay": 2.0, "kl_penalty": 0.5}
 NORMALISED = {"normalise_observations": True, "normalise_rewards": True}
@@ -24,11 +25,11 @@ PPO_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"action": "continuous", "slippage": 0.01, "disturb": DISTURBED},
         {**NORMALISED, **REGULARISED},
     ),
-    "mlp, autograd, cosine": ({}, {}, {"engine": "autograd", "schedule": "cosine", "entropy": 0.01}),
+    "mlp, autograd, cosine": (DROPPING, {}, {"engine": "autograd", "schedule": "cosine", "entropy": 0.01}),
     "shared, relu, value clip": ({"shared": True, "activation": "relu"}, {}, {"value_clip": 0.2, "target_kl": 0.01}),
     "batch norm": ({"kind": "mlp_batch_norm"}, {}, NORMALISED),
     "conv, per bar": ({"kind": "conv"}, {"disturb": DISTURBED}, {"per_bar": "always"}),
-    "gru, discrete, normalised": ({"kind": "gru"}, {}, NORMALISED),
+    "gru, discrete, normalised": ({"kind": "gru", **DROPPING}, {}, NORMALISED),
     "gru, continuous, shared": (
         {"kind": "gru", "shared": True},
         {"action": "continuous"},
@@ -40,7 +41,7 @@ DQN_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mlp": ({}, {}),
     "single, plain, linear": ({}, {"double": False, "duelling": False, "schedule": "linear"}),
     "three steps, normalised": ({}, {"n_step": 3, "weight_decay": 2.0, **NORMALISED}),
-    "prioritised, two steps, normalised": ({}, {"prioritised": True, "n_step": 2, **NORMALISED}),
+    "prioritised, two steps, normalised": (DROPPING, {"prioritised": True, "n_step": 2, **NORMALISED}),
     "batch norm": ({"kind": "mlp_batch_norm"}, NORMALISED),
     "conv, per bar": ({"kind": "conv"}, {"per_bar": "always"}),
     "no future": ({}, {"gamma": 0.0}),

@@ -171,7 +171,9 @@ def test_onnx_without_windows_and_normalisation_and_its_opset(tmp_path):
 
 @pytest.mark.parametrize("duelling", [False, True])
 def test_values_of_actions_are_exported_too(duelling, tmp_path):
-    network = QNetwork(SHAPE, SPACES["discrete"], NetworkConfig(hidden=(8,)), duelling=duelling)
+    network = QNetwork(
+        SHAPE, SPACES["discrete"], NetworkConfig(hidden=(8,), layer_norm=duelling, dropout=0.3), duelling=duelling
+    )
     policy = TrainedPolicy(network, SHAPE, SPACES["discrete"])
     assert_acts_alike(policy, torchscript_function(export_torchscript(policy, tmp_path / "policy.pt")))
 

@@ -16,15 +16,21 @@ from velodrome.runs.run import Run
 
 LEARNERS = {
     "plain": {},
-    "shared": {"network.shared": True, "ppo.entropy": 0.01, "ppo.value_clip": 0.2, "ppo.target_kl": 0.001},
+    "shared": {
+        "network.shared": True, "ppo.entropy": 0.01, "ppo.value_clip": 0.2, "ppo.target_kl": 0.001,
+        "ppo.weight_decay": 1.0, "ppo.kl_penalty": 0.1,
+    },
     "batch norm": {"network.kind": "mlp_batch_norm"},
     "convolution": {"network.kind": "conv", "network.channels": [4], "network.kernel": 2},
-    "memory": {"network.kind": "gru", "network.memory": 8, "ppo.normalise_observations": True},
-    "continuous": {"params.action": "continuous", "ppo.normalise_rewards": True, "ppo.schedule": "cosine"},
+    "memory": {"network.kind": "gru", "network.memory": 8, "network.dropout": 0.2, "ppo.normalise_observations": True},
+    "continuous": {
+        "params.action": "continuous", "ppo.normalise_rewards": True, "ppo.schedule": "cosine", "augment.noise": 0.2,
+        "augment.mask_bars": 0.1, "augment.mask_features": 0.1, "augment.copies": 2, "augment.bootstrap_block": 8,
+    },
     "drawn parameters": {"params.fee": [0.0, 0.001], "params.slippage": 0.001},
     "dqn": {
         "algorithm": "dqn", "dqn.rollout_length": 8, "dqn.updates": 2, "dqn.batch_size": 16, "dqn.buffer_size": 512,
-        "dqn.learning_starts": 64, "dqn.normalise_observations": True,
+        "dqn.learning_starts": 64, "dqn.normalise_observations": True, "augment.noise": 0.3,
     },
     "dropout": {"network.kind": "tests.runs.small_runs:Dropping"},
 }  # fmt: skip

@@ -19,6 +19,7 @@ from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.config.sections import AugmentConfig
 from velodrome.runs.evaluate import play_validation
 
 LEARNERS = {
@@ -137,13 +138,14 @@ def test_an_agent_that_differs_is_refused_by_what_differs(tmp_path):
 
 
 ABSURD = {"augment.noise": 100.0, "augment.mask_bars": 0.9, "augment.mask_features": 0.9}
+COPIES = {"augment.copies": 3, "augment.bootstrap_block": 8, "augment.price_noise": 9.0}
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru", "continuous", "dqn", "portfolio"])
-def test_validation_sees_nothing_of_noise_and_masks(tmp_path, kind):
+def test_validation_sees_nothing_of_noise_masks_and_copies(tmp_path, kind):
     further = {"env": "portfolio", "market.symbols": 3} if kind == "portfolio" else LEARNERS[kind]
     found = []
-    for disturbed in ({}, ABSURD):
+    for disturbed in ({}, ABSURD if kind == "portfolio" else ABSURD | COPIES):
         config = config_of(tmp_path, **further, **disturbed)
         market = setup.build_market(config)
         with setup.learning_worlds(config, market, "cpu") as worlds:
@@ -158,3 +160,36 @@ def test_validation_sees_nothing_of_noise_and_masks(tmp_path, kind):
             assert torch.equal(worlds.bank.gather(first), policy.bank.gather(first)) == (not disturbed)
             assert all(np.isfinite(value) for value in learner.iterate().values())
     assert found[0] == found[1]
+
+
+def test_environments_play_on_the_copies_beside_the_training_split(tmp_path):
+    config = config_of(tmp_path, **COPIES)
+    market = setup.build_market(config)
+    with setup.learning_worlds(config, market, "cpu") as worlds:
+        world = worlds.envs.world
+        assert len(world.cursors) == 4
+        assert world.cursors[0] == market.splits["train"][0]
+        worlds.reset(0)
+        seen = {np.searchsorted([end for _, end in world.cursors], cursor, "right") for cursor in _cursors(worlds)}
+        assert seen == {0, 1, 2, 3}
+
+
+def _cursors(worlds):
+    for _ in range(40):
+        worlds.step(torch.ones(worlds.num_envs, dtype=torch.int64))
+        yield from worlds.observation.cursor.tolist()
+
+
+def test_a_portfolio_refuses_copies(tmp_path):
+    with pytest.raises(ConfigError, match="whose basket keeps opens and closes alone"):
+        config_of(tmp_path, **{"env": "portfolio", "market.symbols": 3}, **COPIES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"copies": 3}, "they would all be the true history"), ({"bootstrap_block": 8}, "copies = 0"),
+     ({"price_noise": 0.1}, "copies = 0"), ({"copies": 1, "bootstrap_block": 0}, "greater than or equal to 1")],
+)  # fmt: skip
+def test_copies_and_how_they_differ_belong_together(settings, message):
+    with pytest.raises(ValueError, match=message):
+        AugmentConfig(**settings)

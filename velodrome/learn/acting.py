@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import Distribution, distribution_for
 from velodrome.learn.networks import instruments, trunks
-from velodrome.learn.networks.layers import ACTIVATIONS
+from velodrome.learn.networks.layers import ACTIVATIONS, Dropout
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -28,7 +28,7 @@ WITHOUT_MODES = (
     *(ActorCritic, trunks.Trunk, trunks.RecurrentTrunk, trunks.LinearFirst, trunks.ConvolutionFirst),
     *(instruments.InstrumentTrunk, instruments.InstrumentFirst, instruments.InstrumentHead),
     *(instruments.ContextLinear, instruments.ContextHead, nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d),
-    *(nn.Flatten, nn.GRUCell, *ACTIVATIONS.values()),
+    *(nn.Flatten, nn.GRUCell, nn.LayerNorm, Dropout, *ACTIVATIONS.values()),
 )
 
 

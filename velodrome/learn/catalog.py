@@ -42,6 +42,7 @@ class AlgorithmEntry:
     # Ways to spend less time on learning, for the sentence about the bottleneck: "fewer epochs (ppo.epochs)".
     advice: tuple[str, ...] = ()
     augments: bool = False  # whether it calls `worlds.renew(steps)` before each rollout, which noise and masks need
+    drops_units: bool = False  # whether it draws masks (`DropoutMasks`), without which network.dropout does nothing
     shares_trunk: bool = False  # whether network.shared makes its learning cheaper
 
     def config_model(self) -> type[LearnerConfig]:
@@ -62,6 +63,8 @@ class AlgorithmEntry:
 
     def reads(self, section: str, name: str) -> bool:
         """Return whether it reads a field of its own section, or of the section `network`."""
+        if (section, name) == ("network", "dropout") and not self.drops_units:
+            return False
         if section == "network":
             return self.network_settings is None or name in self.network_settings
         return name not in self.unread
@@ -110,6 +113,7 @@ ALGORITHMS = Registry(
             ),
             advice=("fewer epochs (ppo.epochs)",),
             augments=True,
+            drops_units=True,
             shares_trunk=True,
         ),
         AlgorithmEntry(
@@ -120,13 +124,14 @@ ALGORITHMS = Registry(
             summary="deep Q-learning, for discrete actions",
             action_spaces=("Discrete",),
             saved=("duelling",),
-            network_settings=("kind", "hidden", "activation", "channels", "kernel"),
+            network_settings=("kind", "hidden", "activation", "layer_norm", "dropout", "channels", "kernel"),
             unread=("engine",),
             changeable=(
                 *(*CHANGEABLE, "rollout_length", "updates", "batch_size", "learning_starts", "target_every", "double"),
                 *("priority_exponent", "importance_start", "epsilon_start", "epsilon_end", "epsilon_fraction"),
             ),
             augments=True,
+            drops_units=True,
             advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
         ),
     ),

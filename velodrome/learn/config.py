@@ -31,6 +31,16 @@ class NetworkConfig(LearnConfig):
     hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers")
     activation: Literal["tanh", "relu", "silu", "gelu"] = Field("tanh", description="between the layers")
     shared: bool = Field(False, description="one trunk for the policy and the value instead of one each")
+    layer_norm: bool = Field(
+        False, description="scale the sums of every hidden layer, sample by sample, to mean 0 and deviation 1"
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of the hidden units left out in learning, others for each sample; PPO acts with the masks "
+        "that it learns with; nothing is left out in evaluation and use",
+    )
     channels: tuple[int, ...] = Field((16, 32), description="conv: channels of the convolutions over a window")
     kernel: int = Field(5, ge=1, le=255, description="conv: bars that a convolution sees, unit: rows of the window")
     memory: int = Field(64, ge=1, le=4096, description="gru: width of the state carried from step to step")
@@ -60,6 +70,17 @@ class NetworkConfig(LearnConfig):
         if not widths or not all(1 <= width <= 65536 for width in widths):
             raise ValueError("needs one or more widths from 1 to 65536")
         return widths
+
+    @model_validator(mode="after")
+    def _layers_can_be_changed(self) -> Self:
+        if self.layer_norm and self.kind == "mlp_batch_norm":
+            raise ValueError("layer_norm = true: mlp_batch_norm normalises the same sums already; use kind = mlp")
+        if ":" in self.kind and (self.layer_norm or self.dropout):
+            raise ValueError(
+                f"layer_norm and dropout change the layers of Velodrome's own networks, and kind = {self.kind} is one "
+                f"of yours: leave them out here and give it such layers"
+            )
+        return self
 
 
 NETWORKS = ("mlp", "mlp_batch_norm", "conv", "gru", "instruments")

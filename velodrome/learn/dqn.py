@@ -20,7 +20,7 @@ from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
 from velodrome.learn.engines.optimiser import Optimiser
 from velodrome.learn.learner import Learner, only
-from velodrome.learn.networks.layers import BarEncoding, worth_encoding
+from velodrome.learn.networks.layers import BarEncoding, DropoutMasks, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
 from velodrome.rollout.launch import Captured
 from velodrome.rollout.replay import ReplayBuffer, Transitions
@@ -66,6 +66,10 @@ class DQN(Learner):
             table = torch.zeros((len(worlds.bank.bars), self.target.encoded_width), device=device)
             self.target_bars = BarEncoding(table, worlds.bank.position)
             self._encode_target()
+        self.dropout = DropoutMasks(self.policy, config.compile)
+        self.kept: Tensor | None = None  # units, by transition of a batch
+        if self.dropout.width:
+            self.kept = torch.ones((config.batch_size, self.dropout.width), dtype=torch.bool, device=device)
         self.values = torch.compile(self.policy) if config.compile else self.policy
         self.target_values = torch.compile(self.target) if config.compile else self.target
         self._prepare()
@@ -154,7 +158,8 @@ class DQN(Learner):
         batch = self.replay.sample(config.batch_size, self.generator, self.correction)
         wanted = self._wanted(batch)
         self._train(True)
-        with self._precision():
+        kept = None if self.kept is None else self.dropout.draw(self.kept, self.generator)
+        with self._precision(), self.dropout.applied(kept):
             values = self.values(self.seen(batch.observation), bank, self._encode(self.encode_batch))
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from velodrome.learn.actions import Distribution, Gaussian, distribution_for
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import ContextHead, InstrumentFeatures, InstrumentHead, InstrumentTrunk
-from velodrome.learn.networks.layers import BarEncoding, encode_bars, linear
+from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, encode_bars, linear
 from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 Encoding = tuple[BarEncoding, BarEncoding]  # of the actor and of the critic
+PLAIN = (nn.Linear, *ACTIVATIONS.values())  # layers of a plain perceptron
 POLICY_GAIN = 0.01  # a first policy close to uniform explores; this is the usual choice
 
 
@@ -51,7 +52,7 @@ class ActorCritic(nn.Module):
         self.log_std: nn.Parameter | None = None
         if isinstance(self.distribution, Gaussian):
             self.log_std = nn.Parameter(torch.full((self.distribution.deviations,), config.initial_log_std))
-        self.shared = config.shared
+        self.shared, self.layer_norm, self.dropout = config.shared, config.layer_norm, config.dropout
         self.trunks = (self.actor,) if config.shared else (self.actor, self.critic)
         self.memory_size = sum(trunk.memory_size for trunk in self.trunks)
         self.recurrent = self.memory_size > 0  # carries memory from step to step
@@ -112,7 +113,7 @@ class ActorCritic(nn.Module):
         """Return the layers of the actor and of the critic if they are plain perceptrons, else None."""
         found: list[list[nn.Linear]] = []
         for trunk, head in ((self.actor, self.policy_head), (self.critic, self.value_head)):
-            if type(trunk) is not Trunk or any(isinstance(layer, nn.BatchNorm1d) for layer in trunk.body):
+            if type(trunk) is not Trunk or any(type(layer) not in PLAIN for layer in trunk.body):
                 return None
             if not hasattr(trunk.first, "layer"):
                 return None

@@ -56,9 +56,11 @@ class WindowBank:
         bars = windows.rows.shape[1]
         # Copied: torch refuses read-only arrays, and a table that is disturbed must be nobody else's.
         self.table = torch.from_numpy(np.array(windows.values)).to(device=device, dtype=dtype)
-        # Compiled loops read the very same numbers.
-        shared = self.table.device.type == "cpu" and dtype == torch.float32
-        self.tables = windows._replace(values=self.table.numpy()) if shared else windows
+        self.tables = windows
+        if self.table.device.type == "cpu" and dtype == torch.float32:  # compiled loops read the very same numbers
+            values = self.table.numpy()
+            values.flags.writeable = False
+            self.tables = windows._replace(values=values)
         self.is_disturbed = False  # whether the table is written anew before each rollout
         self.shapes = tuple((int(rows), int(width)) for rows, width in zip(windows.length, windows.width, strict=True))
         self.floats = sum(rows * width for rows, width in self.shapes)

@@ -57,9 +57,13 @@ def test_what_is_on_the_device_is_that_of_the_cpu_to_the_bit(what, simulated):
 @pytest.mark.parametrize(
     ("policy", "config", "activation", "reason"),
     [({"kind": "conv"}, {}, "tanh", "perceptron"), ({}, {"compile": True}, "tanh", "compile"),
-     ({}, {"per_bar": "always"}, "tanh", "per_bar"), ({}, {}, "gelu", "gelu")],
+     ({}, {"per_bar": "always"}, "tanh", "per_bar"), ({}, {}, "gelu", "gelu"),
+     ({"layer_norm": True}, {}, "tanh", "network.layer_norm = true; this engine has no norms"),
+     ({"dropout": 0.1}, {}, "tanh", "network.dropout = 0.1; this engine leaves no units out")],
 )  # fmt: skip
 def test_what_the_engine_cannot_run_is_said(policy, config, activation, reason):
     task = Task(make_policy(**policy), None, PPOConfig(**config), activation, ppo_loss)
     assert reason in cannot_serve("cuda", task)
+    if "network." in reason:
+        assert reason in cannot_serve("fused", task)
     assert cannot_serve("cuda", Task(make_policy(), None, PPOConfig(), "tanh", ppo_loss)) is None

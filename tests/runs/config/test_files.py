@@ -323,7 +323,10 @@ def test_parameters_of_other_environments_are_passed_on_as_they_are():
             ["algorithm=dqn", "shared=true"],
             "network.shared is set and would have no effect: algorithm is dqn, which do",
         ),
-        (["algorithm=dqn", "head=gaussian"], "does not read head (of network it reads kind, hidden, activation, chann"),
+        (
+            ["algorithm=dqn", "head=gaussian"],
+            "does not read head (of network it reads kind, hidden, activation, layer_",
+        ),
         (["source=ou", "phi=0.1"], "market.phi is set and would have no effect: market.source is the built-in process"),
         (["source=prices/", "market.length=9"], "market.source is a path (prices/), and length is for a built-in"),
         (["timezone=Europe/Berlin"], "market.timezone is set and would have no effect"),

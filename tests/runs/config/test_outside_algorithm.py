@@ -56,6 +56,7 @@ def test_content_hash_and_yaml_hold_it():
     assert RunConfig(**json.loads(json.dumps(content))) == config
     assert load_run_config(config) == config
     assert config.hash != load_run_config(config, ["scouts=6"]).hash
+    assert config.hash != load_run_config(config, ["scout.weight_decay=0.5"]).hash
     for comments in (True, False):
         assert load_run_config(parse_yaml(to_yaml(config, comments))) == config
     assert "# scouts that look ahead. Takes: whole number 1 … 9\n  scouts: 5\n" in to_yaml(config)
@@ -115,3 +116,8 @@ def test_a_model_made_by_hand_checks_it_too():
         RunConfig(algorithm="scout", scout={"scouts": 0})
     with pytest.raises(ValueError, match=r"unknown key 'stpes'\. Did you mean 'steps'\?"):
         RunConfig(stpes=3)
+
+
+@pytest.mark.parametrize("key", ["augment.noise", "augment.copies", "network.dropout"])
+def test_what_it_has_not_said_that_it_takes_part_in_is_refused(key):
+    assert "would have no effect: algorithm is scout" in refusal(None, ["algorithm=scout", f"{key}=0.1"])

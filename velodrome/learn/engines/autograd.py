@@ -10,7 +10,7 @@ from torch import Tensor
 
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser
-from velodrome.learn.networks.layers import worth_encoding
+from velodrome.learn.networks.layers import DropoutMasks, worth_encoding
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
@@ -53,6 +53,7 @@ class AutogradEngine:
         self.policy, self.bank, self.config = policy, task.bank, config
         self.device = rollout.values.device
         self.optimiser = Optimiser(policy, config, epsilon=ADAM_EPSILON)
+        self.dropout = DropoutMasks(policy, config.compile)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
         self.loss: Loss = torch.compile(loss) if config.compile else loss
         self.attach(rollout)
@@ -64,6 +65,9 @@ class AutogradEngine:
         self.encode_once = worth_encoding(*market, samples)
         self.encode_minibatches = worth_encoding(*market, samples // self.config.minibatches)
         self.encoding: Encoding | None = None
+        # Units that are kept, by sample: a ratio of two probabilities under different masks would mean nothing.
+        size = (rollout.steps, rollout.num_envs, self.dropout.width)
+        self.kept = torch.ones(size, dtype=torch.bool, device=self.device) if self.dropout.width else None
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"
@@ -83,7 +87,8 @@ class AutogradEngine:
 
     def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
         """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
-        with self._precision():
+        kept = None if self.kept is None else self.dropout.draw(self.kept[t], generator)
+        with self._precision(), self.dropout.applied(kept):
             outputs = self.forward(observation, self.bank, self.encoding, memory)
         distribution, log_std, rollout = self.policy.distribution, self.policy.log_std, self.rollout
         actions = distribution.sample(outputs.parameters, log_std, generator)
@@ -103,7 +108,8 @@ class AutogradEngine:
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
         self.policy.train()
-        with self._precision():
+        kept = None if self.kept is None else self._samples(self.kept, rows)
+        with self._precision(), self.dropout.applied(kept):
             outputs = self._outputs(rows)
         loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
         norm = self.optimiser.descend(loss)
@@ -122,9 +128,11 @@ class AutogradEngine:
     def _batch(self, rows: Tensor) -> Batch:
         rollout = self.rollout
         parts = (rollout.actions, rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
-        if self.policy.recurrent:
-            return Batch(*(part[:, rows].flatten(0, 1) for part in parts))
-        return Batch(*(part.flatten(0, 1)[rows] for part in parts))
+        return Batch(*(self._samples(part, rows) for part in parts))
+
+    def _samples(self, part: Tensor, rows: Tensor) -> Tensor:
+        """Return some samples of a part of the rollout; if there is memory, all of some environments."""
+        return part[:, rows].flatten(0, 1) if self.policy.recurrent else part.flatten(0, 1)[rows]
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser's state by name."""

@@ -36,6 +36,8 @@ def _perceptron(task: Task) -> str | None:
 BOTH, CPU, GPU = ("fused", "cuda"), ("fused",), ("cuda",)
 REASONS: tuple[tuple[tuple[str, ...], str, Callable[[Task], object]], ...] = (
     (CPU, NUMBA_CHANGED, lambda task: NUMBA_CHANGED),
+    (BOTH, "network.layer_norm = true; this engine has no norms", lambda task: task.policy.layer_norm),
+    (BOTH, "network.dropout = {found:g}; this engine leaves no units out", lambda task: task.policy.dropout),
     (BOTH, "the network is not a plain perceptron", lambda task: task.policy.linear_layers() is None),
     (
         BOTH,

@@ -17,7 +17,7 @@ from torch.nn import functional
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
-from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, linear, windows_part
+from velodrome.learn.networks.layers import BarEncoding, after_sums, linear, windows_part
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank, split_windows
 
 
@@ -99,8 +99,9 @@ class InstrumentTrunk(nn.Module):
         self.count = layout.count
         self.first = InstrumentFirst(shape, layout, width)
         self.encoded_width = self.count * width
-        self.activation = ACTIVATIONS[config.activation]()
+        self.first_after = nn.Sequential(*after_sums(width, config))
         self.layers = nn.ModuleList()
+        self.after = nn.ModuleList(nn.Sequential(*after_sums(after, config)) for after in further)
         for after in further:
             self.layers.append(ContextLinear(width, 2 * width + self.first.shared_floats, after))
             width = after
@@ -114,13 +115,12 @@ class InstrumentTrunk(nn.Module):
         """Return features; an encoding of the bars, if given, is looked up instead of encoding every sample."""
         shared = self.first.shared_values(observation.values)
         joined = self.first.join(windows_part(self.first, observation, bank, encoding), observation.values)
-        features = self._with_context(joined, shared)
-        for layer in self.layers:
-            features = self._with_context(layer(features), shared)
+        features = self._with_context(self.first_after(joined), shared)
+        for layer, after in zip(self.layers, self.after, strict=True):
+            features = self._with_context(after(layer(features)), shared)
         return features
 
-    def _with_context(self, joined: Tensor, shared: Tensor) -> InstrumentFeatures:
-        each = self.activation(joined)
+    def _with_context(self, each: Tensor, shared: Tensor) -> InstrumentFeatures:
         return InstrumentFeatures(each, torch.cat([each.mean(1), each.amax(1), shared.to(each.dtype)], 1))
 
 

@@ -8,12 +8,16 @@ more samples than the market has bars.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from velodrome.errors import ConfigError
+from velodrome.learn.config import NetworkConfig
 from velodrome.rollout.observation import Observation, WindowBank
 
 PIECE = 2**22  # floats of windows laid out at a time where nothing is learnt, 16 MB
@@ -40,6 +44,58 @@ def make_orthogonal(weight: Tensor, gain: float = 1.0) -> None:
         nn.init.orthogonal_(weight, gain)
     finally:
         torch.set_num_threads(threads)
+
+
+class Dropout(nn.Module):
+    """Leaves units out by masks that it is given, and scales up the others; without masks it leaves all as they are."""
+
+    def __init__(self, width: int, share: float) -> None:
+        super().__init__()
+        self.width, self.share = width, share
+        self.kept: Tensor | None = None  # [n, width] bool
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return features [n, width], or [n, instruments, width] that lose the same units."""
+        if self.kept is None:
+            return features
+        kept = self.kept if features.ndim == self.kept.ndim else self.kept.unsqueeze(1)
+        return features * kept * (1.0 / (1.0 - self.share))
+
+
+class DropoutMasks:
+    """The masks of all the dropout of a network. Whoever draws them decides which samples share one."""
+
+    def __init__(self, network: nn.Module, is_compiled: bool) -> None:
+        self.layers = [layer for layer in network.modules() if isinstance(layer, Dropout)]
+        self.width = sum(layer.width for layer in self.layers)  # 0: nothing is ever left out
+        if self.width and is_compiled:
+            raise ConfigError(
+                "network.dropout with compile = true: torch.compile would fix the masks. Leave one of them out."
+            )
+
+    def draw(self, kept: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw which units are kept, into [n, width] bool."""
+        return kept.bernoulli_(1.0 - self.layers[0].share, generator=generator)
+
+    @contextmanager
+    def applied(self, kept: Tensor | None) -> Iterator[None]:
+        """Leave out what is not kept, [n, width], inside this context; None: nothing."""
+        parts = [] if kept is None else kept.split([layer.width for layer in self.layers], 1)
+        for layer, part in zip(self.layers, parts, strict=kept is not None):
+            layer.kept = part
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.kept = None
+
+
+def after_sums(width: int, config: NetworkConfig) -> list[nn.Module]:
+    """Return what follows the sums of a hidden layer: a norm, the activation, dropout."""
+    batch_norm = [nn.BatchNorm1d(width)] if config.kind == "mlp_batch_norm" else []
+    layer_norm = [nn.LayerNorm(width)] if config.layer_norm else []
+    dropout = [Dropout(width, config.dropout)] if config.dropout else []
+    return [*batch_norm, *layer_norm, ACTIVATIONS[config.activation](), *dropout]
 
 
 class FirstLayer(Protocol):

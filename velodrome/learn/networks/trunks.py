@@ -15,7 +15,7 @@ from torch.nn import functional
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import InstrumentTrunk
-from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, linear, make_orthogonal, windows_part
+from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, after_sums, linear, make_orthogonal, windows_part
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank, split_windows
 
 
@@ -84,12 +84,10 @@ class Trunk(nn.Module):
         self.first: LinearFirst | ConvolutionFirst = (
             ConvolutionFirst(shape, config, first) if config.kind == "conv" else LinearFirst(shape, first)
         )
-        norm = config.kind == "mlp_batch_norm"
-        activation = ACTIVATIONS[config.activation]
-        body: list[nn.Module] = [*([nn.BatchNorm1d(first)] if norm else []), activation()]
+        body: list[nn.Module] = after_sums(first, config)
         inputs = first
         for width in further:
-            body += [linear(inputs, width), *([nn.BatchNorm1d(width)] if norm else []), activation()]
+            body += [linear(inputs, width), *after_sums(width, config)]
             inputs = width
         self.body = nn.Sequential(*body)
         self.encoded_width = first

@@ -21,11 +21,8 @@ from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
-# Fields that older runs had not: at their defaults they do not count, because hashes last.
-LATER = (
-    *("augment.noise", "augment.mask_features", "augment.mask_bars", "evaluation.patience"),
-    *("dqn.weight_decay", "ppo.weight_decay", "ppo.kl_penalty"),
-)
+# Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
+LATER = ("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "patience", "shorten")
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
 
@@ -197,8 +194,7 @@ class RunConfig(Section):
         """Twelve hexadecimal digits, equal for runs that learn the same: name, checkpoint and logging do not count."""
         # Settings that the algorithm does not read have their defaults; older runs counted them, and hashes last.
         settings = dotted(self._content(self.choices._replace(count_unread=True)))
-        defaults = dotted(type(self).model_construct().model_dump(mode="json"))
-        everything = nested({key: v for key, v in settings.items() if key not in LATER or v != defaults[key]})
+        everything = nested({key: value for key, value in settings.items() if not _is_later_default(key, value)})
         content = {key: value for key, value in everything.items() if key not in NOT_IN_HASH}
         for name in ("seeds", "ensemble"):
             if content[name] == 1:
@@ -237,6 +233,13 @@ class RunConfig(Section):
             if value == "cuda":
                 raise BackendError(f"{key} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
         return "cpu"
+
+
+def _is_later_default(key: str, value: Any) -> bool:
+    """Return whether a setting is one that older runs had not, at its default."""
+    section, _, name = key.partition(".")
+    model = section_model(section)
+    return model is not None and not {section, name}.isdisjoint(LATER) and value == model.model_fields[name].default
 
 
 def _holds_text(value: Any) -> bool:
@@ -352,6 +355,9 @@ class Choices(NamedTuple):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
             return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")
+        if data == "basket" and key in sections.OF_COPIES:
+            why = "whose basket keeps opens and closes alone: features cannot be made anew from resampled bars"
+            return Idle("env", f"env is {self.env}, {why}")
         if section == "market":
             reason = sections.unused_by_source(name, self.source)
             if reason is not None:
