@@ -78,7 +78,7 @@ def test_every_row_is_a_declared_metric_in_order(momentum):
     of_portfolios = {
         *("cash_share", "positions", "largest_weight", "orders", "winning_holdings", "holdings_profit_factor")
     }
-    assert set(declared) - set(names) == of_portfolios
+    assert set(declared) - set(names) == {"disagreement", *of_portfolios}
     assert momentum.baseline_names == ("forecast", "buy_and_hold", "always_flat", "random")
 
 

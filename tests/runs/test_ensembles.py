@@ -71,6 +71,30 @@ def test_the_result_is_that_of_one_policy_and_names_its_members(ensemble, evalua
     assert again.metrics == pytest.approx(evaluation.metrics, nan_ok=True)
 
 
+def test_the_result_shows_the_disagreement_bar_by_bar(ensemble, evaluation):
+    bars = evaluation.bars
+    assert bars["disagreement"][0] is None  # nothing was decided yet
+    found = bars["disagreement"][1:].to_numpy()
+    about = evaluation.information["disagreement"]
+    assert evaluation.metrics["disagreement"] == pytest.approx(found.mean()) == about["mean"]
+    assert about["meaning"] == "the share of members that would choose otherwise"
+    assert (about["highest"], about["agreed"]) == (found.max(), (found == 0.0).mean())
+    assert set(np.unique(np.round(found * 3))) <= {0, 1, 2, 3}
+    assert np.isnan(evaluation.row("disagreement").baselines["random"])
+    assert "disagreement" not in Evaluation.load(vd_alone(ensemble).path, "test").bars.columns
+    page = (ensemble.path / "report.html").read_text(encoding="utf-8")
+    figures = json.loads(page.partition('id="figures-data">')[2].partition("</script>")[0].replace("<\\/", "</"))
+    assert figures["disagreement"]["data"][-1]["y"]
+    assert "How far the 3 members are apart about each action: the share of members" in page
+
+
+def vd_alone(ensemble):
+    """Return a member that was evaluated by itself."""
+    member = ensemble.members[0]
+    vd.evaluate(member, report=False)
+    return member
+
+
 def test_it_is_self_contained(ensemble, tmp_path):
     moved = Run.of(RunFolder.open(shutil.copytree(ensemble.path, tmp_path / ensemble.path.name)))
     assert isinstance(moved, Ensemble)
@@ -185,3 +209,27 @@ def test_every_kind_of_agent_makes_one(settings, tmp_path):
     assert market is not None
     policy = found.policy.with_bank(WindowBank(market.windows))
     assert policy.members == 2
+    evaluation = Evaluation.load(found.path, "test")
+    assert evaluation.metrics["disagreement"] > 0.0
+    assert (found.path / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"network.head": "dirichlet", "params.weighting": "simplex"}])
+def test_portfolios_have_ensembles(settings, tmp_path):
+    told = {**tiny(tmp_path, **settings), "env": "portfolio", "market.source": "factors", "ensemble": 2, "steps": 128}
+    found = vd.train(mode="quiet", **{key: value for key, value in told.items() if key != "market.length"})
+    evaluation = Evaluation.load(found.path, "test")
+    assert 0.0 < evaluation.metrics["disagreement"] < 1.0
+    assert evaluation.information["disagreement"]["meaning"].startswith("the part of the account")
+    assert evaluation.bars["disagreement"].null_count() == evaluation.bars["symbol"].n_unique()
+
+
+@pytest.mark.slow
+def test_environments_without_a_market_have_them_too(tmp_path):
+    settings = {"env": "CartPole-v1", "steps": 128, "num_envs": 4, "ensemble": 2, "ppo.rollout_length": 16}
+    found = vd.train(mode="quiet", **settings, **{"logging.folder": str(tmp_path), "network.hidden": (8,)})
+    evaluation = Evaluation.load(found.path, "episodes")
+    assert 0.0 < evaluation.metrics["disagreement"] < 1.0
+    assert evaluation.policy is not None
+    assert evaluation.policy.ensemble

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import RANDOM, RandomPolicy
 from velodrome.evaluation.intervals import Bootstrap, Interval, percentile_interval, stationary_orders
-from velodrome.evaluation.measures import EPISODE_METRICS
+from velodrome.evaluation.measures import BY_NAME, EPISODE_METRICS
 from velodrome.evaluation.play import Episodes, Policy, play_episodes
 from velodrome.evaluation.result import Evaluation, Row
 from velodrome.evaluation.training_seeds import (
@@ -40,6 +40,8 @@ def episode_resamples(played: Episodes, drawn: Bootstrap) -> tuple[dict[str, flo
         found[:, sample] = total / len(order), steps / len(order), total / steps
     means = (float(returns.mean()), float(lengths.mean()), float(returns.sum() / lengths.sum()))
     ends = {"worst_episode": float(returns.min()), "best_episode": float(returns.max())}
+    if played.disagreement is not None:
+        ends["disagreement"] = played.disagreement
     return {**dict(zip(MEANS, means, strict=True)), **ends}, dict(zip(MEANS, found, strict=True))
 
 
@@ -84,10 +86,10 @@ def evaluate_episodes(
         return Row(name, *known, beside)
 
     rows, by_seed = [], []
-    for metric in EPISODE_METRICS:
-        name, own = metric.name, resamples.get(metric.name)
+    for name in (metric.name for metric in (*EPISODE_METRICS, BY_NAME["disagreement"]) if metric.name in agent):
+        own = resamples.get(name)
         together = None if own is None else draws.resampled(name, each_of(name), own)
-        rows.append(row(name, agent[name], together, {RANDOM: random[name]}))
+        rows.append(row(name, agent[name], together, {RANDOM: random.get(name, math.nan)}))
         by_seed.append(
             [row(name, figures[name], None if own is None else own[k], {}) for k, figures in enumerate(points)]
         )

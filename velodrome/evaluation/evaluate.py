@@ -15,7 +15,7 @@ from velodrome.evaluation.baselines import HINDSIGHT, LABELS, RANDOM
 from velodrome.evaluation.breakdown import benchmark_of, breakdown, moment
 from velodrome.evaluation.comparison import compare, doubts
 from velodrome.evaluation.episodes import evaluate_episodes
-from velodrome.evaluation.evaluator import Evaluator, Params, Played, evaluator_for, times, world_on
+from velodrome.evaluation.evaluator import Evaluator, Params, Played, disagreements, evaluator_for, times, world_on
 from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.intervals import Bootstrap, dependence, widening
 from velodrome.evaluation.measures import YEAR, Curve, bars_per_year, deepest_drawdown
@@ -170,6 +170,7 @@ def evaluate_policy(
         "params": {key: str(value) if callable(value) else value for key, value in env_params.items()},
         "drawdown": _drawdown(agent.curve),
         "hindsight": [other.name for other in others if other.name in HINDSIGHT],
+        "disagreement": _disagreement(policies[0], agent),
         **evaluator.information(agent),
     }
     doubtful = [
@@ -249,6 +250,15 @@ def autocorrelation(measured: Curve, block: float, confidence: float) -> dict[st
         "widening": widening(returns, block, confidence),
         "doubtful": found.is_doubtful(len(returns)),
     }
+
+
+def _disagreement(policy: Policy, agent: Played) -> dict[str, Any] | None:
+    """Return how far the members of an ensemble are apart, and in what; None of one policy."""
+    found = disagreements(agent.backtest.tracks)
+    if found is None:
+        return None
+    shares = {"mean": float(found.mean()), "median": float(np.median(found)), "highest": float(found.max())}
+    return {"meaning": getattr(policy, "disagreement_meaning", ""), **shares, "agreed": float((found == 0.0).mean())}
 
 
 def _drawdown(measured: Curve) -> dict[str, Any] | None:

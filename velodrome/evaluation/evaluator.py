@@ -96,6 +96,8 @@ class Evaluator:
         played = self.backtest(policy, seeds, traded, progress, params)
         traded = min(traded, played.detailed)
         trades, figures = self.trades(played, traded)
+        if (apart := disagreements(played.tracks)) is not None:
+            figures = {**figures, "disagreement": float(apart.mean())}
         measured = curve(played.tracks, [self.per_bar(track) for track in played.tracks])
         return Played(name, played, measured, trades, traded, figures, self.holdings(played))
 
@@ -161,7 +163,8 @@ class Evaluator:
 
     def bars(self, agent: Played) -> pl.DataFrame:
         """Return what the agent did bar by bar under the first seed; an account's first bar has no decision."""
-        return pl.concat([pl.DataFrame(self.track_bars(track, agent)) for track in agent.backtest.tracks])
+        found = pl.concat([pl.DataFrame(self.track_bars(track, agent)) for track in agent.backtest.tracks])
+        return found.with_columns(pl.col("^disagreement$").fill_nan(None))
 
     def track_bars(self, track: Track, agent: Played) -> dict[str, Any]:
         """Return one account bar by bar under the first seed, by name of a column."""
@@ -176,6 +179,7 @@ class Evaluator:
             "action": decisions(track, self.action_names(space)) if track.actions.ndim == 2 else None,
             "reward": np.r_[0.0, track.rewards[:, 0]],
             **{name: np.r_[0.0, track.change(name)[:, 0]] for name in ("fees", "funding") if name in track.columns},
+            "disagreement": decided(track),
         }
         return {name: values for name, values in known.items() if values is not None}
 
@@ -234,6 +238,19 @@ def decisions(track: Track, names: Sequence[str], of: int | None = None) -> list
     taken = track.actions[:, 0] if of is None else track.actions[:, 0, of]
     said = [names[action] for action in taken] if names else taken.tolist()
     return [None, *(action if on else None for action, on in zip(said, track.played[:, 0], strict=True))]
+
+
+def decided(track: Track) -> NDArray[np.float64] | None:
+    """Return the disagreement about each action under the first seed, NaN where there was none; None of one policy."""
+    if track.disagreement is None:
+        return None
+    return np.r_[np.nan, np.where(track.played[:, 0], track.disagreement[:, 0], np.nan)]
+
+
+def disagreements(tracks: Sequence[Track]) -> NDArray[np.float64] | None:
+    """Return the disagreement about all actions that were taken, of all accounts and seeds; None of one policy."""
+    known = [track.disagreement[track.played] for track in tracks if track.disagreement is not None]
+    return np.concatenate(known) if known else None
 
 
 def binned(taken: NDArray, low: float, high: float) -> Actions:

@@ -78,6 +78,8 @@ METRICS = (
            "share of instruments and months (of short splits: weeks, days or hours) with a gain after costs"),
     Metric("holdings_profit_factor", "Profit factor", "ratio",
            "gains over losses of all instruments in all months (of short splits: weeks, days or hours), after costs"),
+    Metric("disagreement", "Disagreement", "share",
+           "mean disagreement between the members of an ensemble about each action, from 0 % (all agree) to 100 %"),
     Metric("beta", "Beta", "ratio", "slope of the bars' returns on those of the benchmark", detail=True),
     Metric("correlation", "Correlation", "ratio", "of the bars' returns with those of the benchmark", detail=True),
     Metric("alpha", "Alpha a year", "change",

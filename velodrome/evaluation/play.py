@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +25,10 @@ WHOLE_SPLIT = {"start": "first", "episode_length": None}  # parameters of episod
 
 
 class Policy(Protocol):
-    """What can be evaluated. It acts on all environments at once and may keep a memory for each."""
+    """What can be evaluated. It acts on all environments at once and may keep a memory for each.
+
+    An ensemble has an attribute `disagreement` besides: between its members about the last actions, [n].
+    """
 
     def begin(self, num_envs: int) -> None:
         """Forget everything and get ready for this many environments."""
@@ -87,6 +90,8 @@ class Track:
     rewards: NDArray[np.float64]  # [T, S]
     bars: NDArray[np.int64]  # [S] bars until the episode ended; T unless it terminated early
     start_state: Mapping[str, NDArray]  # by state column: [S], or [rows, S]
+    # [T, S] between the members of an ensemble about each action, 0 after an early end; None: one policy acted.
+    disagreement: NDArray[np.float64] | None = field(default=None, kw_only=True)
 
     @property
     def played(self) -> NDArray[np.bool_]:
@@ -176,7 +181,7 @@ def play_split(
     for bar in range(longest):
         chosen = np.asarray(policy.act(observation))
         observation, reward, terminated, truncated, _ = envs.step(chosen)
-        records.write(bar, chosen, reward, alive)
+        records.write(bar, chosen, reward, alive, getattr(policy, "disagreement", None))
         alive &= ~(terminated | truncated)
         if progress is not None and bar % 256 == 0:
             progress(bar, longest)
@@ -213,14 +218,21 @@ class _Records:
         self.actions = np.zeros((longest, self.kept, *self.shape), np.int64 if whole else np.float32)
         self.rewards = np.zeros((longest, count))
         self.bars = np.zeros(count, np.int64)
+        self.disagreement: NDArray[np.float64] | None = None
 
     def now(self, name: str) -> NDArray:
         """Return a column as it is, [n], or [rows, n] of the environments in detail."""
         column, kept = self.blocks[name], self.kept
         return column[self.block, self.lane] if column.ndim == 2 else column[self.block[:kept], :, self.lane[:kept]].T
 
-    def write(self, bar: int, chosen: NDArray, reward: NDArray, alive: NDArray[np.bool_]) -> None:
+    def write(
+        self, bar: int, chosen: NDArray, reward: NDArray, alive: NDArray[np.bool_], disagreement: NDArray | None
+    ) -> None:
         """Record a step of all environments."""
+        if disagreement is not None:
+            if self.disagreement is None:
+                self.disagreement = np.zeros_like(self.rewards)
+            self.disagreement[bar] = disagreement
         self.actions[bar] = chosen.reshape(len(self.bars), *self.shape)[: self.kept]
         self.rewards[bar] = reward
         self.bars += alive
@@ -257,6 +269,7 @@ class _Records:
             rewards=zero_unless(on, self.rewards[: len(on), own]),
             bars=bars,
             start_state={name: values[..., own] for name, values in self.start_state.items()},
+            disagreement=None if self.disagreement is None else zero_unless(on, self.disagreement[: len(on), own]),
         )
 
 
@@ -275,6 +288,7 @@ class Episodes:
     returns: NDArray[np.float64]  # [E] sum of the rewards
     lengths: NDArray[np.int64]  # [E] steps
     actions: NDArray  # [A] how often each discrete action was taken; empty for other actions
+    disagreement: float | None = None  # mean over steps, between the members of an ensemble; None: one policy acted
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -301,12 +315,17 @@ def play_episodes(policy: Policy, envs: gymnasium.vector.VectorEnv, episodes: in
     returns, lengths = np.zeros((wanted, count)), np.zeros((wanted, count), np.int64)
     done = np.zeros(count, np.int64)
     running_return, running_length = np.zeros(count), np.zeros(count, np.int64)
+    apart: NDArray | None = None
+    apart_sum, steps = 0.0, 0
     policy.begin(count)
     observation, _ = envs.reset(seed=seed)
     while (done < wanted).any():
         chosen = np.asarray(policy.act(observation))
         observation, reward, terminated, truncated, _ = envs.step(chosen)
         counted = done < wanted
+        apart = getattr(policy, "disagreement", None)
+        if apart is not None:
+            apart_sum, steps = apart_sum + float(apart[counted].sum()), steps + int(counted.sum())
         if len(mix):
             mix += np.bincount(chosen.reshape(count)[counted].astype(np.int64), minlength=len(mix))
         running_return += reward
@@ -319,4 +338,5 @@ def play_episodes(policy: Policy, envs: gymnasium.vector.VectorEnv, episodes: in
         running_return[ended], running_length[ended] = 0.0, 0
         if ended.any():
             policy.forget(ended)
-    return Episodes(returns.reshape(-1), lengths.reshape(-1), mix)
+    mean_apart = None if apart is None else apart_sum / steps
+    return Episodes(returns.reshape(-1), lengths.reshape(-1), mix, mean_apart)

@@ -299,6 +299,8 @@ class FoldsPolicy:
                 self.fold_of_row[low:last] = fold  # bars of the embargo after it are its own until the next begins
                 self.left_of_row[low:high] = np.arange(high - 1 - low, -1, -1) * (1.0 / (high - 1 - low))
         self.playing = np.empty(0, np.int64)  # [n] fold of each environment, −1 before its first action
+        self.disagreement: NDArray | None = None  # of ensembles, about the last actions, [n]
+        self.disagreement_meaning = getattr(policies[0], "disagreement_meaning", "")
 
     def begin(self, num_envs: int) -> None:
         """Forget everything: a number of environments start."""
@@ -322,6 +324,8 @@ class FoldsPolicy:
             policy.forget(entered & here)
             own = policy.act(observation)
             actions = own if actions is None else np.where(here.reshape(-1, *[1] * (own.ndim - 1)), own, actions)
+            if (apart := getattr(policy, "disagreement", None)) is not None:
+                self.disagreement = apart if self.disagreement is None else np.where(here, apart, self.disagreement)
         assert actions is not None
         return actions
 

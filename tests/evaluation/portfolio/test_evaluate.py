@@ -61,7 +61,7 @@ def test_every_row_is_a_declared_metric_in_order(known):
     names = [row.name for row in known.rows]
     assert names == [name for name in declared if name in names]
     of_single_accounts = {"trades", "win_rate", "average_trade", "profit_factor", "long_share", "short_share"}
-    assert set(declared) - set(names) == {"deflated_sharpe"} | of_single_accounts
+    assert set(declared) - set(names) == {"deflated_sharpe", "disagreement"} | of_single_accounts
 
 
 def test_the_table_agrees_with_the_account_behind_it(known):

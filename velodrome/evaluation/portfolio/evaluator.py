@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
 from velodrome.evaluation.baselines import Baseline
-from velodrome.evaluation.evaluator import Evaluator, Params, Played, decisions, draws_anything, times
+from velodrome.evaluation.evaluator import Evaluator, Params, Played, decided, decisions, draws_anything, times
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, quotes, seeds_in_detail
 from velodrome.evaluation.portfolio.baselines import baselines
@@ -91,6 +91,8 @@ class PortfolioEvaluator(Evaluator):
         of_all = {"equity": account.equity[:, 0], "cash": account.cash[:, 0], "reward": _after(account.rewards[:, 0])}
         if asked.shape[1] > len(account.symbols):
             of_all["cash_action"] = np.r_[np.nan, np.where(on, asked[:, -1].astype(np.float64), np.nan)]
+        if (apart := decided(account)) is not None:
+            of_all["disagreement"] = apart
         names = self.action_names(agent.backtest.world.action_space)
         frames = [
             pl.DataFrame(

@@ -231,6 +231,21 @@ def _trade_marks(trades: pl.DataFrame) -> list[Figure]:
     return marks
 
 
+def disagreement_figure(evaluation: Evaluation) -> tuple[Figure, int]:
+    """How far the members of an ensemble are apart under the first seed, and of how many bars each point is.
+
+    Of several accounts it is the mean over them.
+    """
+    known = evaluation.bars.select("time", "disagreement").drop_nulls().group_by("time").mean().sort("time")
+    time, values = milliseconds(known["time"]), known["disagreement"].to_numpy()
+    stretch = -(-len(values) // STRETCHES)
+    begins, low, mean, high = by_stretch(values, stretch)
+    data = _band(time[begins], low, high, "disagreement", "agent") if stretch > 1 else []
+    data.append(line(time[begins], mean, "disagreement", "agent", hovertemplate="%{y:.1%}", legendgroup="agent"))
+    y = {"tickformat": ".0%", "rangemode": "tozero"}
+    return {"data": data, "layout": layout_of("disagreement", y=y, showlegend=False)}, stretch
+
+
 def actions_figure(evaluation: Evaluation) -> Figure:
     """How often the agent took each action."""
     names = [name for name, _ in evaluation.actions]

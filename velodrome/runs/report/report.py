@@ -28,7 +28,7 @@ GROUPS = {
     "long_exposure short_exposure cash_share positions largest_weight",
     "Against the benchmark": "beta correlation alpha",
     "Trades": "orders trades win_rate average_trade profit_factor winning_holdings holdings_profit_factor",
-    "How sure": "probabilistic_sharpe deflated_sharpe minimum_track_record",
+    "How sure": "probabilistic_sharpe deflated_sharpe minimum_track_record disagreement",
     "Episodes": "episode_return episode_length reward_per_step worst_episode best_episode",
 }
 # The figures at the top of the page: the first of these sets whose last figure the evaluation has.
@@ -200,6 +200,7 @@ def evaluation_charts(evaluation: Evaluation) -> list[Chart]:
             _drawdown_chart(evaluation),
             *_breakdown_charts(evaluation),
             *(_account_charts(evaluation) if charts.shares_account(evaluation) else ()),
+            *_disagreement_charts(evaluation),
         ]
     mix = [Chart("actions", "Action mix", asked, charts.actions_figure(evaluation))]
     return drawn + (mix if evaluation.actions or evaluation.kind == "backtest" else [])
@@ -258,6 +259,23 @@ def _breakdown_charts(evaluation: Evaluation) -> list[Chart]:
         figure, table = breakdown_charts.costs_figure(evaluation), breakdown_charts.costs_grid(evaluation)
         found.append(Chart("costs", "Cost sensitivity", caption, figure, low=True, table=table))
     return found
+
+
+def _disagreement_charts(evaluation: Evaluation) -> list[Chart]:
+    """Return the chart of how far the members of an ensemble are apart; none of one policy."""
+    found = evaluation.information.get("disagreement")
+    if found is None or evaluation.policy is None:
+        return []
+    shown = {name: format_figure(found[name], "share") for name in ("mean", "median", "highest", "agreed")}
+    drawn, stretch = charts.disagreement_figure(evaluation)
+    means = f" Shown are mean, lowest and highest of every {stretch:,} bars." if stretch > 1 else ""
+    caption = (
+        f"How far the {len(evaluation.policy.seeds)} members are apart about each action: {found['meaning']}. Mean "
+        f"{shown['mean']}, median {shown['median']}, highest {shown['highest']}; they agree entirely in "
+        f"{shown['agreed']} of the decisions. Where they disagree, the data they learnt from did not settle what to "
+        f"do.{means}"
+    )
+    return [Chart("disagreement", "Disagreement between members", caption, drawn)]
 
 
 def _about_drawdown(evaluation: Evaluation) -> str:
