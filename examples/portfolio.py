@@ -18,27 +18,29 @@ import velodrome as vd
 console = Console(width=None if sys.stdout.isatty() else 150)
 
 
-def write_files(folder: Path, length: int) -> None:
-    """Write daily bars of seven instruments that share shocks; the last is listed later than the others."""
-    bars = vd.synthetic_bars("factors", length, seed=1, symbols=list("ABCDEFG"), volatility=0.01, timeframe="1d",
+def write_files(folder: Path, length: int, instruments: int) -> None:
+    """Write daily bars of instruments that share shocks; the last is listed later than the others."""
+    symbols = [f"S{number}" for number in range(1, instruments + 1)]
+    bars = vd.synthetic_bars("factors", length, seed=1, symbols=symbols, volatility=0.01, timeframe="1d",
                              start="1990-01-01")  # fmt: skip
     for symbol in bars:
         series = bars[symbol]
         columns = {name: series.column(name) for name in ("open", "high", "low", "close", "volume")}
         frame = pl.DataFrame({"time": series.time.astype("datetime64[ns]"), **columns})
-        frame[length // 10 if symbol == "G" else 0 :].write_csv(folder / f"{symbol}.csv")
+        frame[length // 10 if symbol == symbols[-1] else 0 :].write_csv(folder / f"{symbol}.csv")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", help="folder of CSV or Parquet files, one for each instrument")
+    parser.add_argument("--instruments", type=int, default=7)
     parser.add_argument("--bars", type=int, default=8_000)
     parser.add_argument("--steps", type=int, default=300_000)
     parser.add_argument("--runs", default="runs")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         if chosen.folder is None:
-            write_files(Path(made), chosen.bars)
+            write_files(Path(made), chosen.bars, chosen.instruments)
         basket = vd.build_basket(
             chosen.folder or made, features=["log_return", "rank:log_return", "volatility_20"], windows=4
         )

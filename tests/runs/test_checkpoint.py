@@ -399,7 +399,7 @@ while True:
 def test_a_killed_writer_leaves_the_old_checkpoint(tmp_path):
     rng = random.Random(0)
     last = 0
-    for _ in range(5):
+    for _ in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", KILLED, str(tmp_path), str(last)], stdout=subprocess.PIPE, text=True
         )

@@ -79,8 +79,8 @@ def test_three_trainings_share_one_budget(tmp_path):
 
 
 def test_environments_grow_while_a_run_goes_on(tmp_path):
-    settings = {"vector.autoscale": True, "vector.min_envs": 2, "vector.max_envs": 64, "steps": 40_000,
-                "checkpoint.every_steps": 4_000}  # fmt: skip
+    settings = {"vector.autoscale": True, "vector.min_envs": 2, "vector.max_envs": 64, "steps": 6_000,
+                "checkpoint.every_steps": 2_000}  # fmt: skip
     run = small_run(tmp_path, **settings)
     assert run.status == "finished"
     log = (run.path / "log.txt").read_text()

@@ -5,6 +5,7 @@ YAML is read by the rules of its version 1.2, as most people expect it: `1e-3` i
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import re
@@ -120,16 +121,23 @@ def _constructor() -> Any:
     return Constructor
 
 
-def parse_value(text: str, where: str) -> Any:
-    """Return the value of a YAML text; `where` begins the message about one that is not legal."""
+@functools.lru_cache(maxsize=64)
+def _value_of(text: str) -> Any:
+    """Return what is in a YAML text, not to be changed: a run reads its file and its preset several times."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _constructor()
+    _check_size(reader.parse(text))
+    return reader.load(text)
+
+
+def parse_value(text: str, where: str) -> Any:
+    """Return the value of a YAML text; `where` begins the message about one that is not legal."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     try:
-        _check_size(reader.parse(text))
-        return reader.load(text)
+        return copy.deepcopy(_value_of(text))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
