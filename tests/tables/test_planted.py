@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import velodrome as vd
+from benchmarks import leak_detection
 from benchmarks.leak_detection import kind_of
 from tests.tables.honest import HONEST
 from tests.tables.planted import (
@@ -77,6 +79,22 @@ def test_the_page_has_a_table_of_the_whole_suite():
     kinds = [kind_of(name, planted) for name, planted in {**LEAKS, **HONEST}.items()]
     for kind in set(kinds):
         assert re.search(rf"\| {re.escape(kind)} \| {kinds.count(kind)} \|", page), "run benchmarks.leak_detection"
+
+
+def test_the_table_is_continued_only_with_what_was_measured_alike(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "leaks.json"
+    name, result = "next close", {"kind": "on all rows", "right": True, "seconds": 0.5}
+    found = leak_detection.read_results(path, {"rows": 700, "symbols": 2, "leak_seconds": 3.0})
+    path.write_text(json.dumps({**found, "results": {name: result}}), encoding="utf-8")
+    monkeypatch.setattr(leak_detection, "FEATURES", {name: LEAKS[name]})
+    for variable in leak_detection.THREADS:  # which it sets for its processes
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr("sys.argv", ["leak_detection", "700", "2", "3", "--json", str(path)])
+    leak_detection.main()
+    assert "1 of 1 features are there" in (told := capsys.readouterr().out)
+    assert "| on all rows | 1 | 1 | 0.5 s | 0.5 s |" in told
+    with pytest.raises(SystemExit, match=r"has leak_seconds 3\.0, this call 4\.0: name another file"):
+        leak_detection.read_results(path, {"rows": 700, "symbols": 2, "leak_seconds": 4.0})
 
 
 @pytest.mark.slow

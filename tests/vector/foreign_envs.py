@@ -566,3 +566,27 @@ class Valued(gymnasium.Env):
 def drawn_maker(kind: str, infos: str = "none") -> Callable[[], gymnasium.Env]:
     """Return what makes an environment with observations of a kind, and with actions of the kind that goes with it."""
     return partial(Drawn, observations=kind, actions=ACTION_KINDS[kind], infos=infos)
+
+
+class Plain(gymnasium.Env):
+    """Observes how many steps it took, as four floats or one number; `wrong` replaces what it returns once, by name."""
+
+    def __init__(self, kind: str = "floats") -> None:
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.floats = kind == "floats"
+        box = gymnasium.spaces.Box(-np.inf, np.inf, (2, 2), np.float32)
+        self.observation_space = box if self.floats else gymnasium.spaces.Discrete(100, start=0)
+        self.wrong: dict[str, Any] = {}
+        self.count = 0
+
+    def observed(self, name: str) -> Any:
+        count = self.count if name == "observation" else 0
+        return self.wrong.pop(name, np.full((2, 2), count, np.float32) if self.floats else count)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.count = 0
+        return self.observed("first"), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.count += 1
+        return self.observed("observation"), self.wrong.pop("reward", 1.0), self.wrong.pop("ended", False), False, {}

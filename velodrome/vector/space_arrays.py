@@ -6,7 +6,9 @@ environments, so that a batch needs no concatenation and fits into shared memory
 
 from __future__ import annotations
 
+import math
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -18,7 +20,9 @@ from numpy.typing import NDArray
 from velodrome.errors import BackendError, SpaceError
 
 Write = Callable[[int, Any], None]
+Doubt = Callable[[int], None]
 Read = Callable[[int], Any]
+FEW_FLOATS = 64  # of a row, which are written as bytes
 
 
 class Leaf(NamedTuple):
@@ -92,8 +96,12 @@ def flat_leaves(space: Space, value: Any) -> list[Any]:
     return [value] if parts is None else [leaf for key, part in parts for leaf in flat_leaves(part, value[key])]
 
 
-def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
-    """Return a function that writes one environment's value into the arrays of all, or refuses what does not fit."""
+def writer(space: Space, batched: Any, name: str = "the observation", doubt: Doubt | None = None) -> Write:
+    """Return a function that writes one environment's value into the arrays of all, or refuses what does not fit.
+
+    doubt: is called with the row before a value replaces another that is not, or hardly, within the space. Of spaces
+    for which `is_doubtable`.
+    """
     if isinstance(space, Dict):
         parts = {key: writer(part, batched[key], f"{name}[{key!r}]") for key, part in space.spaces.items()}
 
@@ -116,22 +124,29 @@ def writer(space: Space, batched: Any, name: str = "the observation") -> Write:
 
         return write_tuple
     if isinstance(space, Discrete):
+        lowest, highest = int(space.start), int(space.start + space.n - 1)
 
         def write_number(row: int, value: Any) -> None:
             try:
-                batched[row] = operator.index(value)
+                number = operator.index(value)
+                if doubt is not None and not lowest <= number <= highest:
+                    doubt(row)
+                batched[row] = number
             except (TypeError, OverflowError) as error:
                 raise WrongValueError(f"{name} is {value!r:.200}; expected a whole number of {space}") from error
 
         return write_number
-    return _array_writer(batched, name, tuple(space.shape or ()), np.dtype(space.dtype))
+    return _array_writer(batched, name, tuple(space.shape or ()), np.dtype(space.dtype), doubt)
 
 
-def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Write:
+def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np.dtype, doubt: Doubt | None) -> Write:
     fitting = {dtype: True}  # types that may be cast to this one, and whether all of their numbers can be
+    # Bytes are written, and looked at, in less time than NumPy takes to begin.
+    memory = rows_of_bytes(batched) if are_few_floats(shape, dtype) else None
+    # Of each float the byte with its sign and most of its exponent.
+    firsts = slice(dtype.itemsize - 1 if sys.byteorder == "little" else 0, None, dtype.itemsize)
 
-    def write_array(row: int, value: Any) -> None:
-        array = value if type(value) is np.ndarray else np.asarray(value)
+    def fitted(array: NDArray, value: Any) -> NDArray:
         if array.shape != shape:
             if array.dtype == object:
                 raise WrongValueError(f"{name} is {value!r:.200}; expected an array of shape {shape}")
@@ -141,11 +156,47 @@ def _array_writer(batched: NDArray, name: str, shape: tuple[int, ...], dtype: np
                 raise WrongValueError(f"{name} has type {array.dtype}; its space says {dtype}")
             # A float that is too large becomes infinite, which can be seen later; a whole number becomes another one.
             fitting[array.dtype] = dtype.kind == "f" or np.can_cast(array.dtype, dtype, "safe")
-        if not fitting[array.dtype] and (array.astype(dtype) != array).any():
+        cast = array.astype(dtype)
+        if not fitting[array.dtype] and (cast != array).any():
             raise WrongValueError(f"{name} is {array!r:.200}, too large for {dtype}, the type of its space")
-        batched[row] = array
+        return cast
+
+    def write_array(row: int, value: Any) -> None:
+        array = value if type(value) is np.ndarray else np.asarray(value)
+        if array.shape != shape or array.dtype is not dtype:
+            array = fitted(array, value)
+        if memory is None:
+            batched[row] = array
+            return
+        taken = array.tobytes()
+        if doubt is not None:
+            found = taken[firsts]
+            # Of infinities, of NaN, and of numbers close to infinity.
+            if 0x7F in found or 0xFF in found:
+                doubt(row)
+        memory[row][:] = taken
 
     return write_array
+
+
+def rows_of_bytes(batched: NDArray) -> list[memoryview] | None:
+    """Return the memory of each row; None if it does not lie in one piece."""
+    if not batched.flags.c_contiguous:
+        return None
+    return [row.data for row in batched.reshape(len(batched), -1).view(np.uint8)]
+
+
+def are_few_floats(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Return whether a row has some floats of 4 or 8 bytes, and not many."""
+    return dtype.char in "fd" and dtype.isnative and 0 < math.prod(shape) <= FEW_FLOATS
+
+
+def is_doubtable(space: Space) -> bool:
+    """Return whether a writer finds whatever may be wrong with a value, if bounds of a Box do not matter."""
+    if isinstance(space, Box):
+        shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+        return dtype.kind != "f" or are_few_floats(shape, dtype)
+    return isinstance(space, Discrete)
 
 
 def reader(space: Space, batched: Any) -> Read:

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import velodrome as vd
-from tests.vector.foreign_envs import Valued
+from tests.vector.foreign_envs import Plain, Valued
 from velodrome.errors import ConfigError
 from velodrome.vector.workers.batch_arrays import allocate_arrays
 from velodrome.vector.workers.values import FEW_VALUES, ValueCheck
@@ -120,3 +120,55 @@ def test_the_configuration_of_a_run_reaches_the_environments(given):
         assert envs.options.check_values is given
     rule = vd.VectorizedEnvConfig(num_envs=2, env_type="python", check_values=given).make("template")
     assert rule.check_values is bool(given)
+
+
+NOT_FINITE = np.array([[0.0, 0.0], [np.nan, 0.0]], np.float32)
+PLAIN_WRONG = [
+    ("floats", {"observation": NOT_FINITE}, "the observation[1, 0] is nan"),
+    ("floats", {"observation": np.full((2, 2), -1e300)}, "the observation[0, 0] is -inf (infinite, or too large"),
+    ("floats", {"observation": NOT_FINITE, "reward": math.nan}, "the observation[1, 0] is nan"),
+    ("floats", {"observation": NOT_FINITE, "ended": True}, "the last observation[1, 0] is nan"),
+    ("floats", {"first": NOT_FINITE, "ended": True}, "the observation[1, 0] is nan"),
+    ("floats", {"reward": np.float32(np.inf), "ended": True}, "the reward is inf"),
+    ("floats", {"reward": 3.5e38}, "the reward is 3.5e+38 (infinite, or too large for float32)"),
+    ("floats", {"reward": math.nan, "ended": 7}, "terminated is 7"),
+    ("number", {"observation": 100}, "the observation is 100; its space says 0 … 99"),
+    ("number", {"reward": -math.inf}, "the reward is -inf"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*overflow encountered in cast")
+@pytest.mark.parametrize(("backend", "count"), [("serial", 1), ("serial", 3), ("serial", 13), ("async", 13)])
+def test_however_many_rows_are_looked_at_a_wrong_value_is_told_and_the_last_right_one_put_back(backend, count):
+    """Few rows, and rows that are handed over one by one, are looked at while they are written; many together."""
+    options = {"workers": 1} if backend == "async" else {}
+    actions, row = np.zeros(count, int), count // 2
+    for kind in ("floats", "number"):
+        made = vd.make_vec(lambda kind=kind: Plain(kind), count, backend=backend, on_fault="restart", **options,
+                           max_restarts=100, copy=True)  # fmt: skip
+        with contextlib.closing(made) as envs:
+            for own, wrong, told in PLAIN_WRONG:
+                if own != kind:
+                    continue
+                envs.reset()
+                envs.step(actions)
+                envs.set_some([row], "wrong", dict(wrong))
+                observations, rewards, _, truncated, infos = envs.step(actions)
+                assert told in infos["fault"][row], told
+                assert infos["_fault"].tolist() == truncated.tolist() == [other == row for other in range(count)]
+                assert np.all(infos["final_obs"][row] == 1), told
+                assert [np.max(each) for each in observations] == [0 if other == row else 2 for other in range(count)]
+                assert rewards[row] == 0.0
+                assert "_fault" not in envs.step(actions)[-1]
+
+
+@pytest.mark.parametrize(("backend", "count"), [("serial", 1), ("serial", 13)])
+def test_numbers_close_to_infinity_are_right(backend, count):
+    large = np.full((2, 2), -np.finfo(np.float32).max)
+    with contextlib.closing(vd.make_vec(Plain, count, backend=backend, copy=True)) as envs:
+        envs.reset()
+        for wrong in ({"observation": large}, {"observation": large, "ended": True}, {"reward": -3.4e38}):
+            envs.set_some([count - 1], "wrong", dict(wrong))
+            *_, infos = envs.step(np.zeros(count, int))
+            assert "_fault" not in infos
+        assert envs.step(np.zeros(count, int))[0][count - 1].max() == 2.0

@@ -18,14 +18,16 @@ from gymnasium.vector import AutoresetMode
 from velodrome.errors import ConfigError
 from velodrome.vector.infos import RowInfo
 from velodrome.vector.seeding import spread_seed
-from velodrome.vector.space_arrays import WrongValueError, writer
+from velodrome.vector.space_arrays import WrongValueError, is_doubtable, writer
 from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import Fault, FaultKind
 from velodrome.vector.workers.options import WorkerOptions
-from velodrome.vector.workers.values import ValueCheck
+from velodrome.vector.workers.values import LEARNT, ValueCheck, limits_of
 
 NANOSECONDS = 1e-9
+ROWS = 6  # from which one look at all of them costs less than a look at each
+LOWEST, HIGHEST = map(float, limits_of(LEARNT))  # of rewards
 
 
 class EnvDescription(NamedTuple):
@@ -66,19 +68,27 @@ class EnvHost:
         self.fresh_seeds: dict[int, int] = {}  # for the first reset of an environment that replaces another
         self.dropped: set[int] = set()
         self.steps: dict[int, int] = {}  # of each environment since it was made
-        self.check: ValueCheck | None = None  # of the values of all rows
+        self.check_of: dict[int, ValueCheck] = {}  # by row: one of all rows, or one of each
+        self.check: ValueCheck | None = None  # that of all rows, if they are looked at together
+        self.doubting = False  # they are noticed while they are written
+        self.apart = False  # rows are handed over, and so looked at, one by one
+        self.doubts: dict[int, Any] = {}  # rows with values that may be wrong: the last observation before them
         self.current: Any = [0]  # 1 + the row whose environment is being called; 0: none is
 
     def attach(self, arrays: BatchArrays, observation_space: gymnasium.Space) -> None:
         """Use these arrays from now on."""
         self.arrays, self.observation_space = arrays, observation_space
-        self.check = None
+        self.check_of, self.check = {}, None
+        # Values that may be wrong are noticed while they are written, or all are looked at together after the step.
+        alone = self.apart or len(self.envs) < ROWS
+        self.doubting = alone and self.checked == "finite" and is_doubtable(observation_space)
         self.watch()
         # Looked up once instead of in every step. A view is written to faster than an array, and takes numbers only.
         views: list[Any] = [array.data for array in arrays[2:]]
         self.rewards, self.terminated, self.truncated, self.step_seconds = views
-        self.write = writer(observation_space, arrays.observations)
-        self.write_final = writer(observation_space, arrays.final_observations, "the last observation")
+        doubt = self._doubt if self.doubting else None
+        self.write = writer(observation_space, arrays.observations, doubt=doubt)
+        self.write_final = writer(observation_space, arrays.final_observations, "the last observation", doubt)
 
     def describe(self, row: int) -> EnvDescription:
         """Return the description of the environment of a row."""
@@ -123,31 +133,52 @@ class EnvHost:
     # Values
 
     def watch(self) -> None:
-        """Prepare for `look`, which follows when rows have been stepped or reset."""
-        if self.checked is False or not self.envs:
+        """Prepare to look at values, when rows have been stepped or reset."""
+        if self.checked is False or not self.envs or self.check_of.keys() == self.envs.keys():
             return
-        if self.check is None or len(self.check.rows) != len(self.envs):
-            self.check = ValueCheck(self.observation_space, self.arrays, sorted(self.envs), self.checked)
+        rows = sorted(self.envs)
+        groups = [[row] for row in rows] if self.apart else [rows]
+        made = [ValueCheck(self.observation_space, self.arrays, group, self.checked) for group in groups]
+        self.check_of = {row: check for check in made for row in check.rows}
+        self.check = None if self.apart or self.doubting else made[0]
 
-    def look(self, rows: Iterable[int], moment: str = "step", options: dict[str, Any] | None = None) -> None:
-        """Look at the values of all rows, of which some were stepped or reset: one that is wrong is a fault."""
-        check = self.check
-        if check is None or check.is_right(bool(self.ended)):
+    def look_apart(self) -> None:
+        """Look at rows one by one from now on."""
+        if self.check is not None:
+            self.apart = True
+            self.attach(self.arrays, self.observation_space)
+
+    def _doubt(self, row: int) -> None:
+        """Keep the last observation of a row whose values may be wrong, before it is replaced."""
+        if row not in self.doubts:
+            self.doubts[row] = self.arrays.observations[row, ...].copy()
+
+    def _put_back(self, row: int) -> None:
+        """Put back the last right observation of a row."""
+        if row in self.doubts:
+            self.arrays.observations[row] = self.doubts.pop(row)
+        elif self.check_of and not self.doubting:
+            self.check_of[row].put_back(row)
+
+    def seem_right(self, rows: Iterable[int]) -> bool:
+        """Return whether the values of these rows are right; if not, `look_closely` finds out."""
+        if self.doubts or self.doubting or not self.check_of:
+            return not self.doubts
+        checks = dict.fromkeys(self.check_of[row] for row in rows)
+        return all(check.is_right(self.ended) for check in checks)
+
+    def look_closely(self, rows: Iterable[int], moment: str = "step", options: dict[str, Any] | None = None) -> None:
+        """Look at the values of rows that were stepped or reset: one that is wrong is a fault."""
+        for row in [*self.doubts] if self.doubting else rows:
+            self._look_at_row(row, moment, options)
+        self.doubts.clear()
+        for check in dict.fromkeys(self.check_of.values()):
+            check.keep()
+
+    def _look_at_row(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
+        if self.envs[row] is None:
             return
-        for row in rows:
-            self._look_closely(row, moment, options)
-        check.keep()
-
-    def look_at_row(self, row: int) -> None:
-        """Look at the values of one row that was stepped."""
-        if self.check is not None and not self.check.row_is_right(row, bool(self.ended)):
-            self._look_closely(row, "step", None)
-            self.check.keep()
-
-    def _look_closely(self, row: int, moment: str, options: dict[str, Any] | None) -> None:
-        if self.check is None or self.envs[row] is None:
-            return
-        wrong = self.check.what_is_wrong(row, row in self.ended)
+        wrong = self.check_of[row].what_is_wrong(row, row in self.ended)
         if wrong:
             when = f"in its step {self.steps[row]} " if moment == "step" else ""
             switch = '"finite" does not look at bounds of a Box, ' if self.checked is True else ""
@@ -187,6 +218,10 @@ class EnvHost:
                     self.rewards[row] = reward
                 except (TypeError, ValueError) as error:
                     raise WrongValueError(f"the reward is {reward!r:.200}; expected a number") from error
+                if self.doubting:
+                    earned = reward if type(reward) is float else self.rewards[row]
+                    if not LOWEST <= earned <= HIGHEST:
+                        self._doubt(row)
                 if not (terminated is False and truncated is False):
                     terminated, truncated = self._flag("terminated", terminated), self._flag("truncated", truncated)
                 if terminated or truncated:
@@ -247,7 +282,8 @@ class EnvHost:
         self.watch()
         for row, seed in zip(rows, seeds, strict=True):
             self._reset_row(row, seed, None if options is None else dict(options))
-        self.look(rows, "reset", options)
+        if not self.seem_right(rows):
+            self.look_closely(rows, "reset", options)
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> None:
         if row in self.dropped:
@@ -271,8 +307,8 @@ class EnvHost:
         """Note a fault, and put a new environment into the row, or none, as on_fault says."""
         self.current[0] = 0
         self.infos = [entry for entry in self.infos if entry.row != row]
-        if self.check is not None and moment == "step":
-            self.check.put_back(row)
+        if moment == "step":
+            self._put_back(row)
         while True:
             self.faults.append(fault_of(row, self.worker, error, moment))
             self._discard(row)
@@ -312,11 +348,11 @@ class EnvHost:
         self.cut_off(row, cut)
         if first is not None:
             self.write(row, first[0])
-            wrong = self.check.what_is_wrong(row, ended=False) if self.check else ""
+            wrong = self.check_of[row].what_is_wrong(row, ended=False) if self.check_of else ""
             if wrong:
-                assert self.check is not None
-                self.check.put_back(row)
+                self._put_back(row)
                 raise WrongValueError(wrong)
+            self.doubts.pop(row, None)
             self.infos.append(RowInfo(row, first[1], {} if cut else None))
 
     def cut_off(self, row: int, cut: bool = True) -> None:

@@ -69,7 +69,9 @@ class SerialVectorEnv(ForeignVectorEnv):
             read = reader(self.single_action_space, nest(self.single_action_space, actions))
         for row in host.envs:
             step(row, read(row))
-        host.look(host.envs)
+        check = host.check
+        if host.doubts or (check is not None and not check.is_right(host.ended)):
+            host.look_closely(host.envs)
         return self._gather() if host.infos or host.ended or host.faults else {}
 
     def _gather(self) -> dict[str, Any]:

@@ -142,7 +142,9 @@ class Worker:
                 host.step(row, read(row))
             except Interruption as error:  # it came between two environments
                 host.faults.append(fault_of(row, self.index, error, "step"))
-        host.look(host.envs)
+        check = host.check
+        if host.doubts or (check is not None and not check.is_right(host.ended)):
+            host.look_closely(host.envs)
         news = bool(host.ended or host.infos or host.faults)
         self.words[self.first + Line.NEWS] = news
         return self.write_infos() if news else None
@@ -182,6 +184,7 @@ class Worker:
         words, first, host = self.words, self.first, self.host
         requests, completions = self.shared.requests[self.index], self.shared.completions[self.index]
         size = len(requests)
+        host.look_apart()
         taken = words[first + Line.TAKEN]
         while taken != words[first + Line.REQUESTS]:
             order_memory()
@@ -192,7 +195,9 @@ class Worker:
                 host.step(row, self.read_action(row))
             except Interruption as error:
                 host.faults.append(fault_of(row, self.index, error, "step"))
-            host.look_at_row(row)
+            check = None if host.doubting else host.check_of.get(row)
+            if host.doubts or (check is not None and not check.is_right(host.ended)):
+                host.look_closely((row,))
             mail = self.write_infos() if host.infos or host.faults else None
             host.ended.clear()
             if mail is not None:
