@@ -24,13 +24,13 @@ class Basket(WindowedRows):
 
     @property
     def stretches(self) -> tuple[str, ...]:
-        """The whole grid is one."""
-        return ("the grid",)
+        """The whole grid is one; each piece of a split is."""
+        return ("the grid",) * len(self.begin)
 
     @property
     def members(self) -> tuple[tuple[str, ...], ...]:
         """All instruments are on the one grid."""
-        return (self.symbols,)
+        return (self.symbols,) * len(self.begin)
 
 
 def per_instrument(window: NDArray, instruments: int) -> NDArray:

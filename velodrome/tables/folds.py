@@ -1,21 +1,29 @@
-"""Walking forward: a market or a basket cut into folds, its scalers fitted again on each fold's training split."""
+"""Folds in time: walking forward, and blocks that are left out in turn; scalers are fitted again on what is trained on.
+
+A fold of cross-validation trains on both sides of the block that it leaves out. Purging keeps the sides apart from it:
+no decision in training shows a bar of the block, or the other way round, neither in a window nor through the bars that
+a window's features are made of, as far as their warm-up tells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
+from velodrome.tables.basket import Basket
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.market import NOTHING, OWN, AnyMarket, WindowedRows
 from velodrome.tables.scaling import TRAIN, Scaler, check_kind
 from velodrome.tables.splits import FEWEST_ROWS, RowRanges, Span, distinct_times, rows_between
 from velodrome.tables.windows import WindowTables
 
-Place: TypeAlias = tuple[slice, int]  # rows of a table, and the column of an instrument
+Place: TypeAlias = tuple[NDArray[np.int64], int]  # rows of a table, and the column of an instrument
 
 
 def walk_forward(
@@ -77,7 +85,7 @@ def refit(market: WindowedRows, train: RowRanges, clip: float | None = None) -> 
             own = (origin[place] == OWN).all(axis=1)
             learnt[symbol] = scaler.undo(table[place][own], symbol)
         new = replace(scaler, clip=clip).fit(learnt)
-        for symbol, place in _shown(market, index, zip(market.begin, market.end, strict=True)):
+        for symbol, place in _shown(market, index, tuple(zip(market.begin, market.end, strict=True))):
             scaled = new.apply(scaler.undo(table[place], symbol), symbol)
             target[place] = np.where(origin[place] == NOTHING, np.float32(0.0), scaled)
         fitted.append(new)
@@ -85,11 +93,14 @@ def refit(market: WindowedRows, train: RowRanges, clip: float | None = None) -> 
     return windows._replace(values=values), tuple(fitted)
 
 
-def _shown(market: WindowedRows, index: int, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[str, Place]]:
+def _shown(market: WindowedRows, index: int, ranges: RowRanges) -> Iterator[tuple[str, Place]]:
     """Yield each instrument, and where the rows that its decisions show lie in the table of a window."""
     length, row_of = int(market.windows.length[index]), market.windows.rows[index]
-    for (low, high), members in zip(ranges, market.members, strict=True):
-        rows = slice(int(row_of[low]) - length + 1, int(row_of[high - 1]) + 1)
+    of = market.stretches_of(ranges)
+    for stretch, members in enumerate(market.members):
+        own = [ranges[place] for place in np.flatnonzero(of == stretch)]
+        shown = [np.arange(int(row_of[low]) - length + 1, int(row_of[high - 1]) + 1) for low, high in own]
+        rows = np.unique(np.concatenate(shown))  # pieces that lie close together show some rows twice
         yield from ((symbol, (rows, column)) for column, symbol in enumerate(members))
 
 
@@ -130,8 +141,8 @@ def fold_splits(
         middle = count - (folds - fold) * test_bars
         stop = middle + test_bars
         moments = {
-            "train": (int(times[0 if anchored else middle - train_bars]), int(times[middle])),
-            "test": (int(times[middle]), int(times[stop]) if stop < count else int(times[-1]) + 1),
+            "train": [(int(times[0 if anchored else middle - train_bars]), int(times[middle]))],
+            "test": [(int(times[middle]), int(times[stop]) if stop < count else int(times[-1]) + 1)],
         }
         found.append(rows_between(moments, spans, embargo))
     return found
@@ -146,3 +157,118 @@ def _bars(name: str, value: int | float, count: int) -> int:
     if value >= 1.0:
         raise ConfigError(f"{name} is {value!r}; a fraction must be below 1. Write bars as a whole number.")
     return int(value * count + 1e-6)
+
+
+# Blocks that are left out in turn
+
+BARS_TO_FILL = 1  # an order is filled with the bar after the decision at the latest
+
+
+class PurgedFold(NamedTuple):
+    """A fold of cross-validation, by the open times of its bars in nanoseconds UTC; an end is not part of it."""
+
+    held_out: tuple[int, int]
+    train: tuple[tuple[int, int], ...]  # before the block, after it, or both
+    validation: tuple[int, int] | None  # the last of the training bars, by which checkpoints are chosen
+    purged: int  # bars that are left out because windows overlap
+    embargoed: int  # further bars that are left out after the block
+
+
+class Purge:
+    """Says how far from a moment training must keep so that neither side shows a bar of the other."""
+
+    def __init__(self, market: WindowedRows) -> None:
+        self.market = market
+        self.first = np.r_[0, market.end[:-1]]  # [S] the first row of each stretch
+        self.oldest = np.arange(len(market))  # [T] the first row with a bar that the windows at a row show
+        for first, end in zip(self.first, market.end, strict=True):
+            for rows, length in zip(market.windows.rows[:, first:end], market.windows.length, strict=True):
+                top = rows - length + 1  # of the window, in its table
+                # A longer bar begins with the row after the end of the bar before it; shorter ones lie within a row.
+                begun = np.minimum(np.searchsorted(rows, top - 1) + 1, np.searchsorted(rows, top))
+                self.oldest[first:end] = np.minimum(self.oldest[first:end], first + begun)
+        self.oldest -= self._warm_up()
+
+    def _warm_up(self) -> int:
+        """Return how many rows before the oldest one in a window its features are made of."""
+        market, windows = self.market, self.market.windows
+        if not isinstance(market, Basket):
+            return int((self.oldest[market.begin] - self.first).max())
+        found = []
+        for column, listed in enumerate(np.argmax(market.tradable, axis=0)):
+            complete = int(listed)
+            for rows, length, origin in zip(windows.rows, windows.length, market.origins, strict=True):
+                known = (origin[:, column] != NOTHING).all(axis=1)
+                complete = max(complete, int(np.searchsorted(rows, int(np.argmax(known)) + int(length) - 1)))
+            if complete < len(market):
+                found.append(int(self.oldest[complete] - listed))
+        return max(min(found, default=0), 0)  # an instrument with gaps in its first bars seems to need more
+
+    def before(self, moment: int) -> int:
+        """Return where training must end, at the latest, if what is played begins at a moment."""
+        ends = [moment]
+        for first, end in zip(self.first.tolist(), self.market.end.tolist(), strict=True):
+            row = first + int(np.searchsorted(self.market.time[first:end], moment))
+            if row < end:
+                ends.append(int(self.market.time[max(int(self.oldest[row]) - BARS_TO_FILL, first)]))
+        return min(ends)
+
+    def after(self, moment: int, embargo: int = 0) -> int:
+        """Return where training may begin, at the earliest, if what is played ends before a moment."""
+        begins = [moment]
+        for first, end in zip(self.first.tolist(), self.market.end.tolist(), strict=True):
+            played = first + int(np.searchsorted(self.market.time[first:end], moment))  # one past its last row
+            if played > first:
+                row = first + int(np.searchsorted(self.oldest[first:end], played + BARS_TO_FILL)) + embargo
+                begins.append(int(self.market.time[row] if row < end else self.market.time[end - 1] + 1))
+        return max(begins)
+
+
+def purged_folds(
+    market: WindowedRows, folds: int, embargo: int = 0, within: tuple[int, int] | None = None, share: float = 0.0
+) -> list[PurgedFold]:
+    """Cut the tradable bars into blocks of time, and return for each what may be trained on when it is left out.
+
+    within: the moments between which the bars lie; all if None. share: part of the training bars that is kept to choose
+        checkpoints by, at the end of the last side.
+    """
+    for name, value, least in (("folds", folds, 2), ("embargo", embargo, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name} is {value!r}; give a whole number of at least {least}.")
+    times = distinct_times([span.time for span in spans_of(market)])
+    since, until = within or (int(times[0]), int(times[-1]) + 1)
+    times = times[(times >= since) & (times < until)]
+    count, purge = len(times), Purge(market)
+
+    def bars(low: int, high: int) -> int:
+        return max(int(np.searchsorted(times, high) - np.searchsorted(times, low)), 0)
+
+    if count < folds * FEWEST_ROWS:
+        raise ConfigError(
+            f"folds = {folds:,}: {count:,} bars may be cut into blocks, and a block needs {FEWEST_ROWS}; take at most "
+            f"{max(count // FEWEST_ROWS, 0):,} folds, or more data."
+        )
+    edges = [*times[count * np.arange(folds) // folds].tolist(), until]
+    found = []
+    for number, (begin, end) in enumerate(itertools.pairwise(edges), 1):
+        sides = ((since, purge.before(begin)), (purge.after(end, embargo), until))
+        train = [side for side in sides if bars(*side) >= FEWEST_ROWS]
+        apart = bars(max(sides[0][1], since), begin), bars(end, purge.after(end))
+        left_out = PurgedFold((begin, end), (), None, sum(apart), bars(purge.after(end), sides[1][0]))
+        validation = None
+        if train and share > 0.0:
+            (low, high), wanted = train[-1], share * sum(bars(*side) for side in train)
+            own = times[(times >= low) & (times < high)]
+            cut = int(own[len(own) - max(min(round(wanted), len(own) // 2), 1)])
+            validation = (cut, high)
+            train[-1] = (low, purge.before(cut))
+            train = [side for side in train if bars(*side) >= FEWEST_ROWS]
+        if not train or (validation and bars(*validation) < FEWEST_ROWS):
+            raise ConfigError(
+                f"fold {number} of {folds:,}: of {count:,} bars a block has {bars(begin, end):,}, {left_out.purged:,} "
+                f"beside it are purged (windows and what their features look back on) and {left_out.embargoed:,} "
+                "embargoed; too few are left to train on. Take more data, shorter windows, a smaller embargo or "
+                "another number of folds."
+            )
+        found.append(left_out._replace(train=tuple(train), validation=validation))
+    return found

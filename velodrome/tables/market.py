@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from velodrome.tables.windows import WindowTables
 
 NOTHING, CARRIED, OWN = 0, 1, 2  # a window's value: none yet, from an earlier bar, from a bar at that time
 
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # begin, end
 AnyMarket = TypeVar("AnyMarket", bound="WindowedRows")
 
 
@@ -35,7 +36,7 @@ class WindowedRows(Summarised):
     windows: WindowTables
     window_names: tuple[str, ...]  # [w] the timeframe of each window
     feature_names: tuple[tuple[str, ...], ...]  # [w] the features in each row of each window
-    splits: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # by name: begin, end by stretch
+    splits: Mapping[str, Ranges] = field(default_factory=dict)  # by name: begin, end by stretch, in order of rows
     content_hash: str = ""  # of every array and every choice that made them
     name: str = "market"
     scalers: tuple[Scaler, ...] = ()  # [w] how the features of each window were scaled
@@ -46,29 +47,46 @@ class WindowedRows(Summarised):
     # `Market`, of long weights on all of them and cash for a `Basket`.
     optimum: float | None = None
     notes: tuple[str, ...] = ()  # in which its prices differ from those that were read, as `Bars.notes`
+    # [S] which instrument each stretch is of, where a split has several pieces of one; (): each instrument has its own.
+    owners: tuple[int, ...] = ()
     close_only: tuple[str, ...] = ()  # instruments whose bars are made of closes: nothing is known of what lies between
 
     @property
     def stretches(self) -> tuple[str, ...]:
         """What each stretch of rows is called: the instruments, here."""
-        return self.symbols
+        return tuple(self.symbols[owner] for owner in self.owners) if self.owners else self.symbols
 
     @property
     def members(self) -> tuple[tuple[str, ...], ...]:
         """The instruments in each stretch: one, here."""
-        return tuple((symbol,) for symbol in self.symbols)
+        return tuple((symbol,) for symbol in self.stretches)
+
+    def stretches_of(self, ranges: Ranges) -> NDArray[np.int64]:
+        """Return in which stretch each range of a split lies; a split without pieces has one for each."""
+        if len(ranges) == len(self.end):
+            return np.arange(len(ranges))
+        first = np.array([low for low, _ in ranges], np.int64)
+        return np.minimum(np.searchsorted(self.end, first, side="right"), len(self.end) - 1)
 
     def split(self: AnyMarket, name: str) -> AnyMarket:
-        """Return the same market restricted to one split; windows may still look back before its first bar."""
+        """Return the same market restricted to one split; windows may still look back before its first bar.
+
+        Each piece of the split is a stretch of its own, which no episode leaves.
+        """
         if name not in self.splits:
             legal = tuple(self.splits)
             raise ConfigError(
                 f"no split {name!r} in this market; there are {', '.join(legal) or 'none'}.{did_you_mean(name, legal)}"
             )
-        begin, end = np.array(self.splits[name], np.int64).reshape(-1, 2).T
-        begin, end = np.maximum(begin, self.begin), np.minimum(end, self.end)
+        ranges = self.splits[name]
+        of = self.stretches_of(ranges)
+        begin, end = np.array(ranges, np.int64).reshape(-1, 2).T
+        begin, end = np.maximum(begin, self.begin[of]), np.minimum(end, self.end[of])
         begin.flags.writeable = end.flags.writeable = False
-        return replace(self, begin=begin, end=end, name=f"{self.name}[{name}]")
+        owners = self.owners
+        if len(ranges) != len(self.end):
+            owners = tuple(self.owners[k] if self.owners else int(k) for k in of)
+        return replace(self, begin=begin, end=end, owners=owners, name=f"{self.name}[{name}]")
 
     @property
     def window_floats(self) -> int:

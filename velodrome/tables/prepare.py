@@ -15,7 +15,7 @@ from velodrome.bars.timeframe import describe_time
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.choices import Choices, OnGrid, WindowChoice
 from velodrome.tables.scaling import TRAIN, Scaler, check_given, check_training_split
-from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, RowRanges, Span, make_splits
+from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, RowRanges, Span, make_splits, ranges_in
 from velodrome.tables.stretches import Stretch, WindowTable, check_that_rows_follow, make_stretches
 
 
@@ -159,11 +159,12 @@ def training_rows(
 ) -> dict[str, NDArray[np.float64]]:
     """Return by instrument the rows of a window that training can show; a bar that is carried forward counts once."""
     found = {}
-    for stretch, span, (begin, end) in zip(stretches, spans, train, strict=True):
+    for stretch, span in zip(stretches, spans, strict=True):
         window = stretch.windows[index]
-        oldest = max(0, int(window.last_row[begin - span.first]) - length + 1)
-        newest = int(window.last_row[end - 1 - span.first]) + 1
-        values = window.values[oldest:newest]
-        known = window.present[oldest:newest] & ~np.isnan(values).any(axis=2)
-        found.update({symbol: values[known[:, k], k] for k, symbol in enumerate(stretch.symbols)})
+        shown = np.zeros(len(window.values), bool)
+        for begin, end in ranges_in(train, span):
+            oldest = max(0, int(window.last_row[begin - span.first]) - length + 1)
+            shown[oldest : int(window.last_row[end - 1 - span.first]) + 1] = True
+        known = window.present & shown[:, None] & ~np.isnan(window.values).any(axis=2)
+        found.update({symbol: window.values[known[:, k], k] for k, symbol in enumerate(stretch.symbols)})
     return found

@@ -7,7 +7,7 @@ the market's own scalers: what a row shows comes from bars before it, and from n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -50,10 +50,24 @@ def with_resampled(
     true = market.split(TRAIN) if TRAIN in market.splits else market
     choices: dict[str, Any] = {"features": features, "session": session}
     copies = (
-        _copy(true, how, (seed, STREAM, number), check_leaks=check_leaks and number == 0, **choices)
+        _copy(own, how, (seed, STREAM, number, *turn), check_leaks=check_leaks and number == 0, **choices)
         for number in range(how.copies)
+        for turn, own in _turns(true)
     )
     return _joined([true, *copies])
+
+
+def _turns(true: Market) -> Iterator[tuple[tuple[int, ...], Market]]:
+    """Yield the market if each instrument has one stretch; else the first stretch of each, the second of each, …."""
+    if not true.owners:
+        yield (), true
+        return
+    places = [np.flatnonzero(np.array(true.owners) == owner) for owner in range(len(true.symbols))]
+    for turn in range(max(map(len, places))):
+        there = [owner for owner, own in enumerate(places) if turn < len(own)]
+        rows = [places[owner][turn] for owner in there]
+        named = tuple(true.symbols[owner] for owner in there)
+        yield (turn,), replace(true, symbols=named, begin=true.begin[rows], end=true.end[rows], owners=())
 
 
 def _copy(true: Market, how: Resampling, seed: Sequence[int], **choices: Any) -> Market:
@@ -132,11 +146,12 @@ def _joined(parts: Sequence[Market]) -> Market:
         for name in ("time", "ohlc", "volume", "atr", "session_last")
     }
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns}
-    symbols = tuple(f"{symbol}~{k}" if k else symbol for k, part in enumerate(parts) for symbol in part.symbols)
+    symbols = tuple(f"{symbol}~{k}" if k else symbol for k, part in enumerate(parts) for symbol in part.stretches)
     windows = _joined_windows([part.windows for part in parts])
     for array in (*moved.values(), *arrays.values(), *columns.values(), *windows):
         array.flags.writeable = False
     further: dict[str, Any] = {"columns": columns, "symbols": symbols, "windows": windows, "splits": {}}
+    further["owners"] = ()
     return replace(first, **moved, **arrays, **further, name=f"{first.name}, resampled")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from velodrome.errors import ConfigError
 from velodrome.tables.features.clock import time_zone
 
 Moment: TypeAlias = "str | datetime.date | datetime.datetime | np.datetime64 | None"
-SplitChoice: TypeAlias = "Mapping[str, float] | Mapping[str, tuple[Moment, Moment]]"
-RowRanges: TypeAlias = tuple[tuple[int, int], ...]  # begin, end in each stretch
+SplitChoice: TypeAlias = "Mapping[str, float] | Mapping[str, tuple[Moment, Moment] | Sequence[tuple[Moment, Moment]]]"
+RowRanges: TypeAlias = tuple[tuple[int, int], ...]  # begin, end in each stretch; of a split in pieces, of each in turn
+Intervals: TypeAlias = Sequence[tuple[int, int]]  # from, to (not part of it), nanoseconds UTC; a split's pieces
 
 DEFAULT_SPLITS: Mapping[str, float] = {"train": 0.7, "validation": 0.15, "test": 0.15}
 FEWEST_ROWS = 2  # a decision needs a bar to be taken on and one to play out
@@ -52,30 +53,41 @@ def make_splits(choice: SplitChoice, spans: Sequence[Span], timezone: str, embar
     elif any(by_fraction):
         raise ConfigError(f"splits mixes fractions and dates: {dict(choice)!r}; use one or the other.")
     else:
-        moments = _date_moments(choice, timezone)  # type: ignore[arg-type]
+        moments = _date_moments(choice, timezone)
     return rows_between(moments, spans, embargo)
 
 
-def rows_between(moments: Mapping[str, tuple[int, int]], spans: Sequence[Span], embargo: int) -> dict[str, RowRanges]:
-    """Return the tradable rows whose bar opens in [from, to) of each split, less the embargo after the earliest."""
-    earliest = min(since for since, _ in moments.values())
+def rows_between(moments: Mapping[str, Intervals], spans: Sequence[Span], embargo: int) -> dict[str, RowRanges]:
+    """Return the tradable rows whose bar opens in [from, to) of each split, less the embargo after the earliest.
+
+    Of a split in several pieces, those that an instrument has no bars for are left out of its rows.
+    """
+    earliest = min(since for pieces in moments.values() for since, _ in pieces)
     splits: dict[str, RowRanges] = {}
-    for name, (since, until) in moments.items():
-        rows = []
+    for name, pieces in moments.items():
+        rows: list[tuple[int, int]] = []
         for span in spans:
-            low, high = (span.first + int(np.searchsorted(span.time, moment)) for moment in (since, until))
-            inside = high - low
-            low = max(low + (embargo if since > earliest else 0), span.begin)
-            if high - low < FEWEST_ROWS:
+            inside, own = 0, []
+            for since, until in pieces:
+                low, high = (span.first + int(np.searchsorted(span.time, moment)) for moment in (since, until))
+                inside += high - low
+                own.append((max(low + (embargo if since > earliest else 0), span.begin), high))
+            kept = [(low, high) for low, high in own if high - low >= FEWEST_ROWS]
+            if not kept:
                 raise ConfigError(
                     f"split {name!r} is empty for {span.name}: {inside} of its {len(span.time)} bars lie in it, and "
-                    f"{max(high - low, 0)} are left after the warm-up of features and windows and an embargo of "
-                    f"{embargo}; {FEWEST_ROWS} are needed. Give more data, a larger split, shorter windows or a "
-                    "smaller embargo, or leave this instrument out."
+                    f"{max(0, *(high - low for low, high in own))} are left after the warm-up of features and windows "
+                    f"and an embargo of {embargo}; {FEWEST_ROWS} are needed. Give more data, a larger split, shorter "
+                    "windows or a smaller embargo, or leave this instrument out."
                 )
-            rows.append((low, high))
+            rows += kept
         splits[name] = tuple(rows)
     return splits
+
+
+def ranges_in(ranges: RowRanges, span: Span) -> RowRanges:
+    """Return those of a split's ranges that lie in one stretch."""
+    return tuple((low, high) for low, high in ranges if span.first <= low < span.end)
 
 
 def distinct_times(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -85,7 +97,7 @@ def distinct_times(times: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
 
 
-def _fraction_moments(choice: Mapping[str, float], times: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
+def _fraction_moments(choice: Mapping[str, float], times: NDArray[np.int64]) -> dict[str, Intervals]:
     bad = {name: value for name, value in choice.items() if not 0.0 < value <= 1.0}
     if bad:
         raise ConfigError(f"splits has {bad!r}; a fraction must be above 0 and at most 1.")
@@ -94,41 +106,50 @@ def _fraction_moments(choice: Mapping[str, float], times: NDArray[np.int64]) -> 
         raise ConfigError(
             f"splits {dict(choice)!r} add up to {total:g}; they must not exceed 1, because splits may not overlap."
         )
-    moments: dict[str, tuple[int, int]] = {}
+    moments: dict[str, Intervals] = {}
     share, since = 0.0, int(times[0])
     for name, value in choice.items():
         share += value
         row = int(share * len(times) + 1e-6)
         until = int(times[row]) if row < len(times) else int(times[-1]) + 1
-        moments[name] = (since, until)
+        moments[name] = [(since, until)]
         since = until
     return moments
 
 
-def _date_moments(choice: Mapping[str, tuple[Moment, Moment]], timezone: str) -> dict[str, tuple[int, int]]:
-    limits = np.iinfo(np.int64)
-    moments: dict[str, tuple[int, int]] = {}
-    for name, value in choice.items():
-        if not isinstance(value, tuple | list) or len(value) != 2:
+def _date_moments(choice: Mapping[str, Any], timezone: str) -> dict[str, Intervals]:
+    moments = {name: sorted(_interval(name, piece, timezone) for piece in _pieces(choice[name])) for name in choice}
+    ordered = sorted((*piece, name) for name, pieces in moments.items() for piece in pieces)
+    for (_, end, earlier), (begin, _, later) in itertools.pairwise(ordered):
+        if end > begin:
+            both = f"splits {earlier!r} and {later!r} overlap" if earlier != later else f"pieces of {later!r} overlap"
             raise ConfigError(
-                f"split {name!r} is {value!r}; give a fraction, or (from, to) such as ('2020-01-01', '2022-01-01'), "
-                "where to is not part of it and None leaves a side open."
-            )
-        since = limits.min if value[0] is None else moment_nanoseconds(value[0], timezone, name)
-        until = limits.max if value[1] is None else moment_nanoseconds(value[1], timezone, name)
-        if since >= until:
-            raise ConfigError(
-                f"split {name!r} runs from {value[0]} to {value[1]}; its end must be later than its beginning."
-            )
-        moments[name] = (int(since), int(until))
-    ordered = sorted(moments, key=lambda name: moments[name])
-    for earlier, later in itertools.pairwise(ordered):
-        if moments[earlier][1] > moments[later][0]:
-            raise ConfigError(
-                f"splits {earlier!r} and {later!r} overlap: {choice[earlier]} and {choice[later]}. "
+                f"{both}: {choice[earlier]} and {choice[later]}. "
                 "An end is not part of its split, so the next may begin there."
             )
-    return moments
+    return moments  # type: ignore[return-value]
+
+
+def _pieces(value: Any) -> Sequence[Any]:
+    """Return the pieces of a split: it is one (from, to), or several of them."""
+    several = isinstance(value, tuple | list) and len(value) > 0 and isinstance(value[0], tuple | list)
+    return value if several else [value]
+
+
+def _interval(name: str, value: Any, timezone: str) -> tuple[int, int]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ConfigError(
+            f"split {name!r} is {value!r}; give a fraction, or (from, to) such as ('2020-01-01', '2022-01-01'), "
+            "where to is not part of it and None leaves a side open, or a list of several such pairs."
+        )
+    limits = np.iinfo(np.int64)
+    since = limits.min if value[0] is None else moment_nanoseconds(value[0], timezone, name)
+    until = limits.max if value[1] is None else moment_nanoseconds(value[1], timezone, name)
+    if since >= until:
+        raise ConfigError(
+            f"split {name!r} runs from {value[0]} to {value[1]}; its end must be later than its beginning."
+        )
+    return int(since), int(until)
 
 
 def moment_nanoseconds(moment: Moment, timezone: str, name: str) -> int:

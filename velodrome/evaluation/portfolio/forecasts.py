@@ -139,7 +139,9 @@ def momentum_weights(part: Part[Basket], prices: Values, limits: Limits) -> tupl
     basket = part.market
     gains = fill_gains(prices, basket.begin, basket.end)
     train = basket.split(TRAIN)
-    known = np.arange(train.begin[0], max(train.end[0] - 2, train.begin[0]))
+    known = np.concatenate(
+        [np.arange(low, max(high - 2, low)) for low, high in zip(train.begin, train.end, strict=True)]
+    )
 
     def targets(rows: NDArray[np.int64], look_back: int) -> Values:
         before = basket.close[np.maximum(rows - look_back, 0)]

@@ -112,6 +112,7 @@ def unused_by_source(name: str, source: str) -> str | None:
     return f"market.source is a path ({source}), and {name} is for a built-in process"
 
 
+Dates = tuple[Text | None, Text | None]  # from, to (not part of it)
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 
 
@@ -188,10 +189,10 @@ class MarketConfig(Section):
         "bars that an observation shows, of the traded timeframe or by timeframe; {} shows none",
         legal="whole number ≥ 1, or {timeframe: whole number ≥ 1}",
     )
-    splits: dict[str, float] | dict[str, tuple[Text | None, Text | None]] = setting(
+    splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
         "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
-        legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side",
+        legal="{name: fraction}, or {name: [from, to]} with dates, null for an open side, or a list of such pairs",
     )
     embargo: int = setting(0, "bars left out at the beginning of every split but the earliest", ge=0)
     scaler: Literal["standard", "robust", "minmax", "none"] = setting("standard", "of the features")

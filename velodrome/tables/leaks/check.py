@@ -24,6 +24,7 @@ from velodrome.tables.leaks.probe import different, rounding_limit
 from velodrome.tables.leaks.report import Leak, LeakReport
 from velodrome.tables.prepare import Prepared, fit_scalers, prepare
 from velodrome.tables.scaling import TRAIN, same_column
+from velodrome.tables.splits import ranges_in
 from velodrome.tables.stretches import Stretch, make_stretch
 
 if TYPE_CHECKING:
@@ -199,9 +200,10 @@ def _compare(check: Check, full: Stretch, again: Stretch, source: Source, moment
 
 def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
     """Alter all that came after the training split: tables until then, and the scalers' fit, must stay."""
-    choices, ends = prepared.choices, [end for _, end in prepared.splits[TRAIN]]
+    choices = prepared.choices
     altered = []
-    for stretch, source, span, end in zip(prepared.stretches, sources, prepared.spans, ends, strict=True):
+    for stretch, source, span in zip(prepared.stretches, sources, prepared.spans, strict=True):
+        _, end = ranges_in(prepared.splits[TRAIN], span)[-1]
         moment = int(stretch.decided_at[end - 1 - span.first])
         altered.append(make_stretch(source.altered_after(moment), choices, int(source.moments[-1])))
         _compare(check, stretch, altered[-1], source, moment)

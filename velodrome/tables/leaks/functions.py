@@ -25,6 +25,7 @@ from velodrome.tables.leaks.report import Coverage, Leak
 from velodrome.tables.leaks.signs import screen
 from velodrome.tables.prepare import Prepared
 from velodrome.tables.scaling import TRAIN
+from velodrome.tables.splits import ranges_in
 
 LONG = 400  # look-back in bars from which every row is screened before it is proven
 APART = {True: WIDE, False: 128}  # rows between cuts, for features with and without a bound
@@ -99,10 +100,10 @@ def examine_functions(prepared: Prepared, functions: Sequence[tuple[int, Feature
 def _subject(prepared: Prepared, place: int, feature: Feature, variants: dict[tuple[int, str], Alterations]) -> Subject:
     subject = Subject(place, feature)
     choices = prepared.choices
-    for index, (stretch, span) in enumerate(zip(prepared.stretches, prepared.spans, strict=True)):
-        ends = [ranges[index][1] for ranges in prepared.splits.values() if ranges[index][1] > span.first]
-        moments = sorted({int(stretch.decided_at[end - 1 - span.first]) for end in ends})
-        trained = prepared.splits[TRAIN][index][1] - 1 - span.first if TRAIN in prepared.splits else -1
+    for stretch, span in zip(prepared.stretches, prepared.spans, strict=True):
+        ends = {name: ranges_in(ranges, span)[-1][1] for name, ranges in prepared.splits.items()}
+        moments = sorted({int(stretch.decided_at[end - 1 - span.first]) for end in ends.values()})
+        trained = ends[TRAIN] - 1 - span.first if TRAIN in ends else -1
         for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True):
             if instrument is None:
                 continue
