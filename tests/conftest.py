@@ -83,6 +83,27 @@ def quick_collections() -> Iterator[None]:
     gc.unfreeze()
 
 
+class Unpainted:
+    """A chart that is drawn but not painted."""
+
+    def savefig(self, path: Path, dpi: int) -> None:
+        path.write_bytes(f"a chart at {dpi} dots per inch".encode())
+
+
+@pytest.fixture(scope="module")
+def unpainted_charts() -> Iterator[None]:
+    """Let evaluations draw their charts and leave the painting, which takes two thirds of their time, to other tests.
+
+    Those of tests/runs/report paint, those of README and of the examples, and programs that tests start.
+    """
+    from velodrome.runs.report import images
+
+    draw = images.draw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "draw", lambda *given: (draw(*given), Unpainted())[1])
+        yield
+
+
 @pytest.fixture(scope="session")
 def one_thread() -> Iterator[None]:
     """One thread for torch: the tensors of tests are tiny, and waking a second core costs more than it does."""
