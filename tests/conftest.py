@@ -30,14 +30,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# The files that take longest, some 20 s and more: begun last, one of them would keep a single process busy while the
-# others have nothing left to do. Those that find compiled what the first has compiled follow when it is done.
+# The files that take longest, some 15 s and more: begun last, one of them would keep a single process busy while the
+# others have nothing left to do. What compiles the rules comes first, beside a file that needs none of them; those that
+# find compiled what others have compiled follow when they are done.
 LONGEST = (
-    "test_readme", "vector/test_backend_contract", "test_examples", "runs/test_kill", "vector/compile/test_cache",
-    "envs/trading/test_properties", "vector/workers/test_faults", "envs/portfolio/test_properties",
-    "envs/portfolio/test_contract", "evaluation/portfolio/test_account", "runs/report/test_browser", "runs/test_seeds",
-    "envs/test_outside_environment", "bench/test_vector", "test_distribution", "bench/test_step", "bench/test_train",
-    "vector/test_cuda_simulated", "envs/portfolio/test_cuda",
+    "test_readme", "vector/workers/test_faults", "vector/test_backend_contract", "vector/compile/test_cache",
+    "runs/test_kill", "test_examples", "envs/portfolio/test_properties", "envs/trading/test_properties",
+    "envs/test_outside_environment", "runs/test_seeds", "envs/trading/test_oracle", "runs/test_resume",
+    "bench/test_step", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo", "test_distribution",
+    "learn/test_policy_files", "tables/test_planted", "envs/portfolio/test_contract", "envs/trading/test_contract",
+    "runs/report/test_browser", "runs/test_walk_forward", "bench/test_vector", "learn/test_resize",
+    "runs/store/test_store", "learn/test_ppo_contract", "learn/test_dqn_contract", "bench/problems/test_portfolio",
 )  # fmt: skip
 
 
@@ -78,6 +81,27 @@ def quick_collections() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+class Unpainted:
+    """A chart that is drawn but not painted."""
+
+    def savefig(self, path: Path, dpi: int) -> None:
+        path.write_bytes(f"a chart at {dpi} dots per inch".encode())
+
+
+@pytest.fixture(scope="module")
+def unpainted_charts() -> Iterator[None]:
+    """Let evaluations draw their charts and leave the painting, which takes two thirds of their time, to other tests.
+
+    Those of tests/runs/report paint, those of README and of the examples, and programs that tests start.
+    """
+    from velodrome.runs.report import images
+
+    draw = images.draw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "draw", lambda *given: (draw(*given), Unpainted())[1])
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import signal
+import threading
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.result import Evaluation
 from velodrome.learn.ensembles import EnsemblePolicy, ensemble_of
 from velodrome.rollout.observation import WindowBank
+from velodrome.runs import session
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run
@@ -151,6 +157,69 @@ def test_numbers_that_make_no_ensemble_are_refused(tmp_path):
         vd.resume(run, ensemble=3)
     assert load_run_config(None, {"ensemble": 1}).hash == load_run_config(None, {}).hash
     assert len({load_run_config(None, {key: 8}).hash for key in ("seed", "seeds", "ensemble")}) == 3
+
+
+# Several processes
+
+
+def same_bits(run, reference):
+    tensors, wanted = last_tensors(run), last_tensors(reference)
+    return all(tensor.numpy().tobytes() == wanted[name].numpy().tobytes() for name, tensor in tensors.items())
+
+
+@pytest.mark.slow
+def test_members_that_are_trained_together_are_the_same(ensemble, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(session, "START_SECONDS", -1e9)
+    monkeypatch.setattr(session, "available_cores", lambda: 2)
+    shown = Console(file=io.StringIO(), width=200)
+    told = tiny(tmp_path, seed=3, ensemble=3, **SETTINGS)
+    found = vd.train("smoke", console=shown, mode="plain", evaluate=False, **told)
+    assert "2 more, 2 at a time in processes of their own" in shown.file.getvalue()
+    assert found.status == "finished"
+    assert all(same_bits(run, wanted) for run, wanted in zip(found.members, ensemble.members, strict=True))
+    with found.store() as store:
+        assert [run.steps for run in store.members(found.folder.id)] == [192] * 3
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_interruption_reaches_members_that_are_trained_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "START_SECONDS", -1e9)
+    monkeypatch.setattr(session, "available_cores", lambda: 2)
+    settings = {**SETTINGS, "steps": 64 * 500, "checkpoint.every_steps": 640, "evaluation.every_steps": 32_000}
+
+    def interrupt() -> None:
+        folders = []
+        while not all(any((path / "checkpoints").iterdir()) for path in folders) or len(folders) < 3:
+            time.sleep(0.05)
+            folders = [path for path in tmp_path.glob("*/*-seed-*") if (path / "metrics.jsonl").is_file()]
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    stopped = small_run(tmp_path, ensemble=3, **settings)
+    assert [run.status for run in (stopped, *stopped.members)] == ["interrupted", "finished", *["interrupted"] * 2]
+    with stopped.members[2].folder.lock(), pytest.raises(RunError, match="has been training this run since"):
+        vd.resume(stopped, mode="quiet", evaluate=False)
+    again = vd.resume(stopped, mode="quiet", evaluate=False)
+    assert [run.status for run in (again, *again.members)] == ["finished"] * 4
+    assert same_bits(again.members[2], small_run(tmp_path / "alone", seed=2, **settings))
+
+
+def test_members_are_trained_together_where_that_is_faster(ensemble, monkeypatch):
+    done = session.Session(ensemble.members[0], None)
+    done.learner = SimpleNamespace(same_on_any_threads=True)
+    monkeypatch.setattr(session, "available_cores", lambda: 4)
+    monkeypatch.setattr(session, "free_memory", lambda: 1 << 40)
+    done.pace = 60.0 / done.config.steps  # a minute each
+    assert [session.together(done, left) for left in (7, 2, 1)] == [4, 2, 1]
+    done.pace = 1.0 / done.config.steps
+    assert session.together(done, 7) == 1  # to begin takes longer
+    done.pace = 60.0 / done.config.steps
+    monkeypatch.setattr(session, "free_memory", lambda: 1)
+    assert session.together(done, 7) == 1
+    done.learner.same_on_any_threads = False
+    monkeypatch.setattr(session, "free_memory", lambda: 1 << 40)
+    assert session.together(done, 7) == 1
 
 
 # What people see of it

@@ -9,6 +9,7 @@ import velodrome as vd
 from velodrome.bars.frame import Bars, Series
 from velodrome.errors import ConfigError
 from velodrome.tables.resampled import DAY, Resampling, resampled_series, with_resampled
+from velodrome.tables.windows import window_at
 
 HOUR = DAY // 24
 BARS, SPLITS, FEATURES = 2400, {"train": 0.5, "test": 0.5}, ["log_return", "funding"]
@@ -97,6 +98,26 @@ def test_the_true_history_comes_first_and_is_the_market_itself(market):
     assert joined.symbols == ("X", "X~1", "X~2", "X~3")
     assert not joined.splits
     assert not any(array.flags.writeable for array in (joined.ohlc, joined.begin, *joined.windows))
+
+
+def test_windows_of_several_timeframes_and_none_at_all():
+    bars = Bars({"X": hourly(), "Y": hourly(seed=1)}, "1h")
+    market = vd.build_market(bars, ["log_return"], {"1h": 3, "4h": 2}, splits=SPLITS, check_leaks=False)
+    joined = with_resampled(market, Resampling(1, 24, 0.0), 0, ["log_return"])
+    assert joined.symbols == ("X", "Y", "X~1", "Y~1")
+    windows, cursor = joined.windows, int(joined.begin[3]) + 50
+    cursor += 3 - int(joined.time[cursor] // HOUR) % 4  # a coarse bar closes with this one
+    closes = joined.ohlc[:, 3]
+    mean, deviation = joined.scalers[0].centre[0, 0], joined.scalers[0].scale[0, 0]
+    expected = (np.log(closes[cursor - 2 : cursor + 1] / closes[cursor - 3 : cursor]) - mean) / deviation
+    np.testing.assert_allclose(window_at(windows, 0, cursor)[:, 0], expected, rtol=1e-4, atol=1e-5)
+    mean, deviation = joined.scalers[1].centre[0, 0], joined.scalers[1].scale[0, 0]
+    coarse = (np.log(closes[cursor] / closes[cursor - 4]) - mean) / deviation
+    assert window_at(windows, 1, cursor)[-1, 0] == pytest.approx(coarse, rel=1e-3, abs=1e-4)
+    blind = vd.build_market(bars, ["log_return"], {}, splits=SPLITS, check_leaks=False)
+    joined = with_resampled(blind, Resampling(1, 24, 0.0), 0, ["log_return"])
+    assert joined.windows.rows.shape == (0, len(joined))
+    assert len(joined.begin) == 4
 
 
 def test_noise_on_prices_is_noise_on_returns_and_bars_stay_bars(market):

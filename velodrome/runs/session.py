@@ -9,7 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import multiprocessing
+import os
+import pickle
 import shlex
+import signal
+import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from velodrome.errors import MetricsError, VelodromeError
+from velodrome.envs.catalog import CATALOG
+from velodrome.errors import MetricsError, RunError, VelodromeError
+from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
@@ -31,10 +39,12 @@ from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
-from velodrome.runs.store.from_folder import forget_evaluations, steps_of
+from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.trained import Ensemble, Run, SeedGroup
+from velodrome.vector.cores import available_cores, free_memory
+from velodrome.vector.fleet.autoscale import bytes_in_use
 from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
@@ -42,6 +52,9 @@ if TYPE_CHECKING:
     from velodrome.runs.live.display import Mode
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
+
+START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
+POLL_SECONDS = 0.25
 
 log = logging.getLogger("velodrome.runs")
 
@@ -67,6 +80,7 @@ class Session:
         self.remarks: list[str] = []  # what a person should know of how it goes on
         self.best = -math.inf  # result of the best validation so far
         self.validations_since = 0  # it
+        self.pace = math.inf  # seconds a step, in the fastest iteration so far
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
@@ -231,6 +245,7 @@ class Session:
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
         health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
+        self.pace = min(self.pace, 1.0 / metrics["time/steps_per_second"])
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
         logged = steps // (steps - before) % config.logging.log_every == 0
         if self.monitor is not None and (logged or self.mode != "quiet"):
@@ -316,9 +331,10 @@ class Session:
 
 
 class GroupSession(Session):
-    """One sitting of a group or an ensemble: its members, each an ordinary run, are trained one after the other.
+    """One sitting of a group or an ensemble, whose members are ordinary runs.
 
-    They share this process, so that the data is read and checked, and kernels are compiled, once.
+    The first is trained in this process, so that the data is read and checked, and kernels are compiled, once. How fast
+    that went says whether the others go on one after the other, or several at once in processes of their own.
     """
 
     def _is_done(self, last: Path | None) -> bool:
@@ -333,18 +349,131 @@ class GroupSession(Session):
         group = self.run
         assert isinstance(group, SeedGroup)
         self._show_remarks()
-        for number, seed in enumerate(group.seeds, 1):
-            member, told, new = group.member(seed, self.market)
-            if member.status == "finished" and told == member.config:
-                continue
-            of = f"member {number}" if isinstance(group, Ensemble) else f"{number}"
-            place = f", seed {seed} ({of} of {len(group.seeds)})"
-            sitting = Session(member, self.market, not new, told=None if told == member.config else told, place=place)
+        finished = {run.config.seed for run in group.members if run.status == "finished" and group.has_all(run)}
+        left = [seed for seed in group.seeds if seed not in finished]
+        while left:
+            sitting = member_session(group, left.pop(0), self.market)
             sitting.go(self.console, self.mode, evaluate=False)
             self.mirror.changed()
-            if member.status != "finished":
+            if sitting.run.status != "finished":
                 return False
+            processes = together(sitting, len(left))
+            if processes > 1:
+                return self._train_together(group, left, processes)
         return True
+
+    def _train_together(self, group: SeedGroup, left: list[int], processes: int) -> bool:
+        """Train members in this many processes at a time; whoever stops this one lets them save and stop, too."""
+        from rich.progress import Progress
+
+        from velodrome.vector.workers.worker.starting import process_context, without_main_module
+
+        shown, threads = self.mode in ("live", "plain"), max(1, available_cores() // processes)
+        if shown:
+            told = f"{len(left)} more, {processes} at a time in processes of their own, which is faster"
+            self.console.print(told, soft_wrap=True)
+        running: dict[int, Any] = {}
+        error, asked = "", False
+        with Interrupts() as interrupts, Progress(console=self.console, disable=self.mode != "live") as bars:
+            tasks: dict[int, Any] = {}
+            try:
+                while running or (left and not asked):
+                    while left and not asked and len(running) < processes:
+                        seed = left.pop(0)
+                        about = (group.path, seed, self.market, "json" if self.mode == "json" else "quiet", threads)
+                        running[seed] = process_context("spawn").Process(target=_train_member, args=about)
+                        with without_main_module():
+                            running[seed].start()
+                        tasks[seed] = bars.add_task(f"seed {seed}", total=self.config.steps)
+                    time.sleep(POLL_SECONDS)
+                    for folder in members_of(group.folder):
+                        seed = folder.information["seeds"]["run"]
+                        if seed in running:
+                            bars.update(tasks[seed], completed=steps_of(folder))
+                        if seed in running and running[seed].exitcode is not None:
+                            ended = running.pop(seed)
+                            state = folder.state
+                            if ended.exitcode and not asked:
+                                error = (
+                                    f"{folder.path.name}: {(state and state.error) or f'exit code {ended.exitcode}'}"
+                                )
+                            elif shown and state is not None:
+                                self.console.print(f"seed {seed}: {state.status}", soft_wrap=True)
+                            self.mirror.changed()
+                    gone = [seed for seed, process in running.items() if process.exitcode is not None]
+                    for seed in gone:  # before it had a folder
+                        code = running.pop(seed).exitcode
+                        error = error or ("" if asked else f"the process of seed {seed} ended with {code}")
+                    if (error or interrupts.requested) and not asked:
+                        asked = True
+                        for process in running.values():
+                            process.terminate()
+            finally:
+                for process in running.values():  # a second signal: at once
+                    process.terminate()
+                for process in running.values():
+                    process.join()
+        if error:
+            raise RunError(f"A member could not be trained: {error}. Go on: {group.resume_command}")
+        return not asked
+
+
+def member_session(group: SeedGroup, seed: int, market: Market | Basket | None) -> Session:
+    """Return a sitting of a member of a group, which is made if there is none of this seed."""
+    member, told, new = group.member(seed, market)
+    number = f"{'member ' if isinstance(group, Ensemble) else ''}{seed - group.seeds[0] + 1}"
+    place = f", seed {seed} ({number} of {len(group.seeds)})"
+    return Session(member, market, not new, told=None if told == member.config else told, place=place)
+
+
+def together(trained: Session, left: int) -> int:
+    """Return in how many processes to train the other members at a time; 1: go on in this one.
+
+    trained: the one that was trained last. Several processes pay off where one uses one core, which is where learning
+    has the same bits on any number of threads; a GPU, torch's own threads and workers of environments have all cores
+    already. What Velodrome does not know by itself stays in this process.
+    """
+    config = trained.config
+    seconds = config.steps * trained.pace
+    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
+    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
+    shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
+    same = getattr(trained.learner, "same_on_any_threads", False)
+    if left < 2 or not own or shared or not same or config.usable_device() != "cpu":
+        return 1
+    most = min(left, available_cores(), free_memory() // (2 * bytes_in_use()))
+    if most < 2 or -(-left // most) * seconds + START_SECONDS >= left * seconds:
+        return 1
+    try:
+        pickle.dumps(trained.market)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        log.info("members are trained one after the other: the market cannot be sent to a process (%s)", error)
+        return 1
+    return most
+
+
+def _train_member(path: Path, seed: int, market: Market | Basket | None, mode: Mode, threads: int) -> None:
+    """Train a member, in a process of its own that stops, and saves, when it is asked to or when the first is gone."""
+    import numba
+    import torch
+
+    os.setsid()  # Ctrl-C is the first process's, which passes it on
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def stop() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    torch.set_num_threads(threads)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    group = Run.open(path)
+    assert isinstance(group, SeedGroup)
+    try:
+        member_session(group, seed, market).go(None, mode, evaluate=False)
+    except VelodromeError:  # the folder says it
+        sys.exit(1)
 
 
 def session_of(

@@ -386,10 +386,17 @@ class SeedGroup(Run):
         each = [run.metrics.with_columns(seed=pl.lit(run.config.seed, pl.Int64)) for run in self.members]
         return pl.concat(each) if each else super().metrics
 
+    def has_all(self, member: Run) -> bool:
+        """Return whether a member is told what the group is told now."""
+        return self._told(member.config.seed) == member.config
+
+    def _told(self, seed: int) -> RunConfig:
+        name = f"{self.folder.information['name'][:80]}-seed-{seed}"
+        return load_run_config(self.config, {"seed": seed, "seeds": 1, "ensemble": 1, "name": name})
+
     def member(self, seed: int, market: Market | Basket | None) -> tuple[Run, RunConfig, bool]:
         """Return the run of a training seed, what the group tells it, and whether it is a new one."""
-        own = {"seed": seed, "seeds": 1, "ensemble": 1, "name": f"{self.folder.information['name'][:80]}-seed-{seed}"}
-        told = load_run_config(self.config, own)
+        told = self._told(seed)
         for found in self.members:
             if found.config.seed == seed:
                 return found, told, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +95,13 @@ class WindowedRows(Summarised):
 
     def __len__(self) -> int:
         return len(self.time)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what another process sent, as read-only as it was there."""
+        self.__dict__.update(state)
+        parts = [*state.values(), *self.windows, *self.origins, *state.get("columns", {}).values()]
+        for array in (part for part in parts if isinstance(part, np.ndarray)):
+            array.flags.writeable = False
 
     def summary(self) -> Summary:
         """Return what is shown of it in a line, and in a notebook."""

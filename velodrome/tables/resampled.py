@@ -20,7 +20,7 @@ from velodrome.tables.build import build_market
 from velodrome.tables.choices import FeatureChoice
 from velodrome.tables.market import Market
 from velodrome.tables.scaling import TRAIN
-from velodrome.tables.windows import WindowTables
+from velodrome.tables.windows import WindowTables, no_windows
 
 DAY = 86_400_000_000_000  # nanoseconds
 FEWEST_DAYS = 10
@@ -147,7 +147,7 @@ def _joined(parts: Sequence[Market]) -> Market:
     }
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns}
     symbols = tuple(f"{symbol}~{k}" if k else symbol for k, part in enumerate(parts) for symbol in part.stretches)
-    windows = _joined_windows([part.windows for part in parts])
+    windows = _joined_windows([part.windows for part in parts]) if first.window_names else no_windows(int(offsets[-1]))
     for array in (*moved.values(), *arrays.values(), *columns.values(), *windows):
         array.flags.writeable = False
     further: dict[str, Any] = {"columns": columns, "symbols": symbols, "windows": windows, "splits": {}}

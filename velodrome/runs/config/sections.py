@@ -291,6 +291,9 @@ class MarketConfig(Section):
         return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
 
 
+OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")
+
+
 class AugmentConfig(Section):
     """How what an agent sees in training differs from rollout to rollout, so that it cannot learn the data by heart.
 

@@ -8,6 +8,7 @@ rule's; what a rule's helper calls by that name is the helper's own.
 from __future__ import annotations
 
 import dis
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -19,22 +20,22 @@ from velodrome.envs.contract import LOCKSTEP, Rule, World, increment
 from velodrome.envs.terms import are_drawn
 from velodrome.errors import ConfigError
 
-
-def _referenced_names(code: CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _referenced_names(constant)
-    return names
+# Code does not change, and each evaluation rebuilds the rule that it plays: what is known of it is kept.
+kept = functools.lru_cache(maxsize=4096)
 
 
-def _global_names(code: CodeType) -> set[str]:
+@kept
+def _referenced_names(code: CodeType) -> frozenset[str]:
+    within = (_referenced_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(code.co_names).union(*within)
+
+
+@kept
+def _global_names(code: CodeType) -> frozenset[str]:
     """Return the names that a function takes from its module; `step` in `state.step` is none of them."""
     names = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _global_names(constant)
-    return names
+    within = (_global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(names).union(*within)
 
 
 def _is_plain_function(value: Any) -> bool:
@@ -164,6 +165,7 @@ def _fingerprint_constant(value: Any) -> str:
     return f"{type(value).__name__}:{value!r}"
 
 
+@kept
 def _fingerprint_code(code: CodeType) -> str:
     constants = "|".join(map(_fingerprint_constant, code.co_consts))
     names = "|".join((*code.co_names, "/", *code.co_varnames, "/", *code.co_freevars))
