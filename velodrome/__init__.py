@@ -35,6 +35,7 @@ _HOMES = {
     "resume": "velodrome.runs.run",
     "Run": "velodrome.runs.run",
     "evaluate": "velodrome.runs.evaluate",
+    "cross_validate": "velodrome.runs.folds.cross_validation",
 }
 __all__ = [
     "Bars",
@@ -49,6 +50,7 @@ __all__ = [
     "build_market",
     "check_bars",
     "check_leaks",
+    "cross_validate",
     "describe_features",
     "evaluate",
     "from_gymnasium",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from velodrome.envs.catalog import register_env
     from velodrome.learn.catalog import register_algorithm
     from velodrome.runs.evaluate import evaluate
+    from velodrome.runs.folds.cross_validation import cross_validate
     from velodrome.runs.run import Run, resume, train
     from velodrome.tables import (
         Basket,

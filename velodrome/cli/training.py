@@ -206,6 +206,52 @@ def evaluate(
         out.print(f"report: {evaluating.report_path(Run.open(run, folder), found)}", soft_wrap=True)
 
 
+@app.command(name="cv")
+def cross_validate(
+    *words: str,
+    folds: int | None = None,
+    embargo: int | None = None,
+    processes: int | None = None,
+    folder: str = "runs",
+    data: str | None = None,
+    json: Flag = False,
+    trust: Flag = False,
+) -> None:
+    """Cross-validate settings in time: train without each block of the data before the test, and judge it there.
+
+    Prints each fold's figures, their mean and how they are spread. For choosing settings; it is no backtest. Ctrl-C
+    saves and stops, and the same command goes on.
+
+    Parameters
+    ----------
+    words
+        A YAML or TOML file, the name of a preset, or a run whose configuration is taken; then settings as key=value.
+    folds
+        Blocks of time; evaluation.folds of the configuration if not given.
+    embargo
+        Bars left out after each block, beside those whose windows overlap it; market.embargo if not given.
+    processes
+        Folds to train at once; as many as there are cores and memory for if not given.
+    folder
+        Folder of the runs, in which a run is looked for; logging.folder=… is where the folds go.
+    data
+        File or folder in which a run's data lies now, if it moved.
+    json
+        Print the result as JSON.
+    trust
+        Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
+    """
+    from velodrome.outside.screen import Screen
+    from velodrome.runs.config.files import read_overrides
+    from velodrome.runs.folds.cross_validation import cross_validate as validate
+
+    out, (source, settings) = console(), split_source(words)
+    about: dict[str, Any] = {"embargo": embargo, "processes": processes, "root": folder, "data": data, "trust": trust}
+    # What is printed on the way must not get between the lines of JSON.
+    told = Screen(stderr=True) if json else out
+    _show(validate(source, folds, console=told, **about, **read_overrides(settings)), out, json)
+
+
 def _show(result: Any, out: Any, json: bool) -> None:
     if json:
         sys.stdout.write(printable(result.to_json()) + "\n")

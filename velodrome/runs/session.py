@@ -7,15 +7,12 @@ to holds the details.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
-import multiprocessing
-import os
 import pickle
 import shlex
-import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,8 +31,8 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
 from velodrome.runs.evaluate import play_validation, report_path
-from velodrome.runs.folder import RunState, lineage_entry
-from velodrome.runs.interrupts import Interrupted, Interrupts
+from velodrome.runs.folder import RunFolder, RunState, lineage_entry
+from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.metrics import MetricsWriter
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
-POLL_SECONDS = 0.25
 
 log = logging.getLogger("velodrome.runs")
 
@@ -363,59 +359,37 @@ class GroupSession(Session):
         return True
 
     def _train_together(self, group: SeedGroup, left: list[int], processes: int) -> bool:
-        """Train members in this many processes at a time; whoever stops this one lets them save and stop, too."""
-        from rich.progress import Progress
-
-        from velodrome.vector.workers.worker.starting import process_context, without_main_module
-
-        shown, threads = self.mode in ("live", "plain"), max(1, available_cores() // processes)
-        if shown:
+        """Train members in this many processes at a time."""
+        if self.mode in ("live", "plain"):
             told = f"{len(left)} more, {processes} at a time in processes of their own, which is faster"
             self.console.print(told, soft_wrap=True)
-        running: dict[int, Any] = {}
-        error, asked = "", False
-        with Interrupts() as interrupts, Progress(console=self.console, disable=self.mode != "live") as bars:
-            tasks: dict[int, Any] = {}
-            try:
-                while running or (left and not asked):
-                    while left and not asked and len(running) < processes:
-                        seed = left.pop(0)
-                        about = (group.path, seed, self.market, "json" if self.mode == "json" else "quiet", threads)
-                        running[seed] = process_context("spawn").Process(target=_train_member, args=about)
-                        with without_main_module():
-                            running[seed].start()
-                        tasks[seed] = bars.add_task(f"seed {seed}", total=self.config.steps)
-                    time.sleep(POLL_SECONDS)
-                    for folder in members_of(group.folder):
-                        seed = folder.information["seeds"]["run"]
-                        if seed in running:
-                            bars.update(tasks[seed], completed=steps_of(folder))
-                        if seed in running and running[seed].exitcode is not None:
-                            ended = running.pop(seed)
-                            state = folder.state
-                            if ended.exitcode and not asked:
-                                error = (
-                                    f"{folder.path.name}: {(state and state.error) or f'exit code {ended.exitcode}'}"
-                                )
-                            elif shown and state is not None:
-                                self.console.print(f"seed {seed}: {state.status}", soft_wrap=True)
-                            self.mirror.changed()
-                    gone = [seed for seed, process in running.items() if process.exitcode is not None]
-                    for seed in gone:  # before it had a folder
-                        code = running.pop(seed).exitcode
-                        error = error or ("" if asked else f"the process of seed {seed} ended with {code}")
-                    if (error or interrupts.requested) and not asked:
-                        asked = True
-                        for process in running.values():
-                            process.terminate()
-            finally:
-                for process in running.values():  # a second signal: at once
-                    process.terminate()
-                for process in running.values():
-                    process.join()
+        mode = "json" if self.mode == "json" else "quiet"
+        jobs = [
+            Job(
+                f"seed {seed}",
+                _train_member,
+                (group.path, seed, self.market, mode),
+                self.config.steps,
+                functools.partial(_seen, group, seed),
+            )
+            for seed in left
+        ]
+        done, error = train_together(jobs, processes, self.console, self.mode, self.mirror.changed)
         if error:
             raise RunError(f"A member could not be trained: {error}. Go on: {group.resume_command}")
-        return not asked
+        return done
+
+
+def _seen(group: SeedGroup, seed: int) -> Seen:
+    """Return what the folder of a member says."""
+    found = (folder for folder in members_of(group.folder) if folder.information["seeds"]["run"] == seed)
+    return next((seen_in(folder) for folder in found), Seen(""))
+
+
+def seen_in(folder: RunFolder) -> Seen:
+    """Return what a run's folder says of its training."""
+    state = folder.state
+    return Seen(folder.path.name, steps_of(folder), state.status if state else "", state.error if state else "")
 
 
 def member_session(group: SeedGroup, seed: int, market: Market | Basket | None) -> Session:
@@ -433,41 +407,32 @@ def together(trained: Session, left: int) -> int:
     has the same bits on any number of threads; a GPU, torch's own threads and workers of environments have all cores
     already. What Velodrome does not know by itself stays in this process.
     """
-    config = trained.config
-    seconds = config.steps * trained.pace
+    seconds = trained.config.steps * trained.pace
+    same = getattr(trained.learner, "same_on_any_threads", False)
+    most = processes_for(trained.config, trained.market, left) if same else 1
+    return 1 if most < 2 or -(-left // most) * seconds + START_SECONDS >= left * seconds else most
+
+
+def processes_for(config: RunConfig, market: Market | Basket | None, count: int) -> int:
+    """Return how many of some trainings this machine takes side by side; 1 where they are better kept in this process.
+
+    market: what a process is sent.
+    """
     own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
     own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
     shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
-    same = getattr(trained.learner, "same_on_any_threads", False)
-    if left < 2 or not own or shared or not same or config.usable_device() != "cpu":
-        return 1
-    most = min(left, available_cores(), free_memory() // (2 * bytes_in_use()))
-    if most < 2 or -(-left // most) * seconds + START_SECONDS >= left * seconds:
+    if count < 2 or not own or shared or config.usable_device() != "cpu":
         return 1
     try:
-        pickle.dumps(trained.market)
+        pickle.dumps(market)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        log.info("members are trained one after the other: the market cannot be sent to a process (%s)", error)
+        log.info("trained one after the other: the market cannot be sent to a process (%s)", error)
         return 1
-    return most
+    return max(min(count, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
 
 
-def _train_member(path: Path, seed: int, market: Market | Basket | None, mode: Mode, threads: int) -> None:
-    """Train a member, in a process of its own that stops, and saves, when it is asked to or when the first is gone."""
-    import numba
-    import torch
-
-    os.setsid()  # Ctrl-C is the first process's, which passes it on
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def stop() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop, daemon=True).start()
-    torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+def _train_member(path: Path, seed: int, market: Market | Basket | None, mode: Mode) -> None:
+    """Train a member, in a process of its own."""
     group = Run.open(path)
     assert isinstance(group, SeedGroup)
     try:

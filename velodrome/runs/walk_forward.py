@@ -7,7 +7,6 @@ any other. The tests follow one another; played in a row on one account they are
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +18,14 @@ from numpy.typing import NDArray
 
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.envs.catalog import CATALOG
-from velodrome.errors import ConfigError, RunError
+from velodrome.errors import ConfigError
 from velodrome.outside.screen import Screen
 from velodrome.runs import setup
-from velodrome.runs.config.files import load_run_config, preset_names
-from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate
-from velodrome.runs.folder import run_folders
-from velodrome.runs.live.display import choose_mode
+from velodrome.runs.folds.fold import Dates, Fold, date_text, finished_run, validation_share, wanted_by
 from velodrome.runs.report.folds import FILE, folds_table, write_folds
-from velodrome.runs.run import Run, resume, train
-from velodrome.runs.trained import check_source
+from velodrome.runs.run import Run
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -44,27 +39,6 @@ if TYPE_CHECKING:
     from velodrome.tables.splits import RowRanges
 
 SPLIT = "walk_forward"  # of the joined tests
-Dates = tuple[str, str | None]  # from, to (not part of it); None: the data's end
-
-
-@dataclass(frozen=True)
-class Fold:
-    """One window: the run that was trained on it, and how it did on what follows."""
-
-    number: int
-    run: Run
-    splits: Mapping[str, Dates]
-    evaluation: Evaluation
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fold as JSON-able values."""
-        return {
-            "fold": self.number,
-            "run": self.run.folder.id,
-            "folder": f"../{self.run.path.name}",  # from the folder of the results
-            "splits": {name: list(dates) for name, dates in self.splits.items()},
-            "evaluation": self.evaluation.to_dict(),
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -126,43 +100,26 @@ def walk_forward(
     from velodrome.tables.folds import fold_splits, spans_of, with_splits
     from velodrome.tables.splits import make_splits
 
-    config, folder, run_before = _configuration(run_or_config, root, trust)
-    if price_data(config.env) is None:
-        raise ConfigError(
-            f"env = {config.env!r} plays on no market, so that nothing follows its data; walk-forward is for trading "
-            "and portfolios."
-        )
     console = console or Screen()
-    moved: dict[str, Any] = {}  # where a run's files lie now
-    if run_before is not None:
-        whole = run_before.market_for("to walk it forward", market, data)
-        place = run_before.folder.data_place
-        if market is None and place not in (None, Path(config.market.source).expanduser().resolve()):
-            moved = {"market.source": str(place)}
-    elif data is not None:
-        raise ConfigError(f"data = {str(data)!r} is for a run that was trained; a configuration says market.source.")
-    else:
-        whole = setup.build_market(config, market)
-    assert whole is not None
+    wanted = wanted_by(run_or_config, "to walk it forward", root=root, market=market, data=data, trust=trust)
+    config, whole = wanted.config, wanted.whole
     if not keeps_account(world_on(CATALOG.get(config.env), whole, config.params, whole=True)):
         raise ConfigError(
             f"env = {config.env!r} keeps no account to play the tests of all folds in, one after the other."
         )
     parts = fold_splits(whole, folds, embargo=embargo, **lengths)
-    share = _validation_share(config, whole)
+    share = validation_share(config, whole)
     plan = [_dates(whole, splits, share) for splits in parts]
     settings = {"configuration": config.hash, "data": whole.content_hash, "folds": len(plan)}
     settings |= {"embargo": embargo, "splits": plan}
     if lengths.get("anchored"):  # named only then: the key of others stays what it was
         settings["anchored"] = True
-    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+    key = wanted.key(settings)
     done: list[Fold] = []
     policies: list[list[TrainedPolicy]] = []  # of each fold, by training seed
     markets: list[Market | Basket] = []  # of each fold
     for number, dates in enumerate(plan, 1):
-        # The fold's number first: the start of a name by which a person calls the run must still mean that run.
-        name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
-        chosen = _fold_config(config, folder, name, dates, embargo, **moved)
+        chosen = wanted.fold_config(number, len(plan), key, dates, embargo, "test")
         if market is None:
             own = setup.build_market(chosen)  # as the fold's run will build it again, from its configuration alone
         else:
@@ -171,7 +128,7 @@ def walk_forward(
         console.print(
             f"fold {number} of {len(plan)}: trained from {dates['train'][0][:19]}, tested from {dates['test'][0][:19]}"
         )
-        run = _finished_run(chosen, own, folder, console)
+        run = finished_run(chosen, own, console)
         done.append(Fold(number, run, dates, evaluate(run, "test", market=own, report=False)))
         bank = WindowBank(own.windows)
         markets.append(own)
@@ -183,40 +140,10 @@ def walk_forward(
     if parted:
         warning = f"overfitting in {len(parted)} of {len(done)} folds ({', '.join(parted)}): their evaluations say when"
         joined = dataclasses.replace(joined, warnings=(warning, *joined.warnings))
-    result = WalkForward(folder / f"walk-forward-{key}", tuple(done), joined, settings)
+    result = WalkForward(wanted.folder / f"walk-forward-{key}", tuple(done), joined, settings)
     write_folds(result, config)
     console.print(f"report: {result.path / FILE}.html", soft_wrap=True)
     return result
-
-
-# What to train
-
-
-def _configuration(
-    given: str | Path | Run | RunConfig | Mapping[str, Any], root: str | Path, trust: bool
-) -> tuple[RunConfig, Path, Run | None]:
-    """Return the configuration that is meant, the folder for the results, and the run if one was named."""
-    if isinstance(given, str | Path) and not Path(given).is_file():
-        try:
-            given = Run.open(given, root, trust)
-        except RunError:
-            if str(given) not in preset_names():
-                raise
-    if isinstance(given, Run):
-        given.check_outside()
-        return given.config, given.root, given
-    config = load_run_config(given)
-    check_source(given, config, trust)
-    return config, Path(config.logging.folder).resolve(), None
-
-
-def _validation_share(config: RunConfig, market: WindowedRows) -> float:
-    """Return the part of a window to keep for validation: as large as the configuration's own, beside training."""
-    split = config.evaluation.split
-    if split is None or config.evaluation.every_steps is None:
-        return 0.0
-    train, kept = (int((part.end - part.begin).sum()) for part in map(market.split, ("train", split)))
-    return kept / (kept + train)
 
 
 def _dates(market: WindowedRows, splits: Mapping[str, RowRanges], share: float) -> dict[str, Dates]:
@@ -224,54 +151,17 @@ def _dates(market: WindowedRows, splits: Mapping[str, RowRanges], share: float) 
     seen = np.unique(np.concatenate([market.time[low:high] for low, high in splits["train"]]))
     middle = _first_after(market, splits["train"])
     assert middle is not None
-    dates: dict[str, Dates] = {"train": (_text(seen[0]), middle)}
+    dates: dict[str, Dates] = {"train": (date_text(seen[0]), middle)}
     if share > 0.0:
-        cut = _text(seen[min(round(len(seen) * (1.0 - share)), len(seen) - 1)])
-        dates = {"train": (_text(seen[0]), cut), "validation": (cut, middle)}
+        cut = date_text(seen[min(round(len(seen) * (1.0 - share)), len(seen) - 1)])
+        dates = {"train": (date_text(seen[0]), cut), "validation": (cut, middle)}
     return {**dates, "test": (middle, _first_after(market, splits["test"]))}
 
 
 def _first_after(market: WindowedRows, rows: RowRanges) -> str | None:
     """Return the time of the first bar after some rows, None if they reach the data's end."""
     following = [market.time[high] for (_, high), end in zip(rows, market.end, strict=True) if high < end]
-    return _text(min(following)) if following else None
-
-
-def _text(nanoseconds: int | np.int64) -> str:
-    return f"{np.datetime64(int(nanoseconds), 'ns').astype('datetime64[us]')}+00:00"
-
-
-def _fold_config(
-    config: RunConfig, folder: Path, name: str, splits: Mapping[str, Dates], embargo: int, **moved: Any
-) -> RunConfig:
-    own = {
-        **moved,
-        "name": name,
-        "logging.folder": str(folder),
-        "market.splits": dict(splits),
-        "market.embargo": embargo,
-        "evaluation.split": "validation" if "validation" in splits else None,
-        "evaluation.final_split": "test",
-    }
-    return load_run_config(config, own)
-
-
-def _finished_run(config: RunConfig, market: Market | Basket, folder: Path, console: Console) -> Run:
-    """Return the run of a fold: a finished one, one that was begun and is now finished, or a new one."""
-    how: dict[str, Any] = {"console": console, "mode": choose_mode(console), "evaluate": False, "market": market}
-    begun = [Run.of(found) for found in run_folders(folder) if found.information["name"] == config.name]
-    if not begun:
-        run = train(config, **how)
-    else:
-        run = max(begun, key=lambda run: (run.status == "finished", run.folder.candidate.created))
-        if run.status == "finished":
-            console.print(f"{run.path.name} has finished: not trained again", soft_wrap=True)
-            return run
-        run = resume(run, **how)
-    if run.status != "finished":
-        console.print(f"{run.path.name} was interrupted and saved; the same call goes on with it", soft_wrap=True)
-        raise KeyboardInterrupt
-    return run
+    return date_text(min(following)) if following else None
 
 
 # The tests as one

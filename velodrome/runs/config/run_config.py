@@ -22,7 +22,8 @@ from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
-LATER = ("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "patience", "shorten")
+LATER = ("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "patience", "folds", "shorten")
+OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
 
@@ -351,7 +352,7 @@ class Choices(NamedTuple):
             return None
         section, _, name = key.partition(".")
         data, model = price_data(self.env), section_model(section)
-        if data is None and (section in ("market", "augment") or key in ("evaluation.split", "evaluation.final_split")):
+        if data is None and (section in ("market", "augment") or key in OF_MARKETS):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
             return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")

@@ -64,6 +64,9 @@ class EvaluationConfig(Section):
         ge=1,
         le=1_000_000,
     )
+    folds: int = setting(
+        5, "blocks of time that `velodrome cv` leaves out in turn, to choose settings by", ge=2, le=1_000
+    )
     final_split: str | None = setting("test", "split that is played once training has ended; null: none")
     seeds: int = setting(5, "seeds that the final evaluation is repeated with", ge=1, le=10_000)
     bootstrap_samples: int = setting(1_000, "resamples behind a confidence interval", ge=10, le=10_000_000)

@@ -1,4 +1,4 @@
-"""The result of a walk-forward as a table for the terminal and as files: an HTML page and JSON."""
+"""Results over folds as tables for the terminal; that of a walk-forward as files, an HTML page and JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from velodrome.evaluation.result import Evaluation
     from velodrome.runs.config.run_config import RunConfig
+    from velodrome.runs.folds.cross_validation import CrossValidation
     from velodrome.runs.walk_forward import WalkForward
 
 FILE = "walk_forward"
@@ -57,6 +58,38 @@ def folds_table(walked: WalkForward) -> Group:
     title = f"{joined.information['title']}: {len(folds)} folds, each tested on what follows"
     title += ", trained from the first bar on" if walked.settings.get("anchored") else ""
     return Group(FittedTable(title, columns, sections=(len(folds),)), joined.table())
+
+
+def blocks_table(judged: CrossValidation) -> Group:
+    """Return a line for each fold of a cross-validation, then mean, deviation and error, and what they are good for."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from velodrome.evaluation.measures import BY_NAME, format_figure
+    from velodrome.evaluation.result import Figures, FittedTable
+
+    folds, settings, none = judged.folds, judged.settings, ["", "", ""]
+    begins, ends = ([fold.splits["held_out"][k][:19].replace("T", " ") for fold in folds] for k in (0, 1))
+    digits = digits_shown([*begins, *ends])
+    steps = [format(fold.evaluation.policy.step, ",") if fold.evaluation.policy else "" for fold in folds]
+    columns = [
+        Figures("fold", [*(str(fold.number) for fold in folds), "mean", "deviation", "error"], number=False),
+        Figures("run", [*(fold.run.folder.id for fold in folds), *none], number=False, rank=RUN),
+        Figures("checkpoint", [*steps, *none], rank=CHECKPOINT),
+        Figures("left out from", [*(moment[:digits] for moment in begins), *none], number=False),
+        Figures("to", [*(moment[:digits] for moment in ends), *none], number=False, rank=TO),
+    ]
+    for place, name in enumerate(("purged", "embargoed")):
+        columns.append(Figures(name, [*(f"{bars:,}" for bars in settings[name]), *none], rank=BASELINES + place))
+    shown = {name: told for name, told in SHOWN.items() if name in judged.figures}
+    for name, (heading, rank) in (shown or {name: (name, 0) for name in judged.figures}).items():
+        values = [*(fold.evaluation.metrics[name] for fold in folds), *judged.figures[name][:3]]
+        cells = [format_figure(value, BY_NAME[name].unit) for value in values]
+        cells[-2:] = (cell.removeprefix("+") for cell in cells[-2:])  # a spread has no sign
+        columns.append(Figures(heading, cells, rank=rank))
+    title = f"{folds[0].evaluation.information['title']}: {len(folds)} folds, each judged on the block it left out"
+    notes = [Text(note) for note in judged.notes]
+    return Group(FittedTable(title, columns, sections=(len(folds),)), *notes)
 
 
 def digits_shown(moments: Sequence[str]) -> int:
