@@ -104,7 +104,7 @@ def train_together(
                     if code is None:
                         continue
                     del running[job]
-                    if code and not asked:
+                    if code and not (asked or interrupts.requested):
                         error = error or f"{seen.name or job.title}: {seen.error or f'exit code {code}'}"
                     elif mode in ("live", "plain") and seen.status:
                         console.print(f"{job.title}: {seen.status}", soft_wrap=True)

@@ -295,7 +295,8 @@ def _judge_apart(config: RunConfig, market: Market | Basket | None) -> None:
         try:
             _judge(config, market, Console(file=nowhere), "quiet")
         except VelodromeError as error:
-            sys.exit(f"velodrome: {config.name}: {error}")
+            # The folder says it, if there is one.
+            sys.exit(1 if begun_run(config) else f"velodrome: {config.name}: {error}")
         except KeyboardInterrupt:  # what was learnt is saved
             sys.exit(INTERRUPTED)
 
