@@ -164,7 +164,8 @@ def walk_forward(
         name = f"fold-{number}-of-{len(plan)}-{(config.name or config.env)[:60]}-{key}"
         chosen = _fold_config(config, folder, name, dates, embargo, **moved)
         if market is None:
-            own = setup.build_market(chosen)  # as the fold's run will build it again, from its configuration alone
+            # As the fold's run will build it again, from its configuration alone.
+            chosen, own, _ = setup.with_windows_that_help(chosen, setup.build_market(chosen))
         else:
             own = with_splits(market, make_splits(dates, spans_of(market), market.timezone, embargo))
         assert own is not None
