@@ -247,7 +247,8 @@ class Session:
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
         health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
-        self.pace = min(self.pace, 1.0 / metrics["time/steps_per_second"])
+        if speed := metrics.get("time/steps_per_second"):
+            self.pace = min(self.pace, 1.0 / speed)
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
         logged = steps // (steps - before) % config.logging.log_every == 0
         if self.monitor is not None and (logged or self.mode != "quiet"):
@@ -390,24 +391,20 @@ class GroupSession(Session):
                             running[seed].start()
                         tasks[seed] = bars.add_task(f"seed {seed}", total=self.config.steps)
                     time.sleep(POLL_SECONDS)
-                    for folder in members_of(group.folder):
-                        seed = folder.information["seeds"]["run"]
-                        if seed in running:
-                            bars.update(tasks[seed], completed=steps_of(folder))
-                        if seed in running and running[seed].exitcode is not None:
-                            ended = running.pop(seed)
-                            state = folder.state
-                            if ended.exitcode and not asked:
-                                error = (
-                                    f"{folder.path.name}: {(state and state.error) or f'exit code {ended.exitcode}'}"
-                                )
-                            elif shown and state is not None:
-                                self.console.print(f"seed {seed}: {state.status}", soft_wrap=True)
-                            self.mirror.changed()
-                    gone = [seed for seed, process in running.items() if process.exitcode is not None]
-                    for seed in gone:  # before it had a folder
-                        code = running.pop(seed).exitcode
-                        error = error or ("" if asked else f"the process of seed {seed} ended with {code}")
+                    folders = {folder.information["seeds"]["run"]: folder for folder in members_of(group.folder)}
+                    for seed, process in list(running.items()):
+                        folder = folders.get(seed)  # None: the process has not come so far
+                        bars.update(tasks[seed], completed=0 if folder is None else steps_of(folder))
+                        if process.exitcode is None:
+                            continue
+                        del running[seed]
+                        self.mirror.changed()
+                        state = None if folder is None else folder.state
+                        if process.exitcode and not asked:
+                            why = state.error if state is not None and state.error else f"exit {process.exitcode}"
+                            error = f"seed {seed}: {why}"
+                        elif shown and state is not None:
+                            self.console.print(f"seed {seed}: {state.status}", soft_wrap=True)
                     if (error or interrupts.requested) and not asked:
                         asked = True
                         for process in running.values():
