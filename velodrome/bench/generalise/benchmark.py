@@ -188,7 +188,10 @@ class GeneraliseBenchmark(Benchmark):
                 seen = [100.0 * cell.in_sample for cell in cells]
                 panel.plot(bars, seen, color=colour, linestyle=":", label=f"{contender}, seen")
         panel.axhline(100.0, color=QUIET, linewidth=0.8)
+        sizes = sorted({cell.bars for cell in mine})
         panel.set(xscale="log", xlabel="bars, 70 % of them to train on", ylabel="% of the best log return")
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        panel.minorticks_off()
         panel.set_title(f"{problem}, window of {windows}")
 
 
