@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,7 +24,8 @@ PERSISTENCE = 0.98
 SEEN, CHOSEN_BY = 0.7, 0.15  # of the bars: the training and the validation split; the rest is tested on
 FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hundred say little about an agent
 CHECKS = 20  # evaluations of a training, as many as the preset has
-RIDGE, SB3 = "ridge", "sb3"
+MEMBERS = 8  # of an ensemble
+RIDGE, SB3, ENSEMBLE = "ridge", "sb3", f"ensemble of {MEMBERS}"
 # Settings that are changed against the preset `trading`, by name; the first is the preset itself.
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -39,6 +42,9 @@ REMEDIES: dict[str, dict[str, Any]] = {
     "masked bars": {"augment.mask_bars": 0.1},
     "layer norm": {"network.layer_norm": True},
     "dropout": {"network.dropout": 0.1},
+    "other histories": {"augment.copies": 64, "augment.bootstrap_block": 8},
+    "other histories, whole windows": {"augment.copies": 64, "augment.bootstrap_block": 8, "market.shorten": False},
+    ENSEMBLE: {},
 }
 
 
@@ -97,6 +103,7 @@ class Trained(BaseModel):
     points: list[Point] = Field(description="along the training; a regression has one")
     seconds: float
 
+    members: list[Point] = Field([], description="of an ensemble, each by itself; the points are of all as one policy")
     averaged: int = Field(1, description="points whose mean on validation chooses among them, as in a run")
 
     @property
@@ -150,12 +157,18 @@ def train(training: Training) -> Trained:
     began = time.perf_counter()
     best = best_log_return(training.problem, market)
     judge = Judge(market, config.env, config.params, best)
-    contenders = {RIDGE: _ridge, SB3: _sb3}
-    points = contenders.get(training.contender, _agent)(config, market, judge)
+    points: list[Point] = []
+    members: list[Point] = []
+    if training.contender in (RIDGE, SB3):
+        points = {RIDGE: _ridge, SB3: _sb3}[training.contender](config, market, judge)
+    elif training.contender == ENSEMBLE:
+        points, members = _ensemble(config, market, judge)
+    else:
+        points, _ = _agent(config, market, judge)
     about = training._asdict()
     del about["steps"]
     averaged = config.evaluation.averaged
-    return Trained(**about, points=points, seconds=time.perf_counter() - began, averaged=averaged)
+    return Trained(**about, points=points, seconds=time.perf_counter() - began, averaged=averaged, members=members)
 
 
 class Judge(NamedTuple):
@@ -181,11 +194,13 @@ class Judge(NamedTuple):
         return Point(steps=steps, in_sample=found["seen"], validation=found["validation"], out_of_sample=found["test"])
 
 
-def _agent(config: Any, market: Market, judge: Judge) -> list[Point]:
+def _agent(config: Any, market: Market, judge: Judge) -> tuple[list[Point], Any]:
+    """Train one agent; return where it stood along the way, and the policy that validation chose."""
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs import setup
 
     points: list[Point] = []
+    best, kept = (0, -math.inf), None
     with setup.learning_worlds(config, market, "cpu") as worlds:
         learner = setup.make_learner(config, worlds)
         while learner.steps < config.steps:
@@ -193,7 +208,20 @@ def _agent(config: Any, market: Market, judge: Judge) -> list[Point]:
             if learner.steps >= config.steps * (len(points) + 1) / CHECKS:
                 policy = TrainedPolicy.of(learner.policy, learner.worlds, learner.moments)
                 points.append(judge.point(policy, learner.steps))
-    return points
+                recent = [point.validation for point in points[-config.evaluation.averaged :]]
+                if (judged := (len(recent), sum(recent) / len(recent))) > best:
+                    best, kept = judged, copy.deepcopy(policy)
+    return points, kept
+
+
+def _ensemble(config: Any, market: Market, judge: Judge) -> tuple[list[Point], list[Point]]:
+    """Train several agents; return where they stand as one policy, and where each of them stands."""
+    from velodrome.learn.ensembles import ensemble_of
+
+    seeds = range(MEMBERS * config.seed, MEMBERS * (config.seed + 1))
+    policies = [_agent(config.model_copy(update={"seed": seed}), market, judge)[1] for seed in seeds]
+    alone = [judge.point(policy, config.steps) for policy in policies]
+    return [judge.point(ensemble_of(policies), config.steps)], alone
 
 
 def _ridge(config: Any, market: Market, judge: Judge) -> list[Point]:
