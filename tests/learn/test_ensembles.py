@@ -251,8 +251,14 @@ def assert_exported_alike(policy, function):
         assert parameters.shape == (33, policy.members * policy.distribution.own.width)
 
 
-@pytest.mark.parametrize("kind", ["mlp", pytest.param("gru", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("space", [space for space in SPACES if space != "values"])
+@pytest.mark.parametrize(
+    ("space", "kind"),
+    [
+        *(("several", "mlp"), ("softmax", "mlp")),
+        *(pytest.param(space, "gru", marks=pytest.mark.slow) for space in SPACES if space != "values"),
+        *(pytest.param(space, "conv", marks=pytest.mark.slow) for space in SPACES),
+    ],
+)
 def test_torchscript_acts_as_the_ensemble_does(space, kind, tmp_path):
     policy = together([member(space, kind, seed) for seed in range(2)], space)
     assert_exported_alike(policy, torchscript_function(export_torchscript(policy, tmp_path / "policy.pt")))

@@ -238,5 +238,5 @@ def test_an_interruption_reaches_folds_that_are_trained_at_once(tmp_path):
 
 @pytest.mark.slow
 def test_a_fold_that_fails_in_its_process_says_why(tmp_path):
-    with pytest.raises(RunError, match=r"A fold could not be trained: fold-\d-of-3.*no episode fits"):
+    with pytest.raises(RunError, match=r"A fold could not be trained: fold \d: no episode fits"):
         cross_validate(config_in(tmp_path, **{"params.episode_length": 400}), 3, processes=2, console=silent())

@@ -16,13 +16,24 @@ import pytest
 from rich.console import Console
 
 import velodrome as vd
-from tests.runs.small_runs import last_tensors, one_thread, signals_after, small_run, tiny  # noqa: F401
+from tests.runs.small_runs import (
+    AfterIterations,
+    command_line,
+    ended,
+    last_tensors,
+    one_thread,  # noqa: F401
+    signals_after,
+    small_run,
+    start,
+    tiny,
+)
 from velodrome import cli
 from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.result import Evaluation
 from velodrome.learn.ensembles import EnsemblePolicy, ensemble_of
 from velodrome.rollout.observation import WindowBank
 from velodrome.runs import session
+from velodrome.runs.config.changes import changes_between
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run
@@ -48,10 +59,8 @@ def test_members_are_the_runs_of_their_seeds_and_act_as_one(ensemble):
     assert [run.config.seed for run in ensemble.members] == [3, 4, 5]
     assert {run.status for run in ensemble.members} == {ensemble.status} == {"finished"}
     assert {(run.config.ensemble, run.config.seeds) for run in ensemble.members} == {(1, 1)}
-    alone = small_run(ensemble.path / "elsewhere", seed=4, **SETTINGS)
-    assert ensemble.members[1].config.hash == alone.config.hash
-    tensors, wanted = last_tensors(ensemble.members[1]), last_tensors(alone)
-    assert all(tensor.numpy().tobytes() == wanted[name].numpy().tobytes() for name, tensor in tensors.items())
+    alone = load_run_config("smoke", tiny(ensemble.path, seed=4, **SETTINGS))
+    assert ensemble.members[1].config.hash == alone.hash
     policy = ensemble.policy
     assert isinstance(policy, EnsemblePolicy)
     rows = np.random.default_rng(0).normal(size=(50, policy.shape.floats)).astype(np.float32)
@@ -73,8 +82,6 @@ def test_the_result_is_that_of_one_policy_and_names_its_members(ensemble, evalua
     assert [path.name for path in ensemble.folder.evaluation_path.glob("*.json")] == [
         "test-best-ensemble-of-3-192.json"
     ]
-    again = vd.evaluate(ensemble, report=False)
-    assert again.metrics == pytest.approx(evaluation.metrics, nan_ok=True)
 
 
 def test_the_result_shows_the_disagreement_bar_by_bar(ensemble, evaluation):
@@ -87,20 +94,13 @@ def test_the_result_shows_the_disagreement_bar_by_bar(ensemble, evaluation):
     assert (about["highest"], about["agreed"]) == (found.max(), (found == 0.0).mean())
     assert set(np.unique(np.round(found * 3))) <= {0, 1, 2, 3}
     assert np.isnan(evaluation.row("disagreement").baselines["random"])
-    assert "disagreement" not in Evaluation.load(vd_alone(ensemble).path, "test").bars.columns
     page = (ensemble.path / "report.html").read_text(encoding="utf-8")
     figures = json.loads(page.partition('id="figures-data">')[2].partition("</script>")[0].replace("<\\/", "</"))
     assert figures["disagreement"]["data"][-1]["y"]
     assert "How far the 3 members are apart about each action: the share of members" in page
 
 
-def vd_alone(ensemble):
-    """Return a member that was evaluated by itself."""
-    member = ensemble.members[0]
-    vd.evaluate(member, report=False)
-    return member
-
-
+@pytest.mark.slow
 def test_it_is_self_contained(ensemble, tmp_path):
     moved = Run.of(RunFolder.open(shutil.copytree(ensemble.path, tmp_path / ensemble.path.name)))
     assert isinstance(moved, Ensemble)
@@ -132,6 +132,7 @@ def test_members_that_finished_are_kept_and_the_rest_is_resumed_to_the_same_bits
         assert all(tensor.numpy().tobytes() == reference[name].numpy().tobytes() for name, tensor in tensors.items())
 
 
+@pytest.mark.slow
 def test_it_takes_more_members_and_no_fewer(ensemble, tmp_path):
     copied = Run.of(RunFolder.open(shutil.copytree(ensemble.path, tmp_path / ensemble.path.name)))
     with pytest.raises(ConfigError, match=r"ensemble = 2: the ensemble has 3, and none of them is left out"):
@@ -145,18 +146,29 @@ def test_it_takes_more_members_and_no_fewer(ensemble, tmp_path):
     assert grown.policy.members == 4
 
 
-def test_numbers_that_make_no_ensemble_are_refused(tmp_path):
+def test_numbers_that_make_no_ensemble_are_refused():
     with pytest.raises(ConfigError, match=r"ensemble = 0"):
         load_run_config(None, {"ensemble": 0})
     with pytest.raises(ConfigError, match=r"seeds = 5 and ensemble = 8: agents of several seeds are evaluated one by"):
         load_run_config(None, {"seeds": 5, "ensemble": 8})
-    run = small_run(tmp_path, **SETTINGS)
     with pytest.raises(
         ConfigError, match=r"ensemble = 3: a run that goes on keeps ensemble = 1: it is a single agent\."
     ):
-        vd.resume(run, ensemble=3)
+        changes_between(load_run_config(None, {}), load_run_config(None, {"ensemble": 3}), "")
     assert load_run_config(None, {"ensemble": 1}).hash == load_run_config(None, {}).hash
     assert len({load_run_config(None, {key: 8}).hash for key in ("seed", "seeds", "ensemble")}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("iterations", [3, 4])  # an agent takes three
+def test_a_kill_between_members_loses_nothing(ensemble, iterations, tmp_path):
+    told = {**tiny(tmp_path / "runs", seed=3, **SETTINGS), "ensemble": 3}
+    killed = start(command_line(tmp_path / "runs", told), tmp_path / "out.txt", AfterIterations(iterations, 0.0))
+    assert ended(killed) == -signal.SIGKILL
+    assert ended(start(command_line(tmp_path / "runs", told), tmp_path / "out.txt")) == 0
+    found = Run.open("latest", tmp_path / "runs")
+    assert found.status == "finished"
+    assert all(same_bits(run, wanted) for run, wanted in zip(found.members, ensemble.members, strict=True))
 
 
 # Several processes
@@ -239,6 +251,7 @@ def test_commands_show_it_as_one(ensemble, capsys, monkeypatch):
     assert cli.run(["runs", "compare", ensemble.folder.id, ensemble.members[0].folder.id, *place]) == 0
 
 
+@pytest.mark.slow
 def test_the_command_trains_one(tmp_path, capsys):
     words = [f"{key}={list(v) if isinstance(v, tuple) else v}" for key, v in tiny(tmp_path, **SETTINGS).items()]
     assert cli.run(["train", "smoke", *words, "--ensemble", "2", "--json"]) == 0

@@ -63,3 +63,14 @@ def test_hashes_of_runs_without_patience_stay():
     assert "patience" in plain.content()["evaluation"]
     assert load_run_config(plain, ["evaluation.patience=null"]).hash == plain.hash
     assert load_run_config(plain, ["evaluation.patience=2"]).hash != plain.hash
+
+
+def test_the_mean_of_several_validations_chooses(tmp_path, monkeypatch):
+    script(monkeypatch, [0.9, 0.1, 0.2, 0.5, 0.6, 0.7, 0.1, 0.2, 0.1, 0.0])
+    with monkeypatch.context() as patched:
+        signals_after(patched, 5)
+        run = small_run(tmp_path, **SETTINGS | {"steps": 640, "evaluation.patience": None, "evaluation.averaged": 3})
+    vd.resume(run, mode="quiet", evaluate=False)
+    named = vd.evaluate(run, report=False).policy
+    # The first is the best alone; of three in a row, the fourth to the sixth are.
+    assert named.text == "best of 10 on validation (by means of 3): step 384 of 640; one training seed (0)"

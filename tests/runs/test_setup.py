@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+import velodrome as vd
 from tests.learn.learners import make_ppo, portfolio_worlds
 from tests.runs.small_runs import one_thread, tiny  # noqa: F401
 from velodrome.errors import CheckpointError, ConfigError
@@ -193,3 +195,25 @@ def test_a_portfolio_refuses_copies(tmp_path):
 def test_copies_and_how_they_differ_belong_together(settings, message):
     with pytest.raises(ValueError, match=message):
         AugmentConfig(**settings)
+
+
+def test_windows_are_shortened_before_a_training_and_stay_so(tmp_path):
+    console = Console(record=True, width=300)
+    settings = tiny(tmp_path, steps=128, **{"market.windows": 16, "market.shorten": True, "market.length": 2000})
+    run = vd.train("smoke", mode="plain", console=console, evaluate=False, **settings)
+    rows = run.config.market.windows
+    assert rows < 16
+    assert f"Windows show the latest {rows} of 16 rows: walk-forward ridge regression" in console.export_text()
+    assert run.market.windows.length.tolist() == [rows]
+    assert vd.evaluate(run, report=False).policy.step == 128
+    assert vd.resume(run, mode="quiet", evaluate=False, steps=256).config.market.windows == rows
+
+
+def test_windows_of_several_timeframes_are_shortened_each():
+    several = {"market.source": "ar1", "market.windows": {"1m": 8, "5m": 4}, "market.shorten": True}
+    config = load_run_config("smoke", several | {"market.length": 3000, "market.features": ["log_return"]})
+    shorter, market, told = setup.with_windows_that_help(config, setup.build_market(config))
+    assert shorter.market.windows == {"1m": 1, "5m": 1}
+    assert market.content_hash == setup.build_market(shorter).content_hash
+    assert told.startswith("Windows show the latest 1 of 8 rows")
+    assert setup.with_windows_that_help(config, None) == (config, None, "")

@@ -51,7 +51,8 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
         panel.set_axisbelow(True)
         panel.title.set_fontsize(10)
         if panel.get_legend_handles_labels()[1]:
-            below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+            labelled = 0.08 if panel.get_xlabel() else 0.0
+            below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14 - labelled)}
             panel.legend(**below, ncols=2, fontsize=8, frameon=False, handlelength=1.2)
     for panel in panels[len(draws) :]:
         panel.set_visible(False)

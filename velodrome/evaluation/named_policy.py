@@ -19,6 +19,7 @@ class TrainedAgent:
     step: int  # environment steps that this checkpoint had learnt from
     training_steps: int  # environment steps of the whole training
     candidates: int = 1  # checkpoints that the choice was made from
+    averaged: int = 1  # validations in a row whose mean the choice was made by
     planned_steps: int | None = None  # environment steps that the training was told to do; None: not known
 
 
@@ -73,6 +74,8 @@ class NamedPolicy:
         how = "latest checkpoint"
         if self.selected_on is not None:
             how = f"best of {_numbers([agent.candidates for agent in self.agents])} on {self.selected_on}"
+            most = max(agent.averaged for agent in self.agents)
+            how += f" (by means of {most})" if most > 1 else ""
         elif self.checkpoint == "best":
             how = "latest checkpoint (no best one is kept)"
         several = f"{len(self.agents)} agents, " if len(self.agents) > 1 else ""

@@ -188,9 +188,11 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
         "parameters": ", ".join(f"{name} = {value}" for name, value in config.params.items()) or "defaults",
         "configuration": config.hash,
     }
-    trained = policy.agents[0].training_steps
-    if health.patience_is_over(metrics, run.validation_split, config.evaluation.patience) and trained < config.steps:
-        information["training"] += f"; {health.ended_early(config, trained)}"
+    trained, patience = policy.agents[0].training_steps, config.evaluation.patience
+    if patience is not None and trained < config.steps and run.members[0] is run:
+        waited = run.find_checkpoint("latest").plain.get("validations_since_best", 0)
+        if waited >= patience:
+            information["training"] += f"; {health.ended_early(config, trained)}"
     if lineage := run.folder.lineage:
         information["lineage"] = "; ".join(map(told_lineage, lineage))
     write_report(evaluation, report_path(run, evaluation), f"{config.env}: {run.path.name}", information, metrics)

@@ -135,15 +135,6 @@ def _mean_up_to(training: Series, steps: NDArray[np.int64], place: int, width: i
     return float(training.values[within].mean()) if within.any() else math.nan
 
 
-def patience_is_over(metrics: pl.DataFrame, split: str | None, patience: int | None) -> bool:
-    """Return whether the last validations of one run, as many as it waits for, were no better than one before."""
-    if patience is None or "seed" in metrics.columns:
-        return False
-    returns = metrics.filter(metrics["name"] == f"evaluation/{split}/return").sort("step")["value"]
-    best = returns.arg_max()
-    return best is not None and len(returns) - 1 - best >= patience
-
-
 def ended_early(config: RunConfig, steps: int) -> str:
     """Return why a training has ended before all its steps were done."""
     return (

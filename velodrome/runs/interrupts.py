@@ -54,7 +54,6 @@ class Interrupts:
 class Seen(NamedTuple):
     """What a run's folder says of a training."""
 
-    name: str  # of the folder; "" while there is none
     steps: int = 0
     status: str = ""
     error: str = ""
@@ -105,7 +104,7 @@ def train_together(
                         continue
                     del running[job]
                     if code and not (asked or interrupts.requested):
-                        error = error or f"{seen.name or job.title}: {seen.error or f'exit code {code}'}"
+                        error = error or f"{job.title}: {seen.error or f'exit {code}'}"
                     elif mode in ("live", "plain") and seen.status:
                         console.print(f"{job.title}: {seen.status}", soft_wrap=True)
                     ended()

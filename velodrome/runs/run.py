@@ -76,7 +76,11 @@ def train(
         told = settings_in_effect(chosen, origins, console.width)
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     built = setup.build_market(chosen, market)
-    return session_of(Run.create(chosen, built), built).go(console, mode, evaluate)
+    if market is None:
+        chosen, built, told = setup.with_windows_that_help(chosen, built)
+    sitting = session_of(Run.create(chosen, built), built)
+    sitting.remarks += [told] if market is None and told else []
+    return sitting.go(console, mode, evaluate)
 
 
 def resume(

@@ -74,7 +74,8 @@ class Session:
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
-        self.best = -math.inf  # result of the best validation so far
+        self.recent: list[float] = []  # results of the last validations, as many as are averaged
+        self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
         self.pace = math.inf  # seconds a step, in the fastest iteration so far
         self.saved_steps = 0
@@ -199,10 +200,11 @@ class Session:
                 self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
         if found is not None:
             self.run.check_own(found)
-            self.best, self.saved_steps = found.plain["best"], found.steps
+            plain, self.saved_steps = found.plain, found.steps
+            self.best, self.recent = (plain.get("averaged", 1), plain["best"]), plain.get("recent", [])
             # What a run is told anew is tried with new patience.
             told_here = any(entry["step"] == found.steps for entry in self.run.folder.lineage)
-            self.validations_since = 0 if told_here else found.plain.get("validations_since_best", 0)
+            self.validations_since = 0 if told_here else plain.get("validations_since_best", 0)
         elif self.begin_from is not None:
             self._begin_as_child()
         forget_evaluations(self.run.folder, self.learner.steps)
@@ -241,7 +243,8 @@ class Session:
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
         health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
-        self.pace = min(self.pace, 1.0 / metrics["time/steps_per_second"])
+        if speed := metrics.get("time/steps_per_second"):
+            self.pace = min(self.pace, 1.0 / speed)
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
         logged = steps // (steps - before) % config.logging.log_every == 0
         if self.monitor is not None and (logged or self.mode != "quiet"):
@@ -281,8 +284,10 @@ class Session:
         found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
         self.view.evaluated(split, found)
-        improved = found["return"] > self.best
-        self.best = max(self.best, found["return"])
+        self.recent = [*self.recent, found["return"]][-self.config.evaluation.averaged :]
+        judged = (len(self.recent), math.fsum(self.recent) / len(self.recent))
+        improved = judged > self.best
+        self.best = max(self.best, judged)
         self.validations_since = 0 if improved else self.validations_since + 1
         return improved
 
@@ -295,8 +300,8 @@ class Session:
         steps, path = self.learner.steps, self.run.path
         tensors, plain = self.learner.state()
         health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
-        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best}
-        content["validations_since_best"] = self.validations_since
+        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best[1]}
+        content |= {"averaged": self.best[0], "recent": self.recent, "validations_since_best": self.validations_since}
         content |= setup.saved_facts(self.config)
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:
@@ -383,13 +388,13 @@ class GroupSession(Session):
 def _seen(group: SeedGroup, seed: int) -> Seen:
     """Return what the folder of a member says."""
     found = (folder for folder in members_of(group.folder) if folder.information["seeds"]["run"] == seed)
-    return next((seen_in(folder) for folder in found), Seen(""))
+    return next((seen_in(folder) for folder in found), Seen())
 
 
 def seen_in(folder: RunFolder) -> Seen:
     """Return what a run's folder says of its training."""
     state = folder.state
-    return Seen(folder.path.name, steps_of(folder), state.status if state else "", state.error if state else "")
+    return Seen(steps_of(folder), state.status if state else "", state.error if state else "")
 
 
 def member_session(group: SeedGroup, seed: int, market: Market | Basket | None) -> Session:

@@ -81,11 +81,13 @@ def learning_worlds(
 
     from velodrome.rollout import worlds
     from velodrome.rollout.disturbance import Strength
+    from velodrome.rollout.observation import WindowBank
     from velodrome.vector.make import make_vec
 
     half = config.learner.precision == "bfloat16" and device == "cuda"
     vector = config.vector
-    options = environment_options(config, market, vector.num_envs, device)
+    shown = training_market(config, market)
+    options = environment_options(config, shown, vector.num_envs, device)
     with contextlib.ExitStack() as stack:
         if vector.max_concurrent_envs is None:
             envs = make_vec(config.env, vector.num_envs, **options)
@@ -103,9 +105,25 @@ def learning_worlds(
             envs = VecMonitor(envs, monitor)
             stack.callback(envs.finish)
         found = worlds.make_worlds(envs, device, torch.bfloat16 if half else torch.float32)
-        if config.augment.is_on:
-            found.disturb(Strength(**config.augment.model_dump()), config.seed)
+        if config.augment.disturbance is not None:
+            found.disturb(Strength(**config.augment.disturbance), config.seed)
+        if shown is not market and market is not None and found.true_bank is not None:
+            found.true_bank = WindowBank(market.windows, (), found.device, found.true_bank.table.dtype)
         yield found
+
+
+def training_market(config: RunConfig, market: Market | Basket | None) -> Market | Basket | None:
+    """Return what a run's environments play on: its market, and beside its training split the copies asked for."""
+    from velodrome.tables.market import Market
+    from velodrome.tables.resampled import Resampling, with_resampled
+
+    told = config.augment
+    if market is None or not told.copies:
+        return market
+    assert isinstance(market, Market)
+    how = Resampling(told.copies, told.bootstrap_block, told.price_noise)
+    chosen = {name: getattr(config.market, name) for name in ("features", "session", "check_leaks")}
+    return with_resampled(market, how, config.seed, **chosen)
 
 
 def make_autoscaler(config: RunConfig) -> Autoscaler | None:
@@ -341,3 +359,29 @@ def build_market(
         advice = f"it plays on a {wanted}: vd.build_{wanted}(bars)" if wanted else "it plays on no market"
         raise ConfigError(f"market is a {type(given).__name__}, and env = {config.env!r}: {advice}.")
     return given
+
+
+def with_windows_that_help(
+    config: RunConfig, market: Market | Basket | None
+) -> tuple[RunConfig, Market | Basket | None, str]:
+    """Shorten windows to the rows that help, if that is asked for; return the settings, the market and what was done.
+
+    market: as `build_market` built it from the configuration.
+    """
+    if market is None or not config.market.shorten:
+        return config, market, ""
+    from velodrome.evaluation.forecast.forecast import rows_that_help
+
+    rows, lengths = rows_that_help(market), market.windows.length.tolist()
+    if rows is None:
+        return config, market, "Windows stay as they are: there is too little to choose their length by."
+    told = f"walk-forward ridge regression of the next return inside the training split (market.shorten) chose {rows}"
+    if rows >= max(lengths):
+        return config, market, f"Windows stay {max(lengths)} rows long: {told}, of at most that many."
+    shown = {name: min(length, rows) for name, length in zip(market.window_names, lengths, strict=True)}
+    windows = rows if isinstance(config.market.windows, int) else shown
+    # The features are those of the longer windows, which have been looked at.
+    shorter = config.market.model_copy(update={"windows": windows, "check_leaks": False})
+    built = shorter.build_basket() if price_data(config.env) == "basket" else shorter.build()
+    chosen = config.model_copy(update={"market": config.market.model_copy(update={"windows": windows})})
+    return chosen, built, f"Windows show the latest {rows} of {max(lengths)} rows: {told}."

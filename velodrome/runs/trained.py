@@ -257,13 +257,14 @@ class Run(Summarised):
         """Return what a result says of the policy of a checkpoint that was found as the "best" or the "latest"."""
         from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
 
-        selected_on, candidates = None, 1
+        selected_on, candidates, averaged = None, 1, 1
         if which == "best" and checkpoints.is_pinned(found.path):
             split = self.validation_split
             candidates = self.metrics["name"].to_list().count(f"evaluation/{split}/return")
             selected_on = "validation episodes" if split == EPISODES else split
-        trained = max(steps_of(self.folder), found.steps)
-        agent = TrainedAgent(self.folder.id, self.config.seed, found.steps, trained, candidates, self.config.steps)
+            averaged = found.plain.get("averaged", 1)
+        steps, planned = (found.steps, max(steps_of(self.folder), found.steps)), self.config.steps
+        agent = TrainedAgent(self.folder.id, self.config.seed, *steps, candidates, averaged, planned)
         return NamedPolicy("best" if which == "best" else "latest", (agent,), selected_on)
 
     def check_own(self, found: checkpoints.Checkpoint) -> None:

@@ -121,7 +121,8 @@ def walk_forward(
     for number, dates in enumerate(plan, 1):
         chosen = wanted.fold_config(number, len(plan), key, dates, embargo, "test")
         if market is None:
-            own = setup.build_market(chosen)  # as the fold's run will build it again, from its configuration alone
+            # As the fold's run will build it again, from its configuration alone.
+            chosen, own, _ = setup.with_windows_that_help(chosen, setup.build_market(chosen))
         else:
             own = with_splits(market, make_splits(dates, spans_of(market), market.timezone, embargo))
         assert own is not None

@@ -6,9 +6,19 @@ import json
 
 import pytest
 
-from velodrome.bench.generalise import benchmark
+from velodrome.bench.generalise import benchmark, trainings
 from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions, cells_of
-from velodrome.bench.generalise.trainings import PROBLEMS, REMEDIES, RIDGE, SB3, Point, Trained, Training, train
+from velodrome.bench.generalise.trainings import (
+    ENSEMBLE,
+    PROBLEMS,
+    REMEDIES,
+    RIDGE,
+    SB3,
+    Point,
+    Trained,
+    Training,
+    train,
+)
 from velodrome.bench.run import run_benchmark
 from velodrome.errors import ConfigError
 from velodrome.runs.config.files import load_run_config
@@ -41,7 +51,19 @@ def test_an_agent_is_judged_along_its_training(contender):
         pytest.importorskip("stable_baselines3")
     found = train(SMALL._replace(contender=contender, problem="ar1 with costs"))
     assert [point.steps for point in found.points] == sorted({point.steps for point in found.points})
-    assert found.chosen.validation == max(point.validation for point in found.points)
+    judged = [point.validation for point in found.points]
+    count = min(found.averaged, len(judged))
+    means = [sum(judged[k : k + count]) for k in range(len(judged) - count + 1)]
+    assert found.chosen is found.points[means.index(max(means)) + count - 1]
+
+
+def test_an_ensemble_is_judged_beside_its_members(monkeypatch):
+    monkeypatch.setattr(trainings, "MEMBERS", 2)
+    found = train(SMALL._replace(contender=ENSEMBLE, steps=8_192))
+    assert len(found.points) == 1
+    assert len(found.members) == 2
+    (cell,) = cells_of([found])
+    assert cell.members == pytest.approx(sum(point.out_of_sample for point in found.members) / 2)
 
 
 @pytest.mark.parametrize("contender", REMEDIES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 import velodrome as vd
@@ -12,7 +13,15 @@ from tests.evaluation.backtests import backtest
 from velodrome.envs.trading.config import trading_config
 from velodrome.evaluation.baselines import FORECAST
 from velodrome.evaluation.evaluate import evaluate_policy
-from velodrome.evaluation.forecast.forecast import Fitted, Part, fill_gains, inputs_by_lag, lag_choices, observed
+from velodrome.evaluation.forecast.forecast import (
+    Fitted,
+    Part,
+    fill_gains,
+    inputs_by_lag,
+    lag_choices,
+    observed,
+    rows_that_help,
+)
 from velodrome.evaluation.trading.baselines import forecaster as trading_forecaster
 from velodrome.tables.windows import no_windows, window_at
 
@@ -95,3 +104,37 @@ def test_an_agent_that_is_not_ahead_of_it_is_told_so():
     found = evaluate_policy(own.policy, MARKET, "test", {}, seeds=1, random_seeds=1, samples=50)
     assert any("a plain regression may do as well" in warning for warning in found.warnings)
     assert any(note.startswith("forecast: ") for note in found.notes)
+
+
+def echo(lag, rows=4_000):
+    """Return bars whose return repeats a part of the one `lag` bars ago; an order is filled at the next close."""
+    rng = np.random.default_rng(lag)
+    returns = 1e-3 * rng.standard_normal(rows)
+    for row in range(lag, rows):
+        returns[row] += 0.4 * returns[row - lag]
+    close = 100.0 * np.exp(np.cumsum(returns))
+    time = np.datetime64("2024-01-01", "ns") + np.arange(rows) * np.timedelta64(60, "s")
+    return vd.read_bars(pl.DataFrame({"time": time, "close": close}))
+
+
+@pytest.mark.parametrize(("lag", "rows"), [(2, 1), (3, 2), (5, 4), (8, 8)])
+def test_as_many_rows_help_as_the_next_return_depends_on(lag, rows):
+    market = vd.build_market(echo(lag), ["log_return"], 16, check_leaks=False)
+    assert rows_that_help(market) == rows
+    later = {**market.splits, "train": ((int(market.begin[0]), int(market.begin[0]) + 1_400),)}
+    assert rows_that_help(replace(market, splits=later)) == rows
+
+
+def test_what_comes_after_the_training_split_does_not_choose_the_rows():
+    market = vd.build_market(echo(5), ["log_return"], 16, check_leaks=False)
+    end = market.splits["train"][0][1]
+    ohlc, values = market.ohlc.copy(), market.windows.values.copy()
+    ohlc[end:] *= np.random.default_rng(0).uniform(0.5, 2.0, (len(ohlc) - end, 1))
+    values[market.windows.rows[0, end] :] = 7.0
+    assert rows_that_help(replace(market, ohlc=ohlc, windows=market.windows._replace(values=values))) == 4
+
+
+def test_the_rows_of_a_basket_and_of_nothing():
+    basket = vd.build_basket(vd.synthetic_bars("factors", 1_500, symbols=3), windows=4, check_leaks=False)
+    assert rows_that_help(basket) in (1, 2, 4)
+    assert rows_that_help(replace(MARKET, windows=no_windows(len(MARKET)))) is None

@@ -94,6 +94,7 @@ class Cell(BaseModel):
     out_of_sample: float
     error: float = Field(description="standard error of the share out of sample, over markets")
     latest: float = Field(description="share out of sample at the end of training")
+    members: float | None = Field(None, description="mean share out of sample of an ensemble's members by themselves")
     best: float = Field(description="the largest mean share out of sample at any point of the trainings")
 
 
@@ -164,7 +165,8 @@ class GeneraliseBenchmark(Benchmark):
             table = narrow_table(f"{problem}: share of the best log return", headings)
             for cell in (cell for cell in self.cells if cell.problem == problem):
                 figures = (f"{cell.in_sample:.2f}", f"{cell.out_of_sample:.2f}", f"{cell.error:.2f}")
-                where = (f"{cell.bars:,}", str(cell.windows), cell.contender)
+                alone = "" if cell.members is None else f" (alone {cell.members:.2f})"
+                where = (f"{cell.bars:,}", str(cell.windows), f"{cell.contender}{alone}")
                 table.add_row(*where, *figures, f"{cell.latest:.2f}", str(cell.count))
             parts.append(table)
         seen = "seen and unseen: the checkpoint that did best on validation, on the training and the test split"
@@ -188,7 +190,10 @@ class GeneraliseBenchmark(Benchmark):
                 seen = [100.0 * cell.in_sample for cell in cells]
                 panel.plot(bars, seen, color=colour, linestyle=":", label=f"{contender}, seen")
         panel.axhline(100.0, color=QUIET, linewidth=0.8)
+        sizes = sorted({cell.bars for cell in mine})
         panel.set(xscale="log", xlabel="bars, 70 % of them to train on", ylabel="% of the best log return")
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        panel.minorticks_off()
         panel.set_title(f"{problem}, window of {windows}")
 
 
@@ -204,6 +209,7 @@ def cells_of(trained: Sequence[Trained]) -> list[Cell]:
             shares.setdefault(one.market_seed, []).append(one.chosen.out_of_sample)
         by_market = [float(np.mean(values)) for values in shares.values()]
         error = float(np.std(by_market, ddof=1) / math.sqrt(len(by_market))) if len(by_market) > 1 else math.nan
+        alone = [point.out_of_sample for one in own for point in one.members]
         along = np.array([[point.out_of_sample for point in one.points] for one in own]).mean(axis=0)
         found.append(
             Cell(
@@ -217,6 +223,7 @@ def cells_of(trained: Sequence[Trained]) -> list[Cell]:
                 error=error,
                 latest=float(along[-1]),
                 best=float(along.max()),
+                members=float(np.mean(alone)) if alone else None,
             )
         )
     return found

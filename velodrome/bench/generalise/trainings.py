@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,15 +23,28 @@ STATES = np.array([(0.15, 0.8), (-0.15, 1.2)]) * VOLATILITY
 PERSISTENCE = 0.98
 SEEN, CHOSEN_BY = 0.7, 0.15  # of the bars: the training and the validation split; the rest is tested on
 FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hundred say little about an agent
-CHECKS = 8  # evaluations of a training
-RIDGE, SB3 = "ridge", "sb3"
-# Settings that are changed against the preset `trading`, by name. The first one is the preset itself.
+CHECKS = 20  # evaluations of a training, as many as the preset has
+MEMBERS = 8  # of an ensemble
+RIDGE, SB3, ENSEMBLE = "ridge", "sb3", f"ensemble of {MEMBERS}"
+# Settings that are changed against the preset `trading`, by name; the first is the preset itself.
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults": {},
+    "whole windows": {"market.shorten": False},
+    # The preset until there was this table.
+    "before": {"market.shorten": False, "ppo.learning_rate": 3e-4, "ppo.entropy": 0.0, "evaluation.averaged": 1},
+    "slower": {"ppo.learning_rate": 3e-4},
+    "no entropy": {"ppo.entropy": 0.0},
     "small network": {"network.hidden": [16, 16]},
-    "entropy": {"ppo.entropy": 0.01},
-    "slower": {"ppo.learning_rate": 1e-4},
-    "one row": {"market.windows": 1},
+    "weight decay": {"ppo.weight_decay": 1.0},
+    "KL penalty": {"ppo.kl_penalty": 1.0},
+    "noise": {"augment.noise": 0.3},
+    "masked features": {"augment.mask_features": 0.1},
+    "masked bars": {"augment.mask_bars": 0.1},
+    "layer norm": {"network.layer_norm": True},
+    "dropout": {"network.dropout": 0.1},
+    "other histories": {"augment.copies": 64, "augment.bootstrap_block": 8},
+    "other histories, whole windows": {"augment.copies": 64, "augment.bootstrap_block": 8, "market.shorten": False},
+    ENSEMBLE: {},
 }
 
 
@@ -88,10 +103,16 @@ class Trained(BaseModel):
     points: list[Point] = Field(description="along the training; a regression has one")
     seconds: float
 
+    members: list[Point] = Field([], description="of an ensemble, each by itself; the points are of all as one policy")
+    averaged: int = Field(1, description="points whose mean on validation chooses among them, as in a run")
+
     @property
     def chosen(self) -> Point:
         """Where the checkpoint stood that did best on validation."""
-        return max(self.points, key=lambda point: point.validation)
+        judged = [point.validation for point in self.points]
+        count = min(self.averaged, len(judged))
+        means = np.convolve(judged, np.full(count, 1.0 / count), "valid")
+        return self.points[int(np.argmax(means)) + count - 1]
 
 
 def best_log_return(problem: str, market: Market) -> float:
@@ -130,15 +151,24 @@ def train(training: Training) -> Trained:
         given["steps"] = training.steps
     config = load_run_config(None, given, own_data=True)
     market = setup.build_market(config)
+    if training.contender in REMEDIES:  # a regression chooses by itself, and a peer sees what it is given
+        config, market, _ = setup.with_windows_that_help(config, market)
     assert isinstance(market, Market)
     began = time.perf_counter()
     best = best_log_return(training.problem, market)
     judge = Judge(market, config.env, config.params, best)
-    contenders = {RIDGE: _ridge, SB3: _sb3}
-    points = contenders.get(training.contender, _agent)(config, market, judge)
+    points: list[Point] = []
+    members: list[Point] = []
+    if training.contender in (RIDGE, SB3):
+        points = {RIDGE: _ridge, SB3: _sb3}[training.contender](config, market, judge)
+    elif training.contender == ENSEMBLE:
+        points, members = _ensemble(config, market, judge)
+    else:
+        points, _ = _agent(config, market, judge)
     about = training._asdict()
     del about["steps"]
-    return Trained(**about, points=points, seconds=time.perf_counter() - began)
+    averaged = config.evaluation.averaged
+    return Trained(**about, points=points, seconds=time.perf_counter() - began, averaged=averaged, members=members)
 
 
 class Judge(NamedTuple):
@@ -164,11 +194,13 @@ class Judge(NamedTuple):
         return Point(steps=steps, in_sample=found["seen"], validation=found["validation"], out_of_sample=found["test"])
 
 
-def _agent(config: Any, market: Market, judge: Judge) -> list[Point]:
+def _agent(config: Any, market: Market, judge: Judge) -> tuple[list[Point], Any]:
+    """Train one agent; return where it stood along the way, and the policy that validation chose."""
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs import setup
 
     points: list[Point] = []
+    best, kept = (0, -math.inf), None
     with setup.learning_worlds(config, market, "cpu") as worlds:
         learner = setup.make_learner(config, worlds)
         while learner.steps < config.steps:
@@ -176,7 +208,20 @@ def _agent(config: Any, market: Market, judge: Judge) -> list[Point]:
             if learner.steps >= config.steps * (len(points) + 1) / CHECKS:
                 policy = TrainedPolicy.of(learner.policy, learner.worlds, learner.moments)
                 points.append(judge.point(policy, learner.steps))
-    return points
+                recent = [point.validation for point in points[-config.evaluation.averaged :]]
+                if (judged := (len(recent), sum(recent) / len(recent))) > best:
+                    best, kept = judged, copy.deepcopy(policy)
+    return points, kept
+
+
+def _ensemble(config: Any, market: Market, judge: Judge) -> tuple[list[Point], list[Point]]:
+    """Train several agents; return where they stand as one policy, and where each of them stands."""
+    from velodrome.learn.ensembles import ensemble_of
+
+    seeds = range(MEMBERS * config.seed, MEMBERS * (config.seed + 1))
+    policies = [_agent(config.model_copy(update={"seed": seed}), market, judge)[1] for seed in seeds]
+    alone = [judge.point(policy, config.steps) for policy in policies]
+    return [judge.point(ensemble_of(policies), config.steps)], alone
 
 
 def _ridge(config: Any, market: Market, judge: Judge) -> list[Point]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from velodrome.evaluation.forecast.regression import BLOCKS, ROWS_AT_ONCE, Model, Regression
 from velodrome.evaluation.forecast.threshold import Rule, Stakes, best_rule
-from velodrome.tables.market import AnyMarket, WindowedRows
+from velodrome.tables.basket import Basket
+from velodrome.tables.market import AnyMarket, Market, WindowedRows
 from velodrome.tables.scaling import TRAIN
 
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
+MOST_ROWS = 100_000  # the latest ones, from which the length of windows is chosen
 TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
 
 
@@ -126,6 +129,21 @@ def fill_gains(prices: NDArray[np.float64], begin: NDArray[np.int64], end: NDArr
         with np.errstate(divide="ignore", invalid="ignore"):
             gains[low : high - 1] = np.where(own[:-1] > 0.0, own[1:] / own[:-1] - 1.0, np.nan)
     return gains
+
+
+def rows_that_help(market: Market | Basket) -> int | None:
+    """Return how many of the latest rows of the windows foresee the next return best inside the training split.
+
+    That is what ridge regression chooses there by walk-forward, among 1, 2, 4 … and all rows. None: there are no
+    windows, or too few bars to say.
+    """
+    if not Part(market, TRAIN).can_fit:
+        return None
+    prices = market.ohlc[:, :1] if isinstance(market, Market) else market.open
+    ahead = np.concatenate([prices[1:], np.full((1, prices.shape[1]), np.nan)])  # an order is filled at the next open
+    gains = fill_gains(ahead, market.begin, market.end - 1)
+    latest = tuple((max(begin, end - MOST_ROWS // len(market.begin)), end) for begin, end in market.splits[TRAIN])
+    return Fitted(replace(market, splits={TRAIN: latest}), TRAIN, gains).lags_used
 
 
 def describe(model: Model, fitted: Fitted) -> str:

@@ -58,6 +58,12 @@ class EvaluationConfig(Section):
         ge=1,
         le=1_000_000,
     )
+    averaged: int = setting(
+        1,
+        "evaluations in a row whose mean says how good the last of them is: one alone may be the best by luck",
+        ge=1,
+        le=1_000,
+    )
     patience: int | None = setting(
         None,
         "evaluations during training without a better one after which it ends early; null: it does all its steps",
@@ -192,6 +198,11 @@ class MarketConfig(Section):
         "bars that an observation shows, of the traded timeframe or by timeframe; {} shows none",
         legal="whole number ≥ 1, or {timeframe: whole number ≥ 1}",
     )
+    shorten: bool = setting(
+        False,
+        "when a training begins, shorten windows to as many of their latest rows as foresee the next return best, by "
+        "walk-forward regression inside the training split",
+    )
     splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
         "parts of the data in order of time; the agent learns on train, and scalers are fitted on it",
@@ -314,7 +325,38 @@ class AugmentConfig(Section):
     )
     mask_bars: float = setting(0.0, "share of the bars whose features are all set to 0", ge=0.0, lt=1.0)
 
+    copies: int = setting(
+        0,
+        "trading: other histories, made of the training bars before training begins, that episodes are drawn from "
+        "beside the true one",
+        ge=0,
+        le=10_000,
+    )
+    bootstrap_block: int | None = setting(
+        None,
+        "copies: bars in a block; a copy is made of blocks of the training bars in random order, joined by their "
+        "returns; null: the bars stay in their order",
+        ge=1,
+    )
+    price_noise: float = setting(
+        0.0,
+        "copies: deviation of noise on each bar's log return, unit: the returns' own deviation; features follow it",
+        ge=0.0,
+        le=100.0,
+    )
+
+    @model_validator(mode="after")
+    def _copies_differ(self) -> AugmentConfig:
+        ways = "bootstrap_block (bars in a block) or price_noise"
+        differ = self.bootstrap_block is not None or self.price_noise > 0.0
+        if self.copies and not differ:
+            raise ValueError(f"copies = {self.copies}: they would all be the true history; give {ways}")
+        if differ and not self.copies:
+            raise ValueError(f"{ways} says how copies differ, and copies = 0; give their number, such as copies = 8")
+        return self
+
     @property
-    def is_on(self) -> bool:
-        """Whether anything is done to the data."""
-        return self != AugmentConfig()
+    def disturbance(self) -> dict[str, float] | None:
+        """Noise and masks on windows by name, None if there are none."""
+        chosen = {name: getattr(self, name) for name in ("noise", "mask_features", "mask_bars")}
+        return chosen if any(chosen.values()) else None

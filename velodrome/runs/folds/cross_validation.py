@@ -317,4 +317,4 @@ def _seen(config: RunConfig, found: list[RunFolder]) -> Seen:
     """Return what the folder of a fold's run says. found: the folder, once it is known."""
     if not found and (folder := begun_run(config)) is not None:
         found.append(folder)
-    return seen_in(found[0]) if found else Seen("")
+    return seen_in(found[0]) if found else Seen()
