@@ -274,7 +274,7 @@ def _judge_all(
     ]
     done, error = train_together(jobs, at_once, console, mode)
     if error:
-        raise RunError(f"A fold could not be trained: {error}. Those that have finished are kept.")
+        raise RunError(f"A fold could not be trained: {error.rstrip('.')}. Those that have finished are kept.")
     if not done:
         console.print("interrupted and saved; the same call goes on with it", soft_wrap=True)
         raise KeyboardInterrupt
@@ -282,7 +282,9 @@ def _judge_all(
 
 def _judge(config: RunConfig, market: Market | Basket | None, console: Console, mode: Mode) -> None:
     """Train a fold, or what is left of it, and play the block that it has not seen."""
-    own = setup.build_market(config) if market is None else market
+    own = market
+    if own is None:  # as the fold's run will build it again, from its configuration alone
+        config, own, _ = setup.with_windows_that_help(config, setup.build_market(config))
     assert own is not None
     evaluate(finished_run(config, own, console, mode), HELD_OUT, market=own, report=False)
 
