@@ -14,6 +14,7 @@ from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 from velodrome.tables import build_basket
 from velodrome.tables.folds import Purge, purged_folds, spans_of, with_splits
+from velodrome.tables.resampled import Resampling, with_resampled
 from velodrome.tables.splits import rows_between
 from velodrome.tables.windows import window_at
 
@@ -202,3 +203,20 @@ def test_splits_in_pieces_are_read_and_checked():
         market_of(bars, splits={"train": [(None, noon), (evening, None)], "test": ("2024-03-04T11:00", noon)})
     with pytest.raises(ConfigError, match="or a list of several such pairs"):
         market_of(bars, splits={"train": []})
+
+
+def test_other_histories_are_made_of_each_piece_by_itself():
+    """Every bar of a copy moves as a bar of the piece that it was made of, so that none comes from the hole."""
+    market = market_of(gappy_bars(700, 3, symbols=("AAA", "BBB")), windows=5)
+    cut = with_splits(market, splits_of(market, purged_folds(market, 3)[1]))
+    made = with_resampled(cut, Resampling(2, 10, 0.0), 1, ["log_return", "volume_z_10"], check_leaks=False)
+    pieces = cut.splits["train"]
+    assert len(made.begin) == 3 * len(pieces)
+    assert made.stretches[:4] == ("AAA", "AAA", "BBB", "BBB")
+    first = len(cut)
+    for low, high in [pieces[k] for k in (0, 2, 1, 3)] * 2:  # the first of each instrument, then the second
+        own, copy = cut.ohlc[low:high, 3], made.ohlc[first : first + high - low, 3]
+        moves = np.log(own / np.r_[cut.ohlc[low, 0], own[:-1]])
+        assert np.abs(np.log(copy[1:] / copy[:-1])[:, None] - moves).min(axis=1).max() < 1e-12
+        first += high - low
+    assert first == len(made)
