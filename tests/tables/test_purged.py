@@ -24,18 +24,24 @@ KINDS = {
     "longer bars": {"symbols": ("AAA", "BBB"), "windows": {"1m": 6, "5m": 4}},
     "basket": {"symbols": ("AAA", "BBB"), "windows": {"1m": 4, "5m": 3}},
     "no windows": {"symbols": ("AAA",), "windows": {}},
+    "days": {"symbols": ("AAA", "BBB"), "windows": {"1h": 3, "1d": 2}},
+    "basket of days": {"symbols": ("AAA", "BBB"), "windows": {"1h": 3, "1d": 2}},
 }
 
 
 def built(bars, kind):
-    windows = KINDS[kind]["windows"]
-    if kind == "basket":
-        return build_basket(bars, windows=windows, **UNSCALED, check_leaks=False)
-    return market_of(bars, **{**UNSCALED, "windows": windows})
+    choices = {**UNSCALED, "windows": KINDS[kind]["windows"]}
+    if "days" in kind:
+        choices |= {"timeframe": "1h", "features": ["volume_z_5"]}
+    return build_basket(bars, **choices, check_leaks=False) if "basket" in kind else market_of(bars, **choices)
 
 
 def bars_of(kind):
-    return gappy_bars(700, 3, symbols=KINDS[kind]["symbols"])
+    if "days" not in kind:
+        return gappy_bars(700, 3, symbols=KINDS[kind]["symbols"])
+    # Half-hours that begin in the middle of a day, so that the first days are short.
+    bars = gappy_bars(1500, 5, symbols=KINDS[kind]["symbols"], minutes=30, hours=(3, 20), missing=0.2)
+    return replace(bars, series={symbol: own.slice(25, len(own)) for symbol, own in bars.series.items()})
 
 
 def altered(bars, since, until):

@@ -18,7 +18,7 @@ from velodrome.tables.features.clock import session_ends
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.leaks import find_leaks
 from velodrome.tables.market import CARRIED, NOTHING, OWN, Market
-from velodrome.tables.prepare import Prepared, prepare
+from velodrome.tables.prepare import Prepared, look_back, prepare
 from velodrome.tables.windows import WindowPart, WindowTables, no_windows, stack_windows
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ def _content(
         "window_names": tuple(window.timeframe.text for window in choices.windows),
         "splits": prepared.splits,
         "scalers": prepared.scalers,
+        "look_back": look_back(prepared),
         "notes": choices.bars.notes,
         "close_only": tuple(symbol for symbol, series in choices.bars.series.items() if series.close_only),
         "content_hash": content_hash({"choices": record, "arrays": arrays, **further, "windows": tuple(windows)}),

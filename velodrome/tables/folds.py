@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
-from velodrome.tables.basket import Basket
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.market import NOTHING, OWN, AnyMarket, WindowedRows
 from velodrome.tables.scaling import TRAIN, Scaler, check_kind
@@ -180,29 +179,34 @@ class Purge:
     def __init__(self, market: WindowedRows) -> None:
         self.market = market
         self.first = np.r_[0, market.end[:-1]]  # [S] the first row of each stretch
-        self.oldest = np.arange(len(market))  # [T] the first row with a bar that the windows at a row show
+        # [T] the first row with a bar that a decision on a row, or on any later one, is made of.
+        self.oldest = np.arange(len(market))
         for first, end in zip(self.first, market.end, strict=True):
-            for rows, length in zip(market.windows.rows[:, first:end], market.windows.length, strict=True):
-                top = rows - length + 1  # of the window, in its table
+            own = self.oldest[first:end]
+            for index in range(len(market.windows.length)):
+                rows = market.windows.rows[index, first:end]
+                top = self._oldest_in(index, rows)
                 # A longer bar begins with the row after the end of the bar before it; shorter ones lie within a row.
                 begun = np.minimum(np.searchsorted(rows, top - 1) + 1, np.searchsorted(rows, top))
-                self.oldest[first:end] = np.minimum(self.oldest[first:end], first + begun)
-        self.oldest -= self._warm_up()
+                np.minimum(own, first + begun, out=own)
+            own[:] = np.minimum.accumulate(own[::-1])[::-1]
 
-    def _warm_up(self) -> int:
-        """Return how many rows before the oldest one in a window its features are made of."""
-        market, windows = self.market, self.market.windows
-        if not isinstance(market, Basket):
-            return int((self.oldest[market.begin] - self.first).max())
-        found = []
-        for column, listed in enumerate(np.argmax(market.tradable, axis=0)):
-            complete = int(listed)
-            for rows, length, origin in zip(windows.rows, windows.length, market.origins, strict=True):
-                known = (origin[:, column] != NOTHING).all(axis=1)
-                complete = max(complete, int(np.searchsorted(rows, int(np.argmax(known)) + int(length) - 1)))
-            if complete < len(market):
-                found.append(int(self.oldest[complete] - listed))
-        return max(min(found, default=0), 0)  # an instrument with gaps in its first bars seems to need more
+    def _oldest_in(self, index: int, rows: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the oldest row of a window's table that windows which end at some rows are made of."""
+        market = self.market
+        top = rows.astype(np.int64) - int(market.windows.length[index]) + 1
+        before = market.look_back[index] if market.look_back else 0
+        if not market.origins:
+            return top - before
+        # On a grid features look back over an instrument's own bars, and what it shows may be carried forward to the
+        # window's first row. One without a bar in the window stands still, and tells nothing.
+        oldest = top.copy()
+        for own in (np.flatnonzero(column) for column in (market.origins[index] == OWN).any(axis=2).T):
+            if len(own):
+                first, last = (np.searchsorted(own, ends, side="right") - 1 for ends in (top, rows))
+                made_of = np.where(first >= before, own[np.maximum(first - before, 0)], own[0] - before)
+                oldest = np.where(last > first, np.minimum(oldest, made_of), oldest)
+        return oldest
 
     def before(self, moment: int) -> int:
         """Return where training must end, at the latest, if what is played begins at a moment."""

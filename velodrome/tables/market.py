@@ -47,6 +47,9 @@ class WindowedRows(Summarised):
     # `Market`, of long weights on all of them and cash for a `Basket`.
     optimum: float | None = None
     notes: tuple[str, ...] = ()  # in which its prices differ from those that were read, as `Bars.notes`
+    # [w] bars of its timeframe before its own that a row of the window is made of: the warm-up of its features. (): not
+    # known.
+    look_back: tuple[int, ...] = ()
     # [S] which instrument each stretch is of, where a split has several pieces of one; (): each instrument has its own.
     owners: tuple[int, ...] = ()
     close_only: tuple[str, ...] = ()  # instruments whose bars are made of closes: nothing is known of what lies between

@@ -109,6 +109,20 @@ def _complete_from(stretch: Stretch, choices: Choices, column: int) -> int:
     return begin
 
 
+def look_back(prepared: Prepared) -> tuple[int, ...]:
+    """Return of each window how many bars before its own a row is made of."""
+    there = [
+        (symbol, instrument)
+        for stretch in prepared.stretches
+        for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True)
+        if instrument is not None
+    ]
+    return tuple(
+        max(first_known_row(instrument.windows[index], window, symbol) for symbol, instrument in there)
+        for index, window in enumerate(prepared.choices.windows)
+    )
+
+
 def first_known_row(table: WindowTable, window: WindowChoice, symbol: str) -> int:
     """Return the first row on which every feature has a value; refuse a value that goes missing later."""
     first = 0
