@@ -71,7 +71,7 @@ def best_step(run):
 def test_a_result_names_its_checkpoint_its_training_and_what_it_was_chosen_from(run):
     step = best_step(run)
     best, latest = (vd.evaluate(run, checkpoint=which) for which in ("best", "latest"))
-    assert best.policy == NamedPolicy("best", (TrainedAgent(run.folder.id, 0, step, 640, 3),), "validation")
+    assert best.policy == NamedPolicy("best", (TrainedAgent(run.folder.id, 0, step, 640, 3, planned_steps=640),), "validation")
     assert latest.policy == NamedPolicy("latest", (TrainedAgent(run.folder.id, 0, 640, 640),))
     told = f"best of 3 on validation: step {step} of 640; one training seed (0)"
     assert told in text_of(best.table())
