@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -71,8 +72,9 @@ def best_step(run):
 def test_a_result_names_its_checkpoint_its_training_and_what_it_was_chosen_from(run):
     step = best_step(run)
     best, latest = (vd.evaluate(run, checkpoint=which) for which in ("best", "latest"))
-    assert best.policy == NamedPolicy("best", (TrainedAgent(run.folder.id, 0, step, 640, 3, planned_steps=640),), "validation")
-    assert latest.policy == NamedPolicy("latest", (TrainedAgent(run.folder.id, 0, 640, 640),))
+    agents = {at: TrainedAgent(run.folder.id, 0, at, 640, planned_steps=640) for at in (step, 640)}
+    assert best.policy == NamedPolicy("best", (replace(agents[step], candidates=3),), "validation")
+    assert latest.policy == NamedPolicy("latest", (agents[640],))
     told = f"best of 3 on validation: step {step} of 640; one training seed (0)"
     assert told in text_of(best.table())
     assert json.loads(best.to_json())["policy"]["text"] == told
