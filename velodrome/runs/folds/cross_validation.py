@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -293,14 +292,13 @@ def _judge_apart(config: RunConfig, market: Market | Basket | None) -> None:
     """Train and judge a fold in a process of its own, without a word."""
     from rich.console import Console
 
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        try:
-            _judge(config, market, Console(file=nowhere), "quiet")
-        except VelodromeError as error:
-            # The folder says it, if there is one.
-            sys.exit(1 if begun_run(config) else f"velodrome: {config.name}: {error}")
-        except KeyboardInterrupt:  # what was learnt is saved
-            sys.exit(INTERRUPTED)
+    try:
+        _judge(config, market, Console(quiet=True), "quiet")
+    except VelodromeError as error:
+        # The folder says it, if there is one.
+        sys.exit(1 if begun_run(config) else f"velodrome: {config.name}: {error}")
+    except KeyboardInterrupt:  # what was learnt is saved
+        sys.exit(INTERRUPTED)
 
 
 def _judged(config: RunConfig) -> tuple[Run, Evaluation] | None:
