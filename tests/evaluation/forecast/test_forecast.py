@@ -125,6 +125,12 @@ def test_as_many_rows_help_as_the_next_return_depends_on(lag, rows):
     assert rows_that_help(replace(market, splits=later)) == rows
 
 
+def test_on_noise_more_rows_help_by_chance_alone_and_one_is_shown():
+    for seed in range(5):
+        market = vd.build_market(vd.synthetic_bars("gbm", 2_000, seed=seed), windows=16, check_leaks=False)
+        assert rows_that_help(market) == 1
+
+
 def test_what_comes_after_the_training_split_does_not_choose_the_rows():
     market = vd.build_market(echo(5), ["log_return"], 16, check_leaks=False)
     end = market.splits["train"][0][1]

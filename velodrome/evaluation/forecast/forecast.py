@@ -132,10 +132,10 @@ def fill_gains(prices: NDArray[np.float64], begin: NDArray[np.int64], end: NDArr
 
 
 def rows_that_help(market: Market | Basket) -> int | None:
-    """Return how many of the latest rows of the windows foresee the next return best inside the training split.
+    """Return how many of the latest rows of the windows help to foresee the next return inside the training split.
 
-    That is what ridge regression chooses there by walk-forward, among 1, 2, 4 … and all rows. None: there are no
-    windows, or too few bars to say.
+    Of 1, 2, 4 … and all rows these are the fewest with which ridge regression did there, by walk-forward, as well as
+    with any number, to one standard error. None: there are no windows, or too few bars to say.
     """
     if not Part(market, TRAIN).can_fit:
         return None
@@ -143,7 +143,9 @@ def rows_that_help(market: Market | Basket) -> int | None:
     ahead = np.concatenate([prices[1:], np.full((1, prices.shape[1]), np.nan)])  # an order is filled at the next open
     gains = fill_gains(ahead, market.begin, market.end - 1)
     latest = tuple((max(begin, end - MOST_ROWS // len(market.begin)), end) for begin, end in market.splits[TRAIN])
-    return Fitted(replace(market, splits={TRAIN: latest}), TRAIN, gains).lags_used
+    fitted = Fitted(replace(market, splits={TRAIN: latest}), TRAIN, gains)
+    choices = inputs_by_lag(market, fitted.lags, fitted.members)
+    return lag_choices(fitted.lags)[fitted.regression.fewest(choices)]
 
 
 def describe(model: Model, fitted: Fitted) -> str:

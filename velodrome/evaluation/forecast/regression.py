@@ -105,13 +105,27 @@ class Regression:
             total = total.plus(Sums(float(len(part)), x.sum(0), float(y.sum()), x.T @ x, x.T @ y, float(y @ y)))
         return total
 
+    def _errors(self, inputs: Places) -> Values:
+        """Return the squared error on each block but the first, by the models of the blocks before it, [blocks, P]."""
+        pairs = zip(self.known, self.sums[1:], strict=False)
+        return np.array([after.of(inputs).squared_error(*_ridge_path(known.of(inputs))) for known, after in pairs])
+
+    def fewest(self, choices: Sequence[Places]) -> int:
+        """Return the place of the fewest inputs whose error is within one standard error of the least.
+
+        Which of many choices has the least error is often chance; the rule is that of Breiman and others (1984).
+        """
+        each = [self._errors(inputs) for inputs in choices]
+        errors = np.array([own[:, own.sum(axis=0).argmin()] for own in each])  # [choices, blocks]
+        more = errors - errors[errors.sum(axis=1).argmin()]
+        near = more.sum(axis=1) <= more.std(axis=1, ddof=1) * np.sqrt(more.shape[1])
+        return int(np.argmax(near))
+
     def _choose(self, choices: Sequence[Places]) -> tuple[Places, int]:
         """Return the inputs and the place of the penalty with the least error on blocks that were not fitted to."""
         chosen, least = (choices[0], len(PENALTIES) - 1), np.inf
         for inputs in choices:
-            errors = np.zeros(len(PENALTIES))
-            for known, after in zip(self.known, self.sums[1:], strict=False):
-                errors += after.of(inputs).squared_error(*_ridge_path(known.of(inputs)))
+            errors = self._errors(inputs).sum(axis=0)
             # Of equal ones the larger penalty, and fewer inputs.
             place = len(PENALTIES) - 1 - int(np.argmin(errors[::-1]))
             if errors[place] < least:

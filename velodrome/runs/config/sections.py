@@ -200,8 +200,8 @@ class MarketConfig(Section):
     )
     shorten: bool = setting(
         False,
-        "when a training begins, shorten windows to as many of their latest rows as foresee the next return best, by "
-        "walk-forward regression inside the training split",
+        "when a training begins, shorten windows to as many of their latest rows as help to foresee the next return, "
+        "by walk-forward regression inside the training split",
     )
     splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
