@@ -6,6 +6,7 @@ at the end are what it supplies.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -47,6 +48,11 @@ class Learner:
         self.clock = PhaseClock(device)
         self.seconds_of_steps: float | None = None  # of a rollout's environments in a CUDA graph, once measured
         self.steps = 0
+
+    @property
+    def acting(self) -> nn.Module:
+        """What is validated, kept and used: the policy as it is now."""
+        return self.policy
 
     @property
     def done(self) -> float:
@@ -218,6 +224,25 @@ class Learner:
 
     def forget_episodes(self) -> None:
         """Forget what belongs to the episodes that were being played: new ones have begun."""
+
+
+class Average:
+    """The mean of a network's weights after all updates so far, each weighted by its number (Shamir and Zhang, 2013).
+
+    Learning jumps about; the mean of where it was holds better on data that was never seen.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        self.updates = 0
+
+    @torch.no_grad()
+    def take(self, network: nn.Module) -> None:
+        """Take in the weights after an update."""
+        self.updates += 1
+        share = 2.0 / (self.updates + 1.0)
+        for mean, new in zip(self.network.state_dict().values(), network.state_dict().values(), strict=True):
+            mean.lerp_(new, share) if mean.is_floating_point() else mean.copy_(new)
 
 
 def nested(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

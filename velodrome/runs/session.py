@@ -157,6 +157,8 @@ class Session:
             self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
             self.scaler = setup.make_autoscaler(config)
             found = self._load_checkpoint() if self.resumed else None
+            taught = "" if found or self.begin_from else setup.teach(config, self.market, self.learner)
+            self.remarks += [taught] if taught else []
             first = self.learner.steps
             log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
             sinks = sinks_of_run(self.run.folder, config, resume_step=first if self.resumed else None)
@@ -173,7 +175,7 @@ class Session:
                     for remark in self.remarks:
                         self.view.note(remark)
                 if found is None:
-                    self._save()
+                    self._save(best=bool(taught) and self._validate())
                 while not self._is_over and not interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
@@ -280,11 +282,14 @@ class Session:
         split = self.run.validation_split
         if split is None:
             return False
-        policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
+        learner = self.learner
+        policy = TrainedPolicy.of(getattr(learner, "acting", learner.policy), learner.worlds, learner.moments)
         found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
         self.view.evaluated(split, found)
-        self.recent = [*self.recent, found["return"]][-self.config.evaluation.averaged :]
+        # What a policy was taught counts as if it had been there all along.
+        before = self.recent if learner.steps else [found["return"]] * self.config.evaluation.averaged
+        self.recent = [*before, found["return"]][-self.config.evaluation.averaged :]
         judged = (len(self.recent), math.fsum(self.recent) / len(self.recent))
         improved = judged > self.best
         self.best = max(self.best, judged)

@@ -23,17 +23,26 @@ STATES = np.array([(0.15, 0.8), (-0.15, 1.2)]) * VOLATILITY
 PERSISTENCE = 0.98
 SEEN, CHOSEN_BY = 0.7, 0.15  # of the bars: the training and the validation split; the rest is tested on
 FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hundred say little about an agent
-CHECKS = 20  # evaluations of a training, as many as the preset has
+CHECKS = 10  # evaluations of a training, as many as the preset has
 MEMBERS = 8  # of an ensemble
 RIDGE, SB3, ENSEMBLE = "ridge", "sb3", f"ensemble of {MEMBERS}"
+UNTAUGHT = {"teacher.policy": None, "ppo.critic_first": 0, "ppo.average_weights": False}
 # Settings that are changed against the preset `trading`, by name; the first is the preset itself.
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "whole windows": {"market.shorten": False},
     # The preset until there was this table.
-    "before": {"market.shorten": False, "ppo.learning_rate": 3e-4, "ppo.entropy": 0.0, "evaluation.averaged": 1},
+    "before": {
+        "market.shorten": False,
+        "ppo.learning_rate": 3e-4,
+        "ppo.entropy": 0.0,
+        "evaluation.averaged": 1,
+        **UNTAUGHT,
+    },
+    "not taught": UNTAUGHT,
+    "latest weights": {"ppo.average_weights": False},
     "slower": {"ppo.learning_rate": 3e-4},
-    "no entropy": {"ppo.entropy": 0.0},
+    "more entropy": {"ppo.entropy": 0.01},
     "small network": {"network.hidden": [16, 16]},
     "weight decay": {"ppo.weight_decay": 1.0},
     "KL penalty": {"ppo.kl_penalty": 1.0},
@@ -110,9 +119,11 @@ class Trained(BaseModel):
     def chosen(self) -> Point:
         """Where the checkpoint stood that did best on validation."""
         judged = [point.validation for point in self.points]
-        count = min(self.averaged, len(judged))
-        means = np.convolve(judged, np.full(count, 1.0 / count), "valid")
-        return self.points[int(np.argmax(means)) + count - 1]
+        # What a policy was taught counts as if it had been there all along.
+        early = self.averaged - 1 if self.points[0].steps == 0 else 0
+        count = min(self.averaged, early + len(judged))
+        means = np.convolve(judged[:1] * early + judged, np.full(count, 1.0 / count), "valid")
+        return self.points[int(np.argmax(means)) + count - 1 - early]
 
 
 def best_log_return(problem: str, market: Market) -> float:
@@ -203,15 +214,22 @@ def _agent(config: Any, market: Market, judge: Judge) -> tuple[list[Point], Any]
     best, kept = (0, -math.inf), None
     with setup.learning_worlds(config, market, "cpu") as worlds:
         learner = setup.make_learner(config, worlds)
-        while learner.steps < config.steps:
-            learner.iterate()
-            if learner.steps >= config.steps * (len(points) + 1) / CHECKS:
-                policy = TrainedPolicy.of(learner.policy, learner.worlds, learner.moments)
+        taught = bool(setup.teach(config, market, learner))
+        check = 0 if taught else 1
+        while True:
+            if learner.steps >= config.steps * check / CHECKS:
+                policy = TrainedPolicy.of(learner.acting, learner.worlds, learner.moments)
                 points.append(judge.point(policy, learner.steps))
-                recent = [point.validation for point in points[-config.evaluation.averaged :]]
+                recent = [point.validation for point in points]
+                recent = ([recent[0]] * (config.evaluation.averaged if taught else 0) + recent)[
+                    -config.evaluation.averaged :
+                ]
                 if (judged := (len(recent), sum(recent) / len(recent))) > best:
                     best, kept = judged, copy.deepcopy(policy)
-    return points, kept
+                check += 1
+            if learner.steps >= config.steps:
+                return points, kept
+            learner.iterate()
 
 
 def _ensemble(config: Any, market: Market, judge: Judge) -> tuple[list[Point], list[Point]]:
