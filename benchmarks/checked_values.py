@@ -5,7 +5,7 @@
 CPU time of the process that steps, which other programs on the machine disturb less than they do the clock: of this one
 for `serial` and `native`, of the worker for `process` and `async`. Actions are random. "check" is what the default
 ("finite") adds, in percent of a step without it, "bounds" what `check_values=True` adds; "noise" is what a second batch
-without it differs by.
+without it differs by. Batches of a rule share their memory: where that lies costs more than the check.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from velodrome.writing import replace_text
 ROUND_SECONDS = 0.005
 FAST = 0.1  # quantile of the rounds
 CHOICES: dict[str, Any] = {"off": False, "on": "finite", "bounds": True, "off again": False}
+WINDOWS = "windows"  # the trading rule with 256 floats of windows beside what it writes itself
 CASES: list[tuple[str, str, int]] = [
     *(("CartPole-v1", "serial", count) for count in (1, 4, 8, 16, 64, 256)),
     *(("CartPole-v1", "process", count) for count in (8, 64)),
     ("CartPole-v1", "async", 64),
     *((env, "native", 4096) for env in ("template", "trading", "cage2")),
+    (WINDOWS, "native", 256),
 ]
 
 
@@ -41,8 +43,10 @@ def batch(env: str, backend: str, num_envs: int, check_values: Any) -> Any:
     options: dict[str, Any] = {"workers": 1} if backend in ("process", "async") else {}
     if backend == "native":
         options = {"threads": 1}
-    if env == "trading":
-        options |= {"market": vd.build_market(vd.synthetic_bars("gbm", 20_000, 0)), "observation": "cursor"}
+    if env in ("trading", WINDOWS):
+        options["market"] = vd.build_market(vd.synthetic_bars("gbm", 20_000, 0))
+        options["observation"] = "flat" if env == WINDOWS else "cursor"
+        env = "trading"
     envs = vd.make_vec(env, num_envs, backend=backend, seed=0, check_values=check_values, **options)
     envs.reset()
     return envs
@@ -68,6 +72,8 @@ def measure(env: str, backend: str, num_envs: int, rounds: int) -> dict[str, Any
         made = {name: batch(env, backend, num_envs, check) for name, check in CHOICES.items()}
         for envs in made.values():
             stack.callback(envs.close)
+            if backend == "native":
+                envs._attach(made["off"].buffers)
         space, random = made["off"].action_space, np.random.default_rng(0)
         space.seed(0)
         actions = [space.sample() for _ in range(64)]
