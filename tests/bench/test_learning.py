@@ -186,6 +186,6 @@ def test_nowhere_behind_stable_baselines(rows_by_env, env):
     assert {row["seeds"] for row in rows} == {SEEDS}
     for row in rows:
         *_, most = row["difference"]
-        # Intervals of five seeds are narrow by chance now and then.
-        assert most >= -0.05 * abs(row["sb3"][0]), row
         assert math.isfinite(most)
+        # Intervals of five seeds are narrow by chance now and then.
+        assert most >= -0.05 * abs(row["sb3"][0]), f"behind; the table stands above. {row}"
