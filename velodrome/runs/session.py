@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.envs.catalog import CATALOG
-from velodrome.errors import MetricsError, RunError, VelodromeError
+from velodrome.errors import MetricsError, RunError, VelodromeError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
@@ -386,7 +386,7 @@ class GroupSession(Session):
         ]
         done, error = train_together(jobs, processes, self.console, self.mode, self.mirror.changed)
         if error:
-            raise RunError(f"A member could not be trained: {error}. Go on: {group.resume_command}")
+            raise RunError(f"A member could not be trained: {sentence(error)} Go on: {group.resume_command}")
         return done
 
 
