@@ -19,6 +19,7 @@ from velodrome.evaluation.evaluator import Evaluator, Played
 from velodrome.evaluation.intervals import Interval, influence_interval
 from velodrome.evaluation.measures import Curve, PathMeter, curve, drawdowns
 from velodrome.evaluation.play import Track
+from velodrome.vector.compile.playing import Plan
 
 BENCHMARKS = (BUY_AND_HOLD, EQUAL_HELD)
 PRICE = "price"  # the benchmark where the actions cannot buy and hold
@@ -208,6 +209,10 @@ class Replay(Memoryless):
         """Return the actions of the next bar."""
         self._bar += 1
         return self.actions[self._bar - 1]
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return all of them."""
+        return Plan(self.actions[0], self.actions.reshape(bars, -1), np.zeros(0, bool))
 
 
 def replayed_actions(tracks: Sequence[Track]) -> NDArray:
