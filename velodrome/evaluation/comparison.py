@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,9 +157,10 @@ def walked(logs: NDArray[np.float64], block: float, drawn: Bootstrap) -> Iterato
         for first in range(0, count, at_once):
             some = min(at_once, count - first)
             walks = Walks(np.empty((some, len(logs))), *(np.empty((some, logs.shape[1])) for _ in range(2)))
-            rows = zip(islice(draws, some), *walks, strict=True)
-            walk: Any = walk_blocks
-            waiting = [threads.submit(walk, *own, block, logs, *out) for own, *out in rows]
+            waiting = [
+                threads.submit(walk_blocks, numbers, firsts, block, logs, times, levels, deepest)
+                for (numbers, firsts), times, levels, deepest in zip(islice(draws, some), *walks, strict=True)
+            ]
             for each in waiting:
                 each.result()
             yield walks
