@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.trained import Run
+from velodrome.vector.messages import tell
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
+log = logging.getLogger("velodrome.runs")
 EPISODES = 100  # of environments without a market
 ENTER_SECONDS = 300.0  # how long the rows of a run may take to be entered into its store
 
@@ -67,8 +71,8 @@ def evaluate(
         chosen = split or run.config.evaluation.final_split
         if chosen is None:
             raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
-        with shown_progress(progress) as tell:
-            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
+        with shown_progress(progress) as shown:
+            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": shown}
             evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
     metrics = run.metrics
     evaluation = _with_overfitting(run, evaluation, metrics)
@@ -76,7 +80,15 @@ def evaluate(
         evaluation = replace(evaluation, warnings=(_missing(run, len(named.agents)), *evaluation.warnings))
     evaluation.save(run.path)
     if report:
-        _write_report(run, evaluation, metrics)
+        try:
+            _write_report(run, evaluation, metrics)
+        except Exception as error:  # the result is none the worse for it
+            log.exception("the report of %s could not be written", run.path.name)
+            told = f"{type(error).__name__}: {error}".rstrip(": ")
+            tell(
+                f"warning: the report or its images could not be written ({told}). The result is complete, in "
+                f"{run.folder.evaluation_path}; to write them again: velodrome eval {shlex.quote(str(run.path))}"
+            )
     if to_store:
         _enter_result(run)
     return evaluation
@@ -128,6 +140,12 @@ def report_path(run: Run, evaluation: Evaluation) -> Path:
     return run.folder.report_path.with_name(f"report-{evaluation.file_name}.html")
 
 
+def told_report(run: Run, evaluation: Evaluation) -> str | None:
+    """Return the line that says where the report lies; None if it could not be written."""
+    path = report_path(run, evaluation)
+    return f"report: {path}" if path.is_file() else None
+
+
 def _by_episodes(config: RunConfig, policies: Sequence[TrainedPolicy], named: NamedPolicy) -> Evaluation:
     from velodrome.evaluation.episodes import evaluate_episodes
 
@@ -176,7 +194,7 @@ def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | N
 
 def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> None:
     from velodrome.runs.report.images import write_images
-    from velodrome.runs.report.report import write_report
+    from velodrome.runs.report.report import charts_of, write_report
 
     config, policy = run.config, evaluation.policy
     assert policy is not None
@@ -195,8 +213,14 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
             information["training"] += f"; {health.ended_early(config, trained)}"
     if lineage := run.folder.lineage:
         information["lineage"] = "; ".join(map(told_lineage, lineage))
-    write_report(evaluation, report_path(run, evaluation), f"{config.env}: {run.path.name}", information, metrics)
-    write_images(evaluation, run.folder.evaluation_path)
+    page, drawn = report_path(run, evaluation), charts_of(evaluation)
+    try:
+        write_report(evaluation, page, f"{config.env}: {run.path.name}", information, metrics, drawn)
+    except BaseException:
+        with suppress(OSError):
+            page.unlink(missing_ok=True)  # one of an earlier evaluation would be taken for this one's
+        raise
+    write_images(evaluation, run.folder.evaluation_path, drawn)
 
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:

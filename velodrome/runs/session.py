@@ -30,7 +30,7 @@ from velodrome.runs.config.changes import changes_between, told_lineage, told_sc
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.evaluate import play_validation, report_path
+from velodrome.runs.evaluate import play_validation, told_report
 from velodrome.runs.folder import RunFolder, RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
@@ -319,7 +319,8 @@ class Session:
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
             self.console.print(evaluation.table())
-            self.console.print(f"report: {report_path(self.run, evaluation)}", soft_wrap=True)
+            if told := told_report(self.run, evaluation):
+                self.console.print(told, soft_wrap=True)
 
     # How it ended
 
