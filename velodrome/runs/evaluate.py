@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 log = logging.getLogger("velodrome.runs")
+# What a validation takes in steps of learning that take as long: for itself, and for each of its bars. Measured with
+# the presets on 2 cores and on an H200; a network of another size changes both sides alike.
+VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_500_000, 80.0)}
+FEWEST_VALIDATIONS = 4  # of a run: with none there would be no choice of a checkpoint
+STEPS_WITHOUT_BARS = 250_000  # between validations of environments whose episodes are as long as they are
+FINAL_PER_BAR = 20  # validations of as many bars that take as long as a final evaluation, with baselines and resamples
 EPISODES = 100  # of environments without a market
 ENTER_SECONDS = 300.0  # how long the rows of a run may take to be entered into its store
 
@@ -221,6 +228,39 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
             page.unlink(missing_ok=True)  # one of an earlier evaluation would be taken for this one's
         raise
     write_images(evaluation, run.folder.evaluation_path, drawn)
+
+
+def steps_between_validations(config: RunConfig, market: Market | Basket | None, device: str) -> int | None:
+    """Return after how many environment steps to validate; None: never.
+
+    Work is counted, not timed (docs/decisions/0023-validation-by-counted-work.md): a run that is killed and resumed, or
+    begun again on a busier machine, validates at the same steps and chooses the same checkpoint.
+    """
+    chosen = config.evaluation
+    if chosen.every_steps != "auto":
+        return chosen.every_steps
+    if market is None or chosen.split is None:
+        return STEPS_WITHOUT_BARS
+    once, each = VALIDATION_IN_STEPS[device.partition(":")[0]]
+    work = once + each * split_bars(market, chosen.split)
+    return max(1, min(math.ceil(work / chosen.share), config.steps // FEWEST_VALIDATIONS))
+
+
+def final_in_validations(config: RunConfig, market: Market | Basket | None) -> float | None:
+    """Return how many validations take about as long as the evaluation at the end; None: there is none."""
+    chosen = config.evaluation
+    if market is None:
+        return EPISODES / chosen.episodes
+    if chosen.final_split is None:
+        return None
+    bars = [0 if name is None else split_bars(market, name) for name in (chosen.split, chosen.final_split)]
+    return FINAL_PER_BAR * bars[1] / max(bars[0], 1)
+
+
+def split_bars(market: Market | Basket, split: str) -> int:
+    """Return how many bars a split has, of all instruments that have bars of their own."""
+    part = market.split(split)
+    return int((part.end - part.begin).sum())
 
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:

@@ -22,7 +22,18 @@ from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
-LATER = ("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten")
+LATER = (
+    "augment",
+    "weight_decay",
+    "kl_penalty",
+    "layer_norm",
+    "dropout",
+    "averaged",
+    "patience",
+    "folds",
+    "shorten",
+    "share",
+)
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
