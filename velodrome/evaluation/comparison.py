@@ -72,7 +72,11 @@ def compare(
     resamples |= _trade_resamples(agents, drawn)
     exact: list[dict[str, Interval]] = [{}] * count
     if (benchmark := benchmark_of(agents[0], others)) is not None:
-        parts = [market_part(played.curve, benchmark[1], per_year, drawn.confidence) for played in everyone]
+        levels = [drawn.confidence if place < count else None for place in range(len(everyone))]
+        parts = [
+            market_part(played.curve, benchmark[1], per_year, level)
+            for played, level in zip(everyone, levels, strict=True)
+        ]
         for own, part in zip(points, parts, strict=True):
             own |= {name: known.value for name, known in part.items()}
         exact = parts[:count]

@@ -164,9 +164,10 @@ def dependence(series: NDArray[np.float64]) -> Dependence | None:
     correlation = min(max((count * found + 1.0) / (count - 3.0), -STRONGEST_CORRELATION), STRONGEST_CORRELATION)
     left = centred[1:] - correlation * centred[:-1]
     terms = np.arange(1, max(1, round(0.4 * count ** (2.0 / 3.0))) + 1)
-    # Σ left(t)·cos(π·k·(t + ½) / m), the Fourier transform of the series and its mirror image.
-    mirrored = np.fft.rfft(np.r_[left, left[::-1]])[terms] * np.exp(-0.5j * np.pi * terms / len(left))
-    variance = float(np.mean(mirrored.real**2) / (2.0 * len(left)) / (1.0 - correlation) ** 2)
+    # 2·Σ left(t)·cos(π·k·(t + ½) / m), by the Fourier transform of the even places and then the odd ones backwards
+    # (Makhoul 1980), which is half as long as that of the series and its mirror image.
+    folded = np.fft.rfft(np.r_[left[::2], left[1::2][::-1]])[terms] * np.exp(-0.5j * np.pi * terms / len(left))
+    variance = float(np.mean((2.0 * folded.real) ** 2) / (2.0 * len(left)) / (1.0 - correlation) ** 2)
     degrees = 2.0 / (2.0 / len(terms) + 4.0 * (1.0 + correlation) / (count * (1.0 - correlation)))
     effective = count * float(values.var()) / variance if variance > 0.0 else float(count)
     return Dependence(correlation, variance, max(degrees, FEWEST_DEGREES), effective)

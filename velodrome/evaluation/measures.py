@@ -174,6 +174,9 @@ def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.f
 
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
     """
+    if len(tracks) == 1:
+        (track,) = tracks
+        return Curve(track.time, track.equity / track.equity[0], dict(per_bar[0]))
     time = np.unique(np.concatenate([track.time for track in tracks]))
     growth = np.zeros((len(time), tracks[0].equity.shape[1]))
     sums = {name: np.zeros_like(growth[1:]) for name in per_bar[0]}

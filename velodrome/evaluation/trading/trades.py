@@ -203,24 +203,26 @@ def _trips_of(played: Backtest, track: Track, column: int) -> pl.DataFrame:
     rates = float(terms.fee), float(terms.margin)
     count = write_trips(cash, units, entry, ordered, orders[1:], exits[1:], *charged, *rates, out)
     trip = out[:count].T
-    whole = trip.astype(np.int64)
+    entered, left, begun, ended, reason = (
+        trip[place].astype(np.int64) for place in (ENTRY_MOMENT, EXIT_MOMENT, ENTRY_STEP, EXIT_STEP, REASON)
+    )
     return pl.DataFrame(
         {
             "symbol": [track.symbol] * count,
             "seed": [played.seeds[column]] * count,
             "side": np.where(trip[SIDE] > 0.0, "long", "short"),
-            "entry_time": track.time[whole[ENTRY_MOMENT]],
-            "exit_time": track.time[whole[EXIT_MOMENT]],
+            "entry_time": track.time[entered],
+            "exit_time": track.time[left],
             "entry_price": trip[ENTRY_VALUE] / trip[ENTERED],
             "exit_price": trip[EXIT_VALUE] / trip[ENTERED],
             "units": trip[SIDE] * trip[ENTERED],
-            "bars": whole[EXIT_STEP] - whole[ENTRY_STEP],
+            "bars": ended - begun,
             "profit": trip[PROFIT],
             "return": trip[PROFIT] / trip[ENTRY_VALUE],
             "fees": trip[FEES],
             "spread_and_slippage": trip[SLIPPAGE],
             "funding": trip[FUNDING],
-            "reason": np.array(REASONS)[whole[REASON]],
+            "reason": np.array(REASONS)[reason],
         },
         schema=dict(SCHEMA),
     )
