@@ -180,6 +180,14 @@ class NativeVectorEnv(RuleVectorEnv):
                 self._check(actions)
         return actions
 
+    def checked(self, actions: Any) -> NDArray:
+        """Return actions of any number of steps and environments, [m, …], as `step` takes them, or refuse them."""
+        rows = np.ascontiguousarray(actions, self._action_dtype).reshape(-1, *self._action_shape)
+        legal = (rows >= self._action_low) & (rows <= self._action_high)
+        if not legal.all():
+            self._refuse(rows, int(np.argmin(legal.reshape(len(rows), -1).all(axis=1))))
+        return rows
+
     def window_writer(self, threads: int = 1) -> Callable[[], None]:
         """Return a function that writes all windows again and nothing else, for benchmarks to compare with memcpy."""
         pack, unpack = pack_arguments(self._arrays)
@@ -206,6 +214,16 @@ class NativeVectorEnv(RuleVectorEnv):
             return self._step_on_cores(actions)
         finally:
             numba.set_num_threads(before)
+
+    def step_code(self) -> tuple[int, NDArray, NDArray[np.int64]] | None:
+        """Return the address of the compiled step, room for its actions, and the arrays that it works on.
+
+        For a compiled loop that steps by itself, without looking at actions. None: the step is not compiled.
+        """
+        if not (self.compiled and lessons()):
+            return None
+        actions = np.zeros((self.num_envs, *self._action_shape), self._action_dtype)
+        return self._step_part(0, 0, actions, self.autoreset, self._pack), actions, self._pack
 
     def _step_on_cores(self, actions: NDArray) -> int:
         """Step a part of the environments on each core."""

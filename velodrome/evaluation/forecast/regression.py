@@ -83,19 +83,26 @@ class Regression:
         self.mean = x.mean(axis=0, dtype=np.float64)
         spread = x.std(axis=0, dtype=np.float64)
         self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
+        self.inputs = np.zeros(0, np.int64)  # chosen below
         self.sums = [self._sum(rows) for rows in self.members]
         self.known = list(accumulate(self.sums, Sums.plus))  # all blocks up to each
         self.inputs, self.place = self._choose(choices)
 
     def standardised(self, x: NDArray, inputs: Places | slice = ALL) -> Values:
         """Return some inputs with a mean of 0 and a variance of 1 over the rows that are fitted to."""
-        return (x[:, inputs] - self.mean[inputs]) / self.scale[inputs]
+        if inputs is self.inputs and len(inputs) == inputs[-1] + 1:  # the first so many
+            inputs = slice(len(inputs))
+        found = x[:, inputs] - self.mean[inputs]
+        found /= self.scale[inputs]
+        return found
 
     def _parts(self, rows: Places, inputs: Places | slice = ALL) -> Iterator[tuple[Places, Values]]:
         """Yield some of the rows at a time, and their inputs."""
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[begin : begin + ROWS_AT_ONCE]
-            yield part, self.standardised(self.x[part], inputs)
+            # Neighbours, as the rows of one instrument are, need not be gathered.
+            run = part[-1] - part[0] == len(part) - 1
+            yield part, self.standardised(self.x[part[0] : part[-1] + 1] if run else self.x[part], inputs)
 
     def _sum(self, rows: Places) -> Sums:
         width = self.x.shape[1]

@@ -49,8 +49,18 @@ class EvaluationConfig(Section):
     """How well the agent does on data it does not learn from."""
 
     split: str | None = setting("validation", "split that is played during training; null: none")
-    every_steps: int | None = setting(
-        250_000, "environment steps between evaluations during training; null: none", ge=1
+    every_steps: PositiveInt | Literal["auto"] | None = setting(
+        "auto",
+        "environment steps between evaluations during training; auto: so many that they take `share` of the work; "
+        "null: none",
+        legal="whole number ≥ 1, auto, or null",
+    )
+    share: float = setting(
+        0.05,
+        "part of a training's work that evaluations during it take, if every_steps is auto; there are at least four. "
+        "Bars and steps are counted, not timed, so that they take place at the same steps each time",
+        gt=0.0,
+        le=1.0,
     )
     episodes: int = setting(
         16,

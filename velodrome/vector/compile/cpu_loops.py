@@ -75,9 +75,9 @@ def compiled_loop(
     return _compiled_once(world.name, getattr(batch, name), target, substitutions, known)
 
 
-def compiled_function(name: str, function: Any, target: str) -> Any:
+def compiled_function(name: str, function: Any, target: str, substitutions: dict[str, Any] | None = None) -> Any:
     """Return a function without a rule in it, compiled in the same way."""
-    return _compiled_once(name, function, target, {}, {})
+    return _compiled_once(name, function, target, substitutions or {}, {})
 
 
 def _compiled_once(
