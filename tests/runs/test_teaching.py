@@ -1,4 +1,4 @@
-"""Runs whose policy begins as the forecaster's rule: what the run says, keeps and chooses from, and bits on resuming."""
+"""Runs whose policy begins as the rule of the forecaster: what a run says, keeps and chooses from, and its bits."""
 
 from __future__ import annotations
 
