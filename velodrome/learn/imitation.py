@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -30,8 +31,9 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int) -> float
 
     The observed values' moments begin with those of the lessons, and the critic begins at 0. Nothing else changes.
     """
-    policy, bank, device = learner.policy, learner.worlds.true_bank, learner.worlds.device
-    assert isinstance(policy, ActorCritic)
+    bank, device = learner.worlds.true_bank, learner.worlds.device
+    assert isinstance(learner.policy, ActorCritic)
+    policy = copy.deepcopy(learner.policy).eval()  # an engine holds on to the gradients of its own
     assert bank is not None
     kind = policy.distribution.kind
     if policy.recurrent or kind not in ("categorical", "gaussian"):
@@ -48,7 +50,6 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int) -> float
     optimiser = torch.optim.Adam(policy.parameters(), lr=RATE)
     steps = epochs * -(-len(values) // MINIBATCH)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, steps)
-    policy.eval()
     for _ in range(epochs):
         apart = 0.0
         for rows in torch.randperm(len(values), generator=generator).to(device).split(MINIBATCH):
@@ -59,10 +60,10 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int) -> float
             optimiser.step()
             schedule.step()
             apart += float(loss.detach()) * len(rows)
-    optimiser.zero_grad(set_to_none=True)
     # A critic of random weights would value one position above another for no reason.
     for parameter in policy.value_head.parameters():
         nn.init.zeros_(parameter)
+    learner.policy.load_state_dict(policy.state_dict())
     return apart / len(values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import velodrome as vd
 from tests.learn.learners import make_ppo
@@ -98,3 +99,20 @@ def test_rules_without_a_side_to_imitate_are_refused():
     learner = make_ppo(make_worlds(envs), {"kind": "gru"})
     with pytest.raises(ConfigError, match="a recurrent network cannot be taught"):
         teach(learner, teacher(MARKET, {}), "trading", MARKET, {}, Lesson(256, 1, 0))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_taught_policy_learns_on_a_gpu():
+    envs = vd.make_vec("trading", 64, market=MARKET, split="train", backend="cuda", observation="cursor", seed=0)
+    learner = make_ppo(make_worlds(envs, "cuda"), critic_first=3 * 64 * 8, average_weights=True)
+    assert teach(learner, teacher(MARKET, {}), "trading", MARKET, {}, Lesson(4096, 2, 0)) < 1.0
+    before = learner.policy.policy_head.weight.detach().clone()
+    for _ in range(3):  # the third is a graph
+        learner.iterate()
+    assert torch.equal(learner.policy.policy_head.weight, before)
+    assert learner.policy.value_head.weight.any()
+    for _ in range(3):
+        learner.iterate()
+    assert not torch.equal(learner.policy.policy_head.weight, before)
+    assert not torch.equal(learner.acting.policy_head.weight, learner.policy.policy_head.weight)
