@@ -133,15 +133,8 @@ def best_log_return(problem: str, market: Market) -> float:
     return market.optimum if market.optimum is not None else best_filtered(STATES, PERSISTENCE)
 
 
-def train(training: Training) -> Trained:
-    """Train, in a process of its own with one thread."""
-    import torch
-
-    from velodrome.runs import setup
-    from velodrome.runs.config.files import load_run_config
-
-    torch.set_num_threads(1)
-    problem = PROBLEMS[training.problem]
+def settings_of(training: Training, problem: Problem) -> dict[str, Any]:
+    """Return the settings of a training on top of the preset, by dotted key."""
     given: dict[str, Any] = {f"market.{key}": value for key, value in problem.market.items()}
     seen, chosen_by = round(SEEN * training.bars), round(CHOSEN_BY * training.bars)
     length = seen + chosen_by + max(training.bars - seen - chosen_by, FEWEST_TESTED)
@@ -158,8 +151,19 @@ def train(training: Training) -> Trained:
         "device": "cpu",
         **REMEDIES.get(training.contender, {}),
     }
-    if training.steps:  # a regression takes none
-        given["steps"] = training.steps
+    # A regression takes no steps.
+    return given | ({"steps": training.steps} if training.steps else {})
+
+
+def train(training: Training) -> Trained:
+    """Train, in a process of its own with one thread."""
+    import torch
+
+    from velodrome.runs import setup
+    from velodrome.runs.config.files import load_run_config
+
+    torch.set_num_threads(1)
+    given = settings_of(training, PROBLEMS[training.problem])
     config = load_run_config(None, given, own_data=True)
     market = setup.build_market(config)
     if training.contender in REMEDIES:  # a regression chooses by itself, and a peer sees what it is given
