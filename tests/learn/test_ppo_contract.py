@@ -17,8 +17,8 @@ REFUSALS = {
         "minibatches = 33, but a rollout has only 4 environments",
     ),
     "a critic that is to learn alone and shares its layers": (
-        lambda: make_ppo(trading_worlds(4), {"shared": True}, critic_first=64),
-        "critic_first = 64: the critic cannot learn alone while it shares",
+        lambda: make_ppo(trading_worlds(4), {"shared": True}, critic_first=64).iterate(),
+        "critic_first: the critic cannot learn alone while it shares",
     ),
 }
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from velodrome.errors import ConfigError, LearningError
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.engines.autograd import Batch, Task
 from velodrome.learn.engines.choice import make_engine
-from velodrome.learn.learner import Average, Learner, only
+from velodrome.learn.learner import Average, Learner, only, unchanged
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.rollout.advantages import write_advantages
 from velodrome.rollout.launch import Captured
@@ -43,11 +43,6 @@ class PPO(Learner):
         device = worlds.device
         self.policy = ActorCritic(worlds.shape, worlds.action_space, network).to(device)
         self.check_size(worlds.num_envs)
-        if config.critic_first and network.shared:
-            raise ConfigError(
-                f"ppo.critic_first = {config.critic_first}: the critic cannot learn alone while it shares its layers "
-                "with the policy; leave it out, or set network.shared = false."
-            )
         self.rollout = self._make_rollout()
         task = Task(self.policy, worlds.bank, config, network.activation, ppo_loss)
         self.engine = make_engine(task, self.rollout)
@@ -83,11 +78,6 @@ class PPO(Learner):
             else:
                 self.epoch = Captured(self._epoch, self.generator)
 
-    @property
-    def acting(self) -> nn.Module:
-        """What is validated, kept and used: the mean of the weights where that is asked for, else the latest ones."""
-        return self.average.network if self.average is not None and self.average.updates else self.policy
-
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, estimate advantages, improve the policy; return what happened."""
         began = self.done
@@ -98,9 +88,8 @@ class PPO(Learner):
             if not self.at_most_one_cut:
                 self._bootstrap(self._cut_off().flatten().nonzero().squeeze(1))
         with self.clock("learning"):
-            if self.steps < self.config.critic_first:
-                self._update_critic()
-            else:
+            critic_alone = self.steps < self.config.critic_first
+            with unchanged(self.policy.acting_parameters() if critic_alone else ()):
                 self.update()
             if self.average is not None:
                 self.average.take(self.policy)
@@ -170,16 +159,6 @@ class PPO(Learner):
             if config.target_kl is not None and float(self.losses[KL]) > config.target_kl * config.minibatches:
                 break
 
-    def _update_critic(self) -> None:
-        """Improve the critic alone: what acts is put back as it was."""
-        acting = [*self.policy.actor.parameters(), *self.policy.policy_head.parameters()]
-        acting += [] if self.policy.log_std is None else [self.policy.log_std]
-        before = [parameter.detach().clone() for parameter in acting]
-        self.update()
-        with torch.no_grad():
-            for parameter, old in zip(acting, before, strict=True):
-                parameter.copy_(old)
-
     def _epoch(self) -> None:
         """Pass over the rollout once, in minibatches of shuffled samples (of environments, if there is memory)."""
         self.losses.zero_()
@@ -221,21 +200,14 @@ class PPO(Learner):
         self._prepare()
 
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
-        """Return the optimiser's state, what is remembered of running episodes, and the mean of the weights."""
-        parts: dict[str, Mapping[str, Tensor]] = {"engine": self.engine.state()}
-        parts["learner"] = {"memory": self.memory, "starts": self.starts}
-        if self.average is None or not self.average.updates:
-            return parts, {}
-        return {**parts, "average": self.average.network.state_dict()}, {"averaged_updates": self.average.updates}
+        """Return the optimiser's state, and what is remembered of the episodes being played."""
+        return {"engine": self.engine.state(), "learner": {"memory": self.memory, "starts": self.starts}}, {}
 
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned."""
         self.engine.load_state(only(tensors, "engine"))
         self.memory.copy_(tensors["learner.memory"])
         self.starts.copy_(tensors["learner.starts"])
-        if self.average is not None and (saved := only(tensors, "average")):
-            self.average.network.load_state_dict(saved)
-            self.average.updates = int(plain["averaged_updates"])
 
     def forget_episodes(self) -> None:
         """Forget what is remembered of the episodes that were being played."""

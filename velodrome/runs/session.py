@@ -178,7 +178,10 @@ class Session:
                     for remark in self.remarks:
                         self.view.note(remark)
                 if found is None:
-                    self._save(best=bool(taught) and self._validate())
+                    if taught and self._validate():
+                        self._save(best=True)
+                    else:
+                        self._save()
                 while not self._is_over and not interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:

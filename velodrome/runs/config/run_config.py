@@ -122,6 +122,11 @@ class RunConfig(Section):
                 "one, and members of an ensemble as one policy. Give one of both; for the chance in training of an "
                 f"ensemble, train several with seeds that are apart: seed=0, seed={self.ensemble}, …"
             )
+        if self.algorithm == "ppo" and self.ppo.critic_first and self.network.shared:
+            raise ConfigError(
+                f"ppo.critic_first = {self.ppo.critic_first} and network.shared = true: the critic cannot learn alone "
+                "while it shares its layers with the policy. Set ppo.critic_first = 0, or network.shared = false."
+            )
         self._check_backend()
         length = getattr(self.learner, "rollout_length", 1)
         if self.steps < self.num_envs * length:
