@@ -92,6 +92,11 @@ def varies(values: NDArray[np.float64]) -> bool:
     return bool(values.var() > 1e-20 * max(float(values.mean()) ** 2, 1e-280))
 
 
+def product_sum(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Return Σ first·second on the calling thread: the threads behind `@` wait for each other on a busy machine."""
+    return float(np.einsum("i,i->", first, second))
+
+
 def autocovariance(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the autocovariance at every lag from 0 up, each a sum over the length of the whole series."""
     count = len(centred)
@@ -160,7 +165,7 @@ def dependence(series: NDArray[np.float64]) -> Dependence | None:
         return None
     count = len(values)
     centred = values - values.mean()
-    found = float(centred[1:] @ centred[:-1] / (centred[:-1] @ centred[:-1]))
+    found = product_sum(centred[1:], centred[:-1]) / product_sum(centred[:-1], centred[:-1])
     correlation = min(max((count * found + 1.0) / (count - 3.0), -STRONGEST_CORRELATION), STRONGEST_CORRELATION)
     left = centred[1:] - correlation * centred[:-1]
     terms = np.arange(1, max(1, round(0.4 * count ** (2.0 / 3.0))) + 1)
@@ -185,7 +190,7 @@ def widening(series: NDArray[np.float64], block: float, confidence: float) -> fl
     if found is None:
         return 1.0
     covariance = autocovariance(values - values.mean())
-    resampled = float(covariance[0] + 2.0 * lag_weights(len(values), block)[1:] @ covariance[1:])
+    resampled = float(covariance[0]) + 2.0 * product_sum(lag_weights(len(values), block)[1:], covariance[1:])
     if not resampled > 0.0:
         return 1.0
     tail = 0.5 + 0.5 * confidence
