@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +71,23 @@ def stationary_draws(
             "needs at least one value, one sample, and blocks of at least 1"
         )
     rng = np.random.default_rng(seed)
+    always = np.zeros(length) if block == 1.0 else None  # every row begins a block, whatever is drawn
     for _ in range(samples):
-        yield rng.random(length), rng.integers(0, length, length)
+        if always is None:
+            draws = rng.random(length)
+        else:
+            draws = always
+            _pass_over(rng, length)
+        yield draws, rng.integers(0, length, length)
+
+
+def _pass_over(rng: np.random.Generator, count: int) -> None:
+    """Leave out so many uniform numbers, without drawing them."""
+    generator: Any = rng.bit_generator
+    before = generator.state
+    generator.advance(count)
+    # Of the last word half may be left for the next whole number.
+    generator.state = {**generator.state, "has_uint32": before["has_uint32"], "uinteger": before["uinteger"]}
 
 
 def stationary_orders(length: int, block: float, samples: int, seed: int) -> Iterator[NDArray[np.int64]]:
