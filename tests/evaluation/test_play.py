@@ -16,7 +16,8 @@ from velodrome.evaluation import play
 from velodrome.evaluation.baselines import ConstantPolicy
 from velodrome.evaluation.breakdown import Replay
 from velodrome.evaluation.evaluator import evaluator_for
-from velodrome.evaluation.play import play_episodes
+from velodrome.evaluation.play import Recording, play_episodes, play_split
+from velodrome.evaluation.validation import cut
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.policy import ActorCritic
@@ -127,6 +128,20 @@ def test_a_split_comes_out_the_same_in_a_compiled_loop_as_bar_by_bar(market, par
 
 def recorded(track) -> dict[str, np.ndarray]:
     return {"actions": track.actions, "rewards": track.rewards, **track.columns, **track.notes}
+
+
+def test_more_pieces_than_a_block_has_lanes_come_out_the_same_too():
+    evaluator = evaluator_for(None, MARKET, "test", COSTS)
+    policy = trained(evaluator.world(), MARKET)
+    ways, wanted = cut(evaluator.part, 140), Recording(("equity", "units", "order_code"), ("code_counts",), 1)
+    assert len(ways.first) > 64
+    slow, fast = (
+        play_split(one, evaluator.world(), evaluator.part, (0,), wanted, pieces=ways)
+        for one in (BarByBar(policy), policy)
+    )
+    for ours, theirs in zip(fast, slow, strict=True):
+        for (name, found), expected in zip(recorded(ours).items(), recorded(theirs).values(), strict=True):
+            assert np.array_equal(found, expected), name
 
 
 def test_a_planned_action_outside_its_space_is_refused():

@@ -107,6 +107,12 @@ def test_a_network_that_gives_no_number_is_told_by_its_environment():
 
 
 def test_networks_of_a_users_own_have_no_program():
-    policy = make_policy("tanh")
-    policy.network.actor.body.append(torch.nn.Softplus())
-    assert program_of(policy, np.arange(20, 60), ENVIRONMENTS) is None
+    for changed in ("body", "head", "norm"):
+        policy = make_policy("norms")
+        if changed == "body":
+            policy.network.actor.body.append(torch.nn.Softplus())
+        elif changed == "head":
+            policy.network.policy_head = torch.nn.Sequential(policy.network.policy_head)
+        else:
+            policy.network.actor.body[0].eps = 0.1
+        assert program_of(policy, np.arange(20, 60), ENVIRONMENTS) is None, changed

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_HELD, Memoryless
 from velodrome.evaluation.evaluator import Evaluator, Played
-from velodrome.evaluation.intervals import Interval, influence_interval
+from velodrome.evaluation.intervals import Interval, influence_interval, product_sum
 from velodrome.evaluation.measures import Curve, PathMeter, curve, drawdowns
 from velodrome.evaluation.play import Track
 from velodrome.vector.compile.playing import Plan
@@ -175,7 +175,7 @@ def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float
     each = []
     for returns in own.returns.T:
         moved = returns - returns.mean()
-        beta = float(aside @ moved / len(moved) / spread) if spread > 0.0 else math.nan
+        beta = product_sum(aside, moved) / len(moved) / float(spread) if spread > 0.0 else math.nan
         left = moved - beta * aside
         pull = aside * left / spread if spread > 0.0 else left
         known = spread > 0.0 and moved.std() > 0.0

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import FORECAST, HINDSIGHT, LABELS
@@ -23,6 +24,7 @@ from velodrome.evaluation.intervals import (
     widening,
 )
 from velodrome.evaluation.measures import METRICS, SPACES, PathMeter, format_figure, mean_of_known, walk_blocks
+from velodrome.evaluation.play import one_thread
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
 from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, mean_influences, spread_of
@@ -131,17 +133,19 @@ def _resampled(
     sums = Sums(np.concatenate(columns, axis=1))
     begins = np.cumsum([0, *(meter.seeds for meter in meters)])
     found = np.empty((len(meters[0].names), len(meters), drawn.samples))
-    rng, sample = np.random.default_rng([drawn.seed, 1]), 0
+    rng, first = np.random.default_rng([drawn.seed, 1]), 0
     for walks in walked(logs, block, drawn):
-        by_path = np.split(sums.over(walks.times), ends, axis=1)
-        for k in range(len(walks.times)):
-            for place, meter in enumerate(meters):
-                own = slice(begins[place], begins[place + 1])
-                each = np.stack([part[k] for part in by_path[own]])
-                each = meter.resampled_figures(each, walks.levels[k, own], walks.deepest[k, own])
-                chosen = rng.integers(0, meter.seeds, (meter.seeds,)) if meter.seeds > 1 else slice(None)
-                found[:, place, sample] = mean_of_known(each[chosen])
-            sample += 1
+        by_path, some = np.split(sums.over(walks.times), ends, axis=1), len(walks.times)
+        # Of several seeds, each resample draws as many.
+        chosen = [[rng.integers(0, own.seeds, own.seeds) for own in meters if own.seeds > 1] for _ in range(some)]
+        several = iter(np.array(own) for own in zip(*chosen, strict=True))  # [N, seeds] each
+        for place, meter in enumerate(meters):
+            own = slice(begins[place], begins[place + 1])
+            each = meter.resampled_figures(np.stack(by_path[own]), walks.levels[:, own].T, walks.deepest[:, own].T)
+            if meter.seeds > 1:
+                each = np.take_along_axis(each, next(several).T[:, :, None], axis=0)
+            found[:, place, first : first + some] = mean_of_known(each).T
+        first += some
     return dict(zip(meters[0].names, found, strict=True))
 
 
@@ -179,7 +183,9 @@ class Sums:
 
     def over(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sums, [N, Q]."""
-        sums = times @ self.values
+        # By torch, on one thread: those of NumPy's library wait for each other on a busy machine.
+        with one_thread():
+            sums = (torch.from_numpy(times) @ torch.from_numpy(self.values)).numpy()
         for bar, column, value in self.odd:
             sums[times[:, bar] > 0.0, column] += value
         return sums

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +71,23 @@ def stationary_draws(
             "needs at least one value, one sample, and blocks of at least 1"
         )
     rng = np.random.default_rng(seed)
+    always = np.zeros(length) if block == 1.0 else None  # every row begins a block, whatever is drawn
     for _ in range(samples):
-        yield rng.random(length), rng.integers(0, length, length)
+        if always is None:
+            draws = rng.random(length)
+        else:
+            draws = always
+            _pass_over(rng, length)
+        yield draws, rng.integers(0, length, length)
+
+
+def _pass_over(rng: np.random.Generator, count: int) -> None:
+    """Leave out so many uniform numbers, without drawing them."""
+    generator: Any = rng.bit_generator
+    before = generator.state
+    generator.advance(count)
+    # Of the last word half may be left for the next whole number.
+    generator.state = {**generator.state, "has_uint32": before["has_uint32"], "uinteger": before["uinteger"]}
 
 
 def stationary_orders(length: int, block: float, samples: int, seed: int) -> Iterator[NDArray[np.int64]]:
@@ -90,6 +105,11 @@ def varies(values: NDArray[np.float64]) -> bool:
     if len(values) < FEWEST_VALUES or not np.isfinite(values).all():
         return False
     return bool(values.var() > 1e-20 * max(float(values.mean()) ** 2, 1e-280))
+
+
+def product_sum(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Return Σ first·second on the calling thread: the threads behind `@` wait for each other on a busy machine."""
+    return float(np.einsum("i,i->", first, second))
 
 
 def autocovariance(centred: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -160,7 +180,7 @@ def dependence(series: NDArray[np.float64]) -> Dependence | None:
         return None
     count = len(values)
     centred = values - values.mean()
-    found = float(centred[1:] @ centred[:-1] / (centred[:-1] @ centred[:-1]))
+    found = product_sum(centred[1:], centred[:-1]) / product_sum(centred[:-1], centred[:-1])
     correlation = min(max((count * found + 1.0) / (count - 3.0), -STRONGEST_CORRELATION), STRONGEST_CORRELATION)
     left = centred[1:] - correlation * centred[:-1]
     terms = np.arange(1, max(1, round(0.4 * count ** (2.0 / 3.0))) + 1)
@@ -185,7 +205,7 @@ def widening(series: NDArray[np.float64], block: float, confidence: float) -> fl
     if found is None:
         return 1.0
     covariance = autocovariance(values - values.mean())
-    resampled = float(covariance[0] + 2.0 * lag_weights(len(values), block)[1:] @ covariance[1:])
+    resampled = float(covariance[0]) + 2.0 * product_sum(lag_weights(len(values), block)[1:], covariance[1:])
     if not resampled > 0.0:
         return 1.0
     tail = 0.5 + 0.5 * confidence

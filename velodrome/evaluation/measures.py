@@ -282,6 +282,15 @@ def write_figures(count, per_year, centre, shifted, squares, losses, level, deep
         out[5] = out[1] / out[6]
 
 
+@cached_njit
+def write_resampled(count, per_year, centre, sums, losses, levels, deepest, out):
+    """Write PATH_FIGURES of every seed and resample."""
+    for s in range(out.shape[0]):
+        for n in range(out.shape[1]):
+            known = (sums[s, n, 0], sums[s, n, 1], losses[s, n], levels[s, n], deepest[s, n])
+            write_figures(count, per_year, centre[s], *known, 0, out[s, n])
+
+
 @cached_njit(nogil=True)
 def walk_blocks(draws, firsts, block, logs, times, levels, deepest):
     """Go through the bars of a resample: count how often it visits each, and find how far its P paths fall.
@@ -359,17 +368,17 @@ class PathMeter:
     def resampled_figures(
         self, sums: NDArray[np.float64], levels: NDArray[np.float64], deepest: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the figures of one resample of each seed, [S, names]; NaN for what is not known of it.
+        """Return the figures of N resamples of each seed, [S, N, names]; NaN for what is not known of them.
 
-        sums: [S, …] of `summed`, over the bars that it visits; levels, deepest: [S] as `walk_blocks` finds them.
+        sums: [S, N, …] of `summed`, over the bars that each visits; levels, deepest: [S, N] as of `walk_blocks`.
         """
-        found = np.full((self.seeds, len(self.scale)), np.nan)
-        found[:, len(PATH_FIGURES) :] = sums[:, 3:] / self.bars if sums.shape[1] > 2 else np.nan
-        for seed, row in enumerate(found):
-            losses = sums[seed, 2] if sums.shape[1] > 2 else 0.0
-            known = self.centre[seed], *sums[seed, :2], losses, levels[seed], deepest[seed]
-            write_figures(self.bars, self.per_year, *known, 0, row)
-        found[:, PATH_FIGURES.index("longest_under_water")] = np.nan
+        found = np.full((*levels.shape, len(self.scale)), np.nan)
+        losses = np.zeros_like(levels)
+        if sums.shape[2] > 2:
+            found[:, :, len(PATH_FIGURES) :] = sums[:, :, 3:] / self.bars
+            losses = sums[:, :, 2]
+        write_resampled(self.bars, self.per_year, self.centre, sums, losses, levels, deepest, found)
+        found[:, :, PATH_FIGURES.index("longest_under_water")] = np.nan
         return found * self.scale
 
 
@@ -392,7 +401,7 @@ def influences(returns: NDArray[np.float64], logs: NDArray[np.float64]) -> dict[
 
 
 def mean_of_known(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean over rows of what is not NaN, by column; NaN where all is."""
+    """Return the mean along the first axis of what is not NaN; NaN where all is."""
     if len(values) == 1:
         return values[0]
     known = ~np.isnan(values)

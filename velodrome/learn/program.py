@@ -33,7 +33,8 @@ WIDTH = 11  # numbers of an operation
 KINDS = tuple(ACTIVATIONS)  # of activations, by their number
 CHOICES, NUMBERS, WEIGHTS = range(3)  # what an action is
 BOUND = FLOAT(LIMIT)
-NORM_EPSILON, GROWTH_OFFSET, GROWTH_LINEAR = FLOAT(1e-5), FLOAT(OFFSET), FLOAT(GROWS_LINEARLY)
+EPSILON = 1e-5  # of layer norms
+NORM_EPSILON, GROWTH_OFFSET, GROWTH_LINEAR = FLOAT(EPSILON), FLOAT(OFFSET), FLOAT(GROWS_LINEARLY)
 
 
 class Program(NamedTuple):
@@ -286,9 +287,9 @@ class Writer:
     def after_sums(self, layers: nn.Sequential | list[nn.Module], place: int, width: int, rows: int = 1) -> None:
         """Do what follows the sums of a layer, in place."""
         for layer in layers:
-            if type(layer) in ACTIVATIONS.values():
+            if type(layer) in ACTIVATIONS.values() and getattr(layer, "approximate", "none") == "none":
                 self.add(ACTIVATE, place, rows * width, list(ACTIVATIONS.values()).index(type(layer)))
-            elif type(layer) is nn.LayerNorm:
+            elif type(layer) is nn.LayerNorm and layer.elementwise_affine and layer.eps == EPSILON:
                 self.add(NORMALISE, place, width, rows)
                 self.add(STRETCH, place, width, rows, self.keep(layer.weight, layer.bias))
             elif type(layer) is nn.BatchNorm1d and layer.running_mean is not None and layer.running_var is not None:
@@ -375,7 +376,8 @@ class Writer:
         trunk = network.actor if isinstance(network, ActorCritic) else network.trunk
         if type(trunk) is InstrumentTrunk:
             head = network.policy_head
-            assert isinstance(head, InstrumentHead)
+            if type(head) is not InstrumentHead:
+                raise Unwritten
             each, context = self.instruments(trunk, values)
             place, width = self._with_context(head.each, each, context, trunk.count)
             if head.rest is None:
@@ -392,6 +394,8 @@ class Writer:
         else:
             raise Unwritten
         last: Any = network.policy_head if isinstance(network, ActorCritic) else network.action_head
+        if type(last) is not nn.Linear:
+            raise Unwritten
         place = self.product(features, last.weight, last.bias)
         if isinstance(network, QNetwork) and network.state_head is not None:
             state = self.product(features, network.state_head.weight, network.state_head.bias)

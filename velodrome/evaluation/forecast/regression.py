@@ -8,6 +8,7 @@ the rows again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ BLOCKS = 6  # of time; a choice is judged on all but the first
 # Penalties, over the variance of an input and the number of rows. With the largest, nothing but the mean is left.
 PENALTIES = np.logspace(-3.0, 4.0, 22)
 ROWS_AT_ONCE = 8192
+MOST_KEPT = 2**24  # standardised values, 128 MB
 STEPS = 25  # of logistic regression at most; it takes about five where returns are hard to foresee
 CONVERGED = 1e-7  # change of a weight
 Values = NDArray[np.float64]
@@ -101,8 +103,14 @@ class Regression:
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[begin : begin + ROWS_AT_ONCE]
             # Neighbours, as the rows of one instrument are, need not be gathered.
-            run = part[-1] - part[0] == len(part) - 1
-            yield part, self.standardised(self.x[part[0] : part[-1] + 1] if run else self.x[part], inputs)
+            places = slice(part[0], part[-1] + 1) if part[-1] - part[0] == len(part) - 1 else part
+            kept = inputs is self.inputs and len(self.x) * len(self.inputs) <= MOST_KEPT
+            yield part, self.kept[places] if kept else self.standardised(self.x[places], inputs)
+
+    @cached_property
+    def kept(self) -> Values:
+        """The chosen inputs of all rows, standardised: logistic regression looks at them thirty times."""
+        return self.standardised(self.x, self.inputs)
 
     def _sum(self, rows: Places) -> Sums:
         width = self.x.shape[1]
