@@ -120,6 +120,14 @@ class DamagedStoreError(StoreError):
     """A store whose file is no database, or a damaged one."""
 
 
+class LeaseLostError(StoreError):
+    """What a process writes whose training was given to another."""
+
+
+class JobError(VelodromeError):
+    """A job that cannot be found, or that cannot be done what was asked with."""
+
+
 class MetricsError(VelodromeError):
     """Metrics that a sink could not take."""
 

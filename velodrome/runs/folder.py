@@ -97,6 +97,8 @@ class RunFolder:
         command: Sequence[str] | None = None,
         group: str | None = None,
         lineage: Sequence[Mapping[str, Any]] = (),
+        identity: str | None = None,
+        moment: float | None = None,
     ) -> RunFolder:
         """Make the folder of a new run in a folder of runs, which is made if it is not there.
 
@@ -106,6 +108,7 @@ class RunFolder:
         command: words of the command; those of this process if not given.
         group: id of the group of training seeds that the run is a member of; `root` is then the group's folder.
         lineage: whose child it is, as `lineage_entry` says it.
+        identity, moment: its id and when it was made, in seconds since 1970, if somebody has noted them before.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
@@ -113,9 +116,9 @@ class RunFolder:
                 "a digit, because it becomes a folder's."
             )
         root = Path(root)
-        now = datetime.now(UTC)
-        identity = secrets.token_hex(ID_LENGTH // 2)
-        path = root / f"{name}-{now:%Y%m%d-%H%M%S}-{identity}"
+        now = datetime.now(UTC) if moment is None else datetime.fromtimestamp(moment, UTC)
+        identity = new_identity() if identity is None else identity
+        path = root / folder_name(name, now.timestamp(), identity)
         try:
             (path / "evaluation").mkdir(parents=True)
             if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
@@ -378,6 +381,16 @@ def _locked_now(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def new_identity() -> str:
+    """Return an id that no run has."""
+    return secrets.token_hex(ID_LENGTH // 2)
+
+
+def folder_name(name: str, moment: float, identity: str) -> str:
+    """Return the name of a run's folder. moment: in seconds since 1970."""
+    return f"{name}-{datetime.fromtimestamp(moment, UTC):%Y%m%d-%H%M%S}-{identity}"
 
 
 def run_folders(root: Path | str) -> list[RunFolder]:

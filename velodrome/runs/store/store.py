@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import polars as pl
 
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
+from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.rows import (
     CheckpointRow,
     EvaluationRow,
@@ -106,6 +107,7 @@ class SqlStore:
         self._transaction = threading.local()  # its connection, while `at_once` works
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
+        self._fence = Fence.of_process()
         file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
         self._file = None if file is None else Path(file).resolve()
         self._home = None if self._file is None else self._file.parent  # what folders are relative to
@@ -404,6 +406,14 @@ class SqlStore:
     def _rows(self, query: Executable) -> Sequence[Any]:
         return self._transact(lambda connection: connection.execute(query).all(), writing=False)
 
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Do work that only reads, in one transaction."""
+        return self._transact(work, writing=False)
+
+    def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Do work in one transaction, which of SQLite's is the only one that writes."""
+        return self._transact(work, writing=True)
+
     def _write(self, work: Callable[[Connection], Any]) -> None:
         self._transact(work, writing=True)
 
@@ -417,6 +427,8 @@ class SqlStore:
         while True:
             try:
                 with self._engine.connect().execution_options(writing=writing) as connection, connection.begin():
+                    if writing and self._fence is not None:
+                        self._fence.check(connection)
                     return work(connection)
             except (JSONDecodeError, UnicodeDecodeError) as error:
                 raise self._damaged() from error
