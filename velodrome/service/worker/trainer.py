@@ -55,9 +55,27 @@ def _prepare(task: Task, job: Job) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
     torch.set_num_threads(job.cores)
     numba.set_num_threads(min(job.cores, numba.config.NUMBA_NUM_THREADS))
+    if not job.gpu_memory:  # whose driver reserves far more than it takes
+        _limit_memory(2 * job.memory)
     if os.path.isdir(job.directory):
         os.chdir(job.directory)
         sys.path.insert(0, job.directory)  # modules that it names are found as they were when it was submitted
+
+
+def _limit_memory(more: int) -> None:
+    """Let the system refuse this process more than so many bytes beyond what it has.
+
+    Who takes memory quicker than the keeper looks is stopped here. The system counts what is reserved, which is more
+    than what is used; hence the limit is not that of the job.
+    """
+    import resource
+
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        has = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+        resource.setrlimit(resource.RLIMIT_DATA, (has + more, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    except (OSError, StopIteration, ValueError) as error:
+        sys.stderr.write(f"memory is not limited by the system: {error}\n")
 
 
 def _run(task: Task, job: Job) -> Run:
