@@ -112,6 +112,10 @@ class RunError(VelodromeError):
     """A run that cannot be found, opened or continued."""
 
 
+class RunLockedError(RunError):
+    """A run that another process is training."""
+
+
 class StoreError(VelodromeError):
     """A store that cannot be opened, read or written."""
 

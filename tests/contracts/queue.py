@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from velodrome.errors import JobError, LeaseLostError
-from velodrome.runs.interrupts import LEASE
+from velodrome.runs.folder import LEASE
 from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.runs.store.store import SqlStore
 from velodrome.service.job import ENDS, Job

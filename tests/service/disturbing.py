@@ -16,8 +16,8 @@ from velodrome.service.job import Job
 from velodrome.service.machine import session_processes
 from velodrome.service.service import AgentTrainingService
 
-# Long enough to be met in the middle: 64 steps an iteration, 200 of them, a checkpoint every tenth.
-COURSE = {"steps": 12_800, "checkpoint.every_steps": 640, "evaluation.every_steps": 3_200}
+# Long enough to be met in the middle: 64 steps an iteration, 100 of them, a checkpoint every tenth.
+COURSE = {"steps": 6_400, "checkpoint.every_steps": 640, "evaluation.every_steps": 3_200}
 
 
 class Disturbance:

@@ -7,15 +7,18 @@ import signal
 import sys
 import textwrap
 import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import submit
+from velodrome.service.budget import Resources
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
+from velodrome.service.scheduler import Scheduler
+from velodrome.service.worker.task import Task
 
 LONG = {"steps": 64 * 10**6, "checkpoint.every_steps": 640, "evaluation.every_steps": 10**9}
 
@@ -103,6 +106,7 @@ def test_trainings_of_a_service_are_those_of_the_command_to_the_bit(serving, lef
         assert run.folder.id == job.id
         assert run.path.name == job.folder
         assert_equal_runs(run, left_alone())
+        assert "checkpoint at step" in serving.log_path(job).read_text()
     assert {run.id for run in serving.store.runs()} == {job.id for job in jobs}
 
 
@@ -119,7 +123,10 @@ def test_a_loss_that_overflows_is_not_a_number_and_not_retried(serving):
     assert "Learning broke at step 64" in job.message
 
 
-@pytest.mark.parametrize(("how", "said"), [("nibble", "of memory and was given"), ("gorge", "MemoryError")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [pytest.param("nibble", "of memory and was given", marks=pytest.mark.slow), ("gorge", "MemoryError")],
+)
 def test_who_takes_more_memory_than_told_is_out_of_memory_and_tried_once_more(serving, broken, how, said):
     job = ended(
         serving,
@@ -210,22 +217,17 @@ def test_a_training_that_cannot_fit_is_refused_at_once(service):
     assert service.list() == []
 
 
-def test_a_service_with_a_smaller_budget_says_so_and_goes_on(service, executor):
-    from velodrome.service.service import AgentTrainingService
-
+def test_a_service_with_a_smaller_budget_says_so_and_begins_the_others(service):
     large, small = submit(service, cores=2), submit(service)
     told: list[str] = []
-    other = AgentTrainingService(service.folder, cores=1, executor=executor, patience=service.patience)
-    import threading
-
-    thread = threading.Thread(target=lambda: other.run(tell=told.append), daemon=True)
-    thread.start()
-    assert ended(service, small).status == "finished"
-    other.ask_to_stop()
-    thread.join()
-    other.store.close()
+    started: list[Task] = []
+    there = Resources(cores=1, memory=2**33)
+    other = SimpleNamespace(machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=started.append)
+    scheduler = Scheduler(service.queue, other, service.folder, tell=told.append)
+    scheduler.tick()
+    assert [task.job for task in started] == [small.id]
+    assert f"job {large.id} (trading) cannot begin here: it needs 2 cores, and the budget has 1 core." in told[0]
     assert service.job(large).status == "waiting"
-    assert [text for text in told if "cannot begin here: it needs 2 cores, and the budget has 1 core." in text]
 
 
 def test_a_number_of_a_process_that_is_another_s_by_now_is_left_alone():
@@ -242,9 +244,3 @@ def test_code_that_nobody_here_trusts_is_not_imported(serving, broken, tmp_path,
     found = ended(serving, serving.submit({}, evaluate=False, **broken("raise")))
     assert (found.status, found.ended) == ("failed", "error")
     assert "names code that was not used here before" in found.message
-
-
-def test_the_output_of_a_training_is_kept(serving):
-    job = submit(serving)
-    ended(serving, job)
-    assert "checkpoint at step" in Path(serving.log_path(job)).read_text()

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from velodrome.errors import ConfigError, RunError
+from velodrome.errors import ConfigError, RunError, RunLockedError
 from velodrome.outside.files import open_regular, read_json
 from velodrome.runs.versions import git_commit, machine, versions
 from velodrome.writing import replace_text, sync_path
@@ -36,6 +36,8 @@ LATEST = "latest"
 FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, which nobody means by the latest
 ID_LENGTH = 8  # hexadecimal digits
 PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
+LEASED_SECONDS = 30.0
+LEASE = "VELODROME_LEASE"  # of the environment: which attempt at which job a process trains for, under a service
 INFORMATION = "run.json"
 IDENTITY = r"[0-9a-f]{1,64}"
 LAST_MOMENT = 1e11  # seconds since 1970: the year 5138
@@ -316,10 +318,11 @@ class RunFolder:
             os.close(descriptor)
 
     def _take(self, descriptor: int) -> None:
-        deadline = time.monotonic() + PROBE_SECONDS
+        # Under a service, a process whose work was given away may take a while to notice.
+        deadline = time.monotonic() + (LEASED_SECONDS if LEASE in os.environ else PROBE_SECONDS)
         while not _locked_now(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise RunError(f"{self.path.name}: {self._told_holder()}")
+                raise RunLockedError(f"{self.path.name}: {self._told_holder()}")
             time.sleep(0.02)
 
     def _told_holder(self) -> str:

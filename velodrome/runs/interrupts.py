@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from velodrome.runs.folder import LEASE
 from velodrome.vector.cores import available_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the last is what Slurm sends before a machine is taken away
-LEASE = "VELODROME_LEASE"  # of the environment: which attempt at which job a process trains for, under a service
 POLL_SECONDS = 0.25
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from velodrome.errors import JobError
 from velodrome.service.budget import Gpu, Resources
-from velodrome.service.machine import Machine, is_alive, kill_session, this_machine
+from velodrome.service.machine import Machine, is_alive, is_frozen, kill_session, this_machine
 from velodrome.service.worker.task import Task
 from velodrome.vector.cores import available_cores, memory_limit
 
@@ -38,6 +38,9 @@ class Executor(Protocol):
 
     def poll(self, machine: str, process: str) -> bool | None:
         """Return whether a process that was started is there, frozen or not; None if that cannot be seen from here."""
+
+    def is_frozen(self, machine: str, process: str) -> bool:
+        """Return whether a process that can be seen from here was stopped, as by SIGSTOP."""
 
     def stop(self, machine: str, process: str) -> bool:
         """End the processes of a task for good; return whether it is certain that none of them is left."""
@@ -84,6 +87,9 @@ class LocalExecutor:
         if machine != self.machine or not process:
             return None
         return is_alive(process)
+
+    def is_frozen(self, machine: str, process: str) -> bool:
+        return machine == self.machine and bool(process) and is_frozen(process)
 
     def stop(self, machine: str, process: str) -> bool:
         there = Machine.read(machine)
@@ -143,7 +149,7 @@ class LocalExecutor:
 
 def _environment() -> dict[str, str]:
     """Return the environment of trainings, without what is about this process alone."""
-    from velodrome.runs.interrupts import LEASE
+    from velodrome.runs.folder import LEASE
 
     return {name: value for name, value in os.environ.items() if name != LEASE}
 

@@ -100,6 +100,20 @@ def is_alive(handle: str) -> bool:
     return bool(begun) and started_at(int(leader)) == begun
 
 
+def is_frozen(handle: str) -> bool:
+    """Return whether a process of a session was stopped, as by SIGSTOP; it may hold a lock that others wait for."""
+    return any(state_of(pid) in ("T", "t") for pid in session_processes(handle))
+
+
+def state_of(pid: int) -> str:
+    """Return the letter that the system has for what a process does; '' if it is gone."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return content[content.rindex(")") + 2]
+
+
 def kill_session(handle: str, seconds: float = END_SECONDS) -> bool:
     """End all processes of a session at once, frozen ones too; return whether all are gone."""
     deadline = time.monotonic() + seconds

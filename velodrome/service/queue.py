@@ -355,9 +355,10 @@ class Queue:
         """Return the job of an attempt that is not over, which nobody can end before this transaction does."""
         query = self._jobs.select().with_only_columns(*self._least).where(self._jobs.c.id == job)
         row = connection.execute(query.with_for_update()).first()
-        if row is None or (row.attempt, row.status) != (attempt, RUNNING):
-            now = "is not there any more" if row is None else f"is {row.status}, at attempt {row.attempt}"
-            raise LeaseLostError(f"job {job} {now}; attempt {attempt} is over.")
+        if row is None:  # with the whole store, it may be; nobody else can have the work
+            raise JobError(f"job {job} is not in {self.store.place} any more.")
+        if (row.attempt, row.status) != (attempt, RUNNING):
+            raise LeaseLostError(f"job {job} is {row.status}, at attempt {row.attempt}; attempt {attempt} is over.")
         return _job(row)
 
     def _change(self, connection: Connection, job: str, **values: Any) -> None:

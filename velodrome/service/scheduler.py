@@ -86,7 +86,10 @@ class Scheduler:
                     if until_empty and not self.left():
                         return
                     self._problem = ""
-                except StoreError as error:  # it may be busy or away; trainings go on, and so does this loop
+                except (
+                    StoreError,
+                    JobError,
+                ) as error:  # it may be busy or away; trainings go on, and so does this loop
                     if str(error) != self._problem:
                         self._problem = str(error)
                         self.tell(f"warning: {error}")
@@ -100,19 +103,21 @@ class Scheduler:
 
     def tick(self) -> None:
         """Do once all that is to be done now."""
-        now = time.monotonic()
-        if now - self._entered_at >= ENTER_SECONDS:
-            self._entered_at = now
-            self.budget = self.given.within(self.executor.resources())
-            self.queue.enter_service(self.id, self.executor.machine, handle_of(os.getpid()), self.budget.content())
+        self._give_up_lost()  # first, because who is frozen may hold the store
+        if time.monotonic() - self._entered_at >= ENTER_SECONDS:
+            self._enter()
         if not self.draining and self.queue.events(after=self._first_event, kind="drain"):
             self.draining = True
             self.tell("draining: nothing more begins, and what runs saves and stops")
         self.executor.prepare()
-        self._give_up_lost()
         if not self.draining:
             for job in self.queue.claim(self.id, self.executor.machine, self._choose):
                 self._start(job)
+
+    def _enter(self) -> None:
+        self.budget = self.given.within(self.executor.resources())
+        self.queue.enter_service(self.id, self.executor.machine, handle_of(os.getpid()), self.budget.content())
+        self._entered_at = time.monotonic()
 
     def left(self) -> int:
         """Return how many jobs wait or run."""
@@ -148,6 +153,9 @@ class Scheduler:
             self.executor.start(task)
             self.tell(f"job {job.id} ({job.name}, {job.owner}): began, attempt {job.attempt}")
         except JobError as error:
+            begun = self.queue.job(job.id)  # it may have begun all the same
+            if begun.attempt == job.attempt:
+                self.executor.stop(begun.machine, begun.process)
             self._end(job, "machine_lost", str(error))
 
     def _machine_before(self, job: Job) -> Machine | None:
@@ -171,26 +179,40 @@ class Scheduler:
         for identity in self._seen.keys() - {job.id for job in running}:
             del self._seen[identity]
             self._tell_end(self.queue.job(identity))
+        lost = []
         for job in running:
             seen = self._seen.get(job.id)
             if seen is None or (seen.attempt, seen.beat) != (job.attempt, job.beat):
                 seen = self._seen[job.id] = Seen(job.attempt, job.beat)
             alive = self.executor.poll(job.machine, job.process)
-            silent = time.monotonic() - seen.at
-            if alive is False:
-                self.executor.stop(job.machine, job.process)  # what its processes left behind
-                self._end(job, "machine_lost", "its process is gone")
-            elif silent > self.patience.lease:
-                self._give_up_silent(job, alive)
+            silent = time.monotonic() - seen.at > self.patience.lease
+            if alive is False or (silent and self._is_to_blame(job, alive)):
+                lost.append((job, alive, self.executor.stop(job.machine, job.process)))
+        # Only now, because one that is stopped may have held the store.
+        for job, alive, stopped in lost:
+            self._give_up(job, alive, stopped)
 
-    def _give_up_silent(self, job: Job, alive: bool | None) -> None:
-        """Give up an attempt without a sign of life; its processes are ended first, where they are on this machine."""
+    def _is_to_blame(self, job: Job, alive: bool | None) -> bool:
+        """Return whether a training is silent by its own fault, and not because nobody can write into the store."""
+        if alive is None or self.executor.is_frozen(job.machine, job.process):
+            return True
+        try:
+            self._enter()
+        except StoreError:
+            self._seen.clear()  # everybody's silence counts from when the store answers
+            raise
+        return True
+
+    def _give_up(self, job: Job, alive: bool | None, stopped: bool) -> None:
+        """Give up an attempt, whose processes are ended if they could be."""
         seconds = f"gave no sign of life for {self.patience.lease:g} seconds"
-        if alive is None:
-            host = job.machine.partition("|")[0]
+        host = job.machine.partition("|")[0]
+        if alive is False:
+            self._end(job, "machine_lost", "its process is gone")
+        elif alive is None:
             what = f"its process on {host} {seconds}" if job.process else f"it did not begin on {host} in time"
             self._end(job, "machine_lost", what, beat=job.beat)
-        elif self.executor.stop(job.machine, job.process):
+        elif stopped:
             self._end(job, "stalled", f"its process {seconds}: it was frozen, or the machine is overloaded")
         else:
             self.tell(f"warning: job {job.id}: its processes cannot be ended; a disk may not answer")

@@ -135,10 +135,10 @@ class AgentTrainingService:
         named = config.logging.store
         if named is not None and named != self.url:
             raise ConfigError(
-                f"logging.store = {named!r}, and the queue is in {self.store.place}: a job's rows lie beside it. Leave "
+                f"logging.store = {named!r}, and the queue is in {self.store.place}: its rows lie beside it. Leave "
                 "logging.store out, or name that store for the queue (--store)."
             )
-        return load_run_config(config, {"logging.folder": str(self.folder), "logging.store": self.url})
+        return load_run_config(config, {"logging.folder": str(self.folder), "logging.store": None})
 
     def _check_fits(self, job: Job) -> None:
         """Refuse a job that fits into no budget: of the services that are there, or of this machine."""

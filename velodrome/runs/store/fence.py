@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from velodrome.errors import LeaseLostError
-from velodrome.runs.interrupts import LEASE
+from velodrome.runs.folder import LEASE
 from velodrome.runs.store.schema import tables
 
 if TYPE_CHECKING:

@@ -32,6 +32,9 @@ FILE_NAME = "velodrome.db"
 BUSY_SECONDS = 30.0  # how long a writer waits for the others before it gives up
 CONNECT_SECONDS = 10  # how long a server may take to answer
 CHUNK = 5_000  # rows in a statement
+# PostgreSQL: the server ends the transaction of a client that was frozen in its middle, and nobody waits for a lock for
+# ever; in milliseconds.
+FROZEN = "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=30000"
 
 METRICS: dict[str, Any] = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "time": pl.Float64}
 
@@ -481,8 +484,10 @@ def _engine(address: str | URL, busy_seconds: float) -> tuple[Engine, str]:
         options: dict[str, Any] = {}
         if sqlite:
             options = {"timeout": busy_seconds}
-        elif url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
-            options = {"connect_timeout": CONNECT_SECONDS}
+        elif url.get_backend_name() == "postgresql":
+            options = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_SECONDS}
+            if "options" not in url.query:
+                options["options"] = FROZEN
         engine = create_engine(url, connect_args=options, pool_pre_ping=not sqlite)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(f"store: not the address of a database; {legal}.") from error

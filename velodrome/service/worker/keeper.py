@@ -13,41 +13,61 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
-from velodrome.errors import LeaseLostError, VelodromeError
+from velodrome.errors import JobError, LeaseLostError, StoreError, VelodromeError
 from velodrome.runs.interrupts import SIGNALS
 from velodrome.runs.live.machine_use import bytes_text
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
-from velodrome.service.machine import handle_of, memory_of
+from velodrome.service.machine import handle_of, memory_of, state_of
 from velodrome.service.queue import Queue
 from velodrome.service.worker import trainer
 from velodrome.service.worker.task import Task, done_steps, saved_steps, signs_of_life
 
 BEAT_SECONDS = 1.0
+BUSY_SECONDS = 3.0  # that the store may keep this process waiting, which has other things to look after
 LOOK_SECONDS = 0.05  # between two looks at whether the training has ended
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
+Result = TypeVar("Result")
 GROUP = Path("/sys/fs/cgroup/memory.events")  # how often the system has ended processes of this container for memory
 
 
 def keep(task: Task) -> int:
     """Carry out an attempt; return the exit code of this process."""
-    with open_store(task.root, task.store) as store:
+    with open_store(task.root, task.store, busy_seconds=BUSY_SECONDS) as store:
         queue = Queue(store)
         try:
-            job = queue.attach(task.job, task.attempt, handle_of(os.getpid()))
+            job = _patiently(queue.attach)(task.job, task.attempt, handle_of(os.getpid()))
             if task.took_over:
                 own = trainer.folder_of_its_own(task.root, job, time.time())
-                queue.beat(task.job, task.attempt, folder=own)
+                _patiently(queue.beat)(task.job, task.attempt, folder=own)
                 job = replace(job, folder=own)
             trainer.set_others_aside(task.root, job)
-        except LeaseLostError:
+        except (LeaseLostError, JobError):
             return 1
         store.close()  # a connection must not be shared with the process that is forked now
         return Keeper(task, job, queue).run()
+
+
+def _patiently(work: Callable[..., Result]) -> Callable[..., Result]:
+    """Return work that is done again while the store is busy, or away."""
+
+    def again(*arguments: Any, **named: Any) -> Result:
+        while True:
+            try:
+                return work(*arguments, **named)
+            except (LeaseLostError, JobError):
+                raise
+            except StoreError as error:
+                sys.stderr.write(f"{error}\n")
+                time.sleep(BEAT_SECONDS)
+
+    return again
 
 
 class Keeper:
@@ -115,10 +135,6 @@ class Keeper:
         task, job = self.task, self.job
         memory = memory_of(handle_of(os.getpid()))
         self.job = job = replace(job, memory_used=max(job.memory_used, memory))
-        seen = {"steps": done_steps(task.root, job), "memory_used": job.memory_used}
-        wanted = self.queue.beat(task.job, task.attempt, **seen)
-        if wanted and not self.asked:
-            self._ask(task.drain_seconds if wanted == "drain" else task.grace_seconds)
         if memory > job.memory:
             told = f"it took {bytes_text(memory)} of memory and was given {bytes_text(job.memory)}"
             self._give_up("out_of_memory", f"{told}. Give it more (--memory), or use fewer environments (num_envs).")
@@ -128,12 +144,17 @@ class Keeper:
         elif now - self.signs_at > job.stall_seconds:
             told = f"nothing happened for {job.stall_seconds:g} seconds"
             self._give_up("stalled", f"{told}: an environment may hang. A longer wait: --stall-seconds.")
-        if not _is_frozen(self.process):
+        if state_of(self.process) not in ("T", "t"):
             self.stopped_since = None
         elif self.stopped_since is None:
             self.stopped_since = now
         elif now - self.stopped_since > task.lease_seconds:
             self._give_up("stalled", f"its process was frozen for {task.lease_seconds:g} seconds")
+        # The store comes last: a frozen process may hold it.
+        seen = {"steps": done_steps(task.root, job), "memory_used": job.memory_used}
+        wanted = self.queue.beat(task.job, task.attempt, **seen)
+        if wanted and not self.asked:
+            self._ask(task.drain_seconds if wanted == "drain" else task.grace_seconds)
 
     def _ask(self, seconds: float) -> None:
         self.asked = time.monotonic() + seconds
@@ -181,7 +202,7 @@ class Keeper:
                 )
                 self.queue.end(task.job, task.attempt, *ended, steps, most_memory=task.most_memory)
                 return 0
-            except LeaseLostError:
+            except (LeaseLostError, JobError):  # given to another, or removed
                 return 1
             except (VelodromeError, OSError) as error:
                 self._complain(str(error))
@@ -200,14 +221,6 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already
         os._exit(1)
-
-
-def _is_frozen(pid: int) -> bool:
-    try:
-        content = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return content[content.rindex(")") + 2] in "Tt"
 
 
 def _killed_by_the_system() -> int:

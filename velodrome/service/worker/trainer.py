@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from velodrome.errors import LearningError, VelodromeError
+from velodrome.errors import LearningError, RunLockedError, VelodromeError
 from velodrome.runs.folder import INFORMATION, folder_name
 from velodrome.runs.store.fence import Fence
 from velodrome.service.job import Job
@@ -89,9 +89,9 @@ def _run(task: Task, job: Job) -> Run:
     from velodrome.runs.trained import check_code
 
     console = Console(width=120, color_system=None)
-    config = load_run_config(job.config)
-    if task.trust:
-        code.trust(config.code_names())
+    config = load_run_config(load_run_config(job.config), {"logging.store": task.store})
+    # Whoever runs the service has named the store.
+    code.trust(name for name in config.code_names() if task.trust or name.startswith("logging.store"))
     folder = folder_of(task.root, job)
     if folder is not None:
         return running.resume(folder.path, console=console, mode="plain", evaluate=job.evaluate)
@@ -161,6 +161,8 @@ def kind_of(error: BaseException) -> str:
             return "out_of_memory"
         if isinstance(one, LearningError):
             return "not_a_number"
+        if isinstance(one, RunLockedError):
+            return "machine_lost"
     return "error"
 
 
