@@ -269,6 +269,37 @@ class SqlStore:
         query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
         return {row.name: row.value for row in self._rows(query)}
 
+    def last_of_runs(self, name: str) -> dict[str, float]:
+        """Return the number of the largest step of one name for every run that has one, in one look at each."""
+        from sqlalchemy import func, select
+
+        runs, table = self._tables.runs, self._tables.metrics
+        own = (table.c.run == runs.c.id, table.c.name == name)
+        largest = select(func.max(table.c.step)).where(*own).scalar_subquery()
+        value = select(table.c.value).where(*own).order_by(table.c.step.desc()).limit(1).scalar_subquery()
+        found = self._rows(select(runs.c.id, largest.label("step"), value.label("value")))
+        return {row.id: row.value for row in found if row.step is not None}
+
+    def evaluations_of_runs(self, name: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the numbers of one name in the evaluations of every run, oldest step first, with their policies.
+
+        Each says step, split, name, value, low and high, and of the policy label, checkpoint and policy, if known.
+        """
+        evaluations, policies = self._tables.evaluations, self._tables.policies
+        query = evaluations.select().where(evaluations.c.name == name)
+        # The same step chosen in both ways is the same policy; the best says more of it.
+        best_last = sorted(self._rows(policies.select()), key=lambda row: row.checkpoint == "best")
+        named = {(row.run, row.split, row.step): row for row in best_last}
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows(query.order_by(evaluations.c.step, evaluations.c.split)):
+            policy = named.get((row.run, row.split, row.step))
+            about = (row.split, None, None) if policy is None else (policy.label, policy.checkpoint, policy.policy)
+            numbers = {key: value for key, value in row._mapping.items() if key != "run"}
+            found.setdefault(row.run, []).append(
+                {**numbers, **dict(zip(("label", "checkpoint", "policy"), about, strict=True))}
+            )
+        return found
+
     def add_evaluations(self, run: str, rows: Iterable[EvaluationRow], policy: PolicyRow | None = None) -> None:
         """Add the numbers of evaluations, and which policy they are about."""
         self._add(run, self._tables.evaluations, list(rows))
