@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import pytest
 from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import submit
-from velodrome.service.budget import Resources
+from velodrome.service.budget import Budget, Resources
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
 from velodrome.service.scheduler import Scheduler
@@ -89,15 +90,28 @@ def ended(service, job: Job, seconds: float = 120.0) -> Job:
     return found
 
 
+def most_at_once(service) -> int:
+    """How many ran at the same time, by the order of what happened."""
+    events = [event for event in service.queue.events() if event.kind in ("started", "ended")]
+    return max(itertools.accumulate(1 if event.kind == "started" else -1 for event in events))
+
+
 def is_saved(service, job: Job) -> bool:
     """Whether there is a checkpoint after the first."""
     home = service.folder / job.folder / "checkpoints"
     return len(list(home.glob("[0-9]*"))) > 1
 
 
-def test_trainings_of_a_service_are_those_of_the_command_to_the_bit(serving, left_alone):
+def test_trainings_of_a_service_are_those_of_the_command_to_the_bit_and_keep_to_the_budget(service, left_alone):
+    """Three at once where two fit: sampled while they run, and by what happened."""
+    service.budget = Budget(max_concurrent_envs=16)
+    serving = service.__enter__()
     jobs = [submit(serving) for _ in range(3)]
-    finished = serving.wait(jobs, 120.0)
+    for _ in serving.watch(jobs, 120.0):
+        running = serving.queue.running()
+        assert sum(job.envs for job in running) <= 16
+    finished = serving.queue.refreshed(jobs)
+    assert most_at_once(serving) == 2
     assert [(job.status, job.ended, job.attempt, job.steps) for job in finished] == [
         ("finished", "finished", 1, 640)
     ] * 3
