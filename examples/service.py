@@ -1,6 +1,6 @@
 """Several trainings at once under one budget: submit them, follow them, and look at what they learnt.
 
-The same from the command line: `velodrome submit demo seed=1`, `velodrome serve --no-dashboard`, `velodrome jobs watch`.
+From the command line: `velodrome submit demo seed=1`, `velodrome serve --no-dashboard`, `velodrome jobs watch`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ def main() -> None:
     parser.add_argument("--trainings", type=int, default=4)
     parser.add_argument("--config", default="demo")
     parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--no-evaluation", action="store_true", help="leave out the evaluation and the report of each")
     chosen = parser.parse_args()
     # Two cores for all of them together: two trainings at a time, the others wait for their turn.
     with vd.AgentTrainingService(chosen.folder, cores=2) as service:
-        jobs = [service.submit(chosen.config, seed=seed, steps=chosen.steps) for seed in range(chosen.trainings)]
+        about = {"steps": chosen.steps, "evaluate": not chosen.no_evaluation}
+        jobs = [service.submit(chosen.config, seed=seed, **about) for seed in range(chosen.trainings)]
         service.set_priority(jobs[-1], 1)  # begins before the others that still wait
         for job in service.watch(jobs):
             print(f"{job.id}: {job.status}, {job.steps:,} of {job.total_steps:,} steps {job.message}")

@@ -73,15 +73,21 @@ def disturb(
     chance: random.Random,
     more: Callable[[Disturbance], None] = lambda disturbance: None,
     pause: tuple[float, float] = (0.0, 0.7),
+    another: Callable[[], Job] | None = None,
 ) -> Disturbance:
-    """Strike jobs at random until it was done so often or all are over; `more` disturbs others besides."""
+    """Strike jobs at random until it was done so often; `more` disturbs others besides.
+
+    another: submits one more when all are over; without it, that is the end.
+    """
     disturbance = Disturbance(chance)
     while len(disturbance.done) < wanted:
         time.sleep(chance.uniform(*pause))
         disturbance.wake()
         running = [job for job in service.queue.refreshed(jobs) if job.status == "running"]
         if all(job.is_over for job in service.queue.refreshed(jobs)):
-            break
+            if another is None:
+                break
+            jobs.append(another())
         if running:
             disturbance.strike(chance.choice(running))
         more(disturbance)

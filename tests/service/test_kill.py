@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -11,9 +12,11 @@ import time
 import pytest
 
 from tests.contracts.executor import waited_for
-from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
+from tests.runs.small_runs import assert_equal_runs, checkpoint_names, lines, one_thread, rows  # noqa: F401
 from tests.service.conftest import QUICK, submit
 from tests.service.disturbing import COURSE, Disturbance, all_over, disturb, serve
+from velodrome.runs.store.schema import tables
+from velodrome.runs.store.store import SqlStore
 from velodrome.service.machine import session_processes
 from velodrome.service.service import AgentTrainingService
 
@@ -38,7 +41,8 @@ def assert_undisturbed(service: AgentTrainingService, jobs, reference) -> None:
 def test_killed_and_frozen_trainings_end_once_and_to_the_bit(serving, left_alone, monkeypatch):
     monkeypatch.setattr("velodrome.service.job.FIRST_PAUSE", 0.05)
     jobs = [submit(serving, **COURSE) for _ in range(2)]
-    disturbance = disturb(serving, jobs, 5, random.Random(18), pause=(0.1, 0.5))
+    again = functools.partial(submit, serving, **COURSE)
+    disturbance = disturb(serving, jobs, 5, random.Random(18), pause=(0.1, 0.5), another=again)
     all_over(serving, jobs, disturbance)
     assert len(disturbance.done) == 5
     assert_undisturbed(serving, jobs, left_alone(**COURSE))
@@ -107,6 +111,45 @@ def test_a_training_whose_service_died_goes_on_and_is_picked_up(service, left_al
     assert_undisturbed(service, jobs, left_alone(**COURSE))
 
 
+@pytest.mark.slow
+def test_on_postgresql_killed_and_frozen_trainings_end_once_and_to_the_bit(
+    tmp_path, postgres_url, executor, left_alone
+):
+    with SqlStore(postgres_url) as store, store._engine.begin() as connection:
+        tables().metadata.drop_all(connection)
+    service = AgentTrainingService(tmp_path / "runs", postgres_url, cores=2, patience=QUICK, executor=executor)
+    service.__enter__()
+    jobs = [submit(service, **COURSE) for _ in range(3)]
+    disturbance = disturb(service, jobs, 10, random.Random(7), pause=(0.2, 1.0))
+    all_over(service, jobs, disturbance)
+    service.stop()
+    assert [job.status for job in service.queue.refreshed(jobs)] == ["finished"] * 3
+    reference = left_alone(**COURSE)
+    for job in jobs:
+        run = service.run_of(job)
+        assert repr(rows(run)) == repr(rows(reference)) == repr(lines(run))
+        assert repr(lines(run)) == repr(lines(reference))
+        assert checkpoint_names(run) == checkpoint_names(reference)
+    assert not (service.folder / "velodrome.db").exists()
+    service.store.close()
+
+
+@pytest.mark.slow
+def test_a_group_of_seeds_whose_processes_are_killed_ends_as_one_that_nobody_disturbed(
+    serving, left_alone, monkeypatch
+):
+    monkeypatch.setattr("velodrome.service.job.FIRST_PAUSE", 0.05)
+    told = {**COURSE, "seeds": 3, "steps": 12_800}
+    job = submit(serving, cores=2, **told)
+    disturbance = disturb(serving, [job], 8, random.Random(3), pause=(0.5, 1.5))
+    all_over(serving, [job], disturbance)
+    found = serving.job(job)
+    assert (found.status, found.steps) == ("finished", 38_400)
+    run, reference = serving.run_of(job), left_alone(**told)
+    for own, wanted in zip(run.members, reference.members, strict=True):
+        assert repr(rows(own)) == repr(rows(wanted)) == repr(lines(own))
+
+
 def _children(pid: int) -> list[int]:
     import psutil
 
@@ -122,26 +165,24 @@ def test_fifty_kills_and_freezes_of_trainings_services_and_all(tmp_path, left_al
     service = AgentTrainingService(folder, patience=QUICK)
     jobs = [submit(service, **COURSE) for _ in range(4)]
     services = [serve(folder, "--cores", "2") for _ in range(2)]
-    killed = 0
 
     def strike_services(disturbance: Disturbance) -> None:
-        nonlocal killed
         for number, process in enumerate(services):
             if chance.random() < 0.1:
                 whom = [process.pid, *_children(process.pid)]
                 signalled = chance.choice([signal.SIGKILL, signal.SIGSTOP])
-                if disturbance.hit(whom if chance.random() < 0.7 else whom[:1], signalled, wake_after=8.0):
-                    killed += 1
+                disturbance.hit(whom if chance.random() < 0.7 else whom[:1], signalled, wake_after=8.0)
                 if signalled == signal.SIGKILL:
                     process.kill()
                     process.wait()
                     services[number] = serve(folder, "--cores", "2")
 
-    disturbance = disturb(service, jobs, 12, chance, strike_services, pause=(0.5, 3.0))
     try:
+        again = functools.partial(submit, service, **COURSE)
+        disturbance = disturb(service, jobs, 11, chance, strike_services, pause=(0.5, 3.0), another=again)
         all_over(service, jobs, disturbance, 900.0)
         assert_undisturbed(service, jobs, left_alone(**COURSE))
-        assert len(disturbance.done) >= 10
+        assert len(disturbance.done) >= 11
     finally:
         for process in services:
             for pid in (process.pid, *_children(process.pid)):

@@ -230,6 +230,7 @@ class Scheduler:
     def _tell_end(self, job: Job) -> None:
         if job.status == "running":  # it began again between two looks
             return
-        why = ENDS[job.ended].told if job.ended in ENDS and job.ended != job.status else ""
+        known = job.ended in ENDS and job.status not in ("paused", job.ended)
+        why = ENDS[job.ended].told if known else ""
         told = ": ".join(part for part in (job.status, why, job.message) if part)
         self.tell(f"job {job.id} ({job.name}, {job.owner}): {told}")

@@ -14,6 +14,7 @@ from velodrome.outside import code
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import folder_name, new_identity
+from velodrome.runs.setup import with_bars
 from velodrome.runs.store.store import open_store
 from velodrome.runs.trained import Run, check_source, run_name
 from velodrome.service.budget import Budget, why_never
@@ -24,6 +25,8 @@ from velodrome.service.scheduler import Patience, Scheduler
 from velodrome.service.worker.task import folder_of, output_of
 
 if TYPE_CHECKING:
+    from velodrome.bars.frame import Bars
+    from velodrome.bars.inspection import Source
     from velodrome.runs.store.store import SqlStore
 
 LOOK_SECONDS = 0.2
@@ -83,6 +86,7 @@ class AgentTrainingService:
         gpu_memory: int | str | None = None,
         stall_seconds: float = STALL_SECONDS,
         evaluate: bool = True,
+        bars: Bars | Source | None = None,
         trust: bool = False,
         **overrides: Any,
     ) -> Job:
@@ -93,14 +97,19 @@ class AgentTrainingService:
         cores, memory, gpu_memory: what it needs. Told memory is a limit; else it is learnt from what it takes.
         stall_seconds: without anything new in its folder, after which it is given up and tried again.
         evaluate: play the final split at the end and write the report.
+        bars: prices that a program has, as for `vd.train`; they are kept beside the runs.
         """
-        chosen = load_run_config(load_run_config(config, changes), overrides)
+        chosen = load_run_config(config, changes)
         check_source(config, chosen, trust)
+        if bars is not None:
+            chosen, _ = with_bars(chosen, {**overrides, "logging.folder": str(self.folder)}, bars)
+        else:
+            chosen = load_run_config(chosen, overrides)
         chosen = self._placed(chosen)
         if cores < 1 or stall_seconds <= 0:
             given = f"cores = {cores}" if cores < 1 else f"stall_seconds = {stall_seconds:g}"
             raise ConfigError(f"{given}: a training needs more than none.")
-        needs_gpu = chosen.usable_device() == "cuda"
+        needs_gpu = self._needs_gpu(chosen)
         identity, now, name = new_identity(), time.time(), run_name(chosen)
         vector = chosen.vector
         job = Job(
@@ -140,11 +149,22 @@ class AgentTrainingService:
             )
         return load_run_config(config, {"logging.folder": str(self.folder), "logging.store": None})
 
+    def _budgets(self) -> Sequence[Budget]:
+        """Return the budgets of the services that are there; of this machine if there is none."""
+        known = [Budget(**service["budget"]) for service in self.queue.services()]
+        return known or [self.budget.within(self.executor.resources())]
+
+    def _needs_gpu(self, config: RunConfig) -> bool:
+        """Return whether a training uses a GPU; services may run on machines that have one though this has none."""
+        if not self.queue.services():
+            return config.usable_device() == "cuda"
+        told = {config.device, config.vector.env_type}
+        open_to_both = config.device == "auto" and config.vector.env_type not in ("native", "python")
+        return "cuda" in told or (open_to_both and any(budget.gpu_memory for budget in self._budgets()))
+
     def _check_fits(self, job: Job) -> None:
-        """Refuse a job that fits into no budget: of the services that are there, or of this machine."""
-        budgets = [Budget(**service["budget"]) for service in self.queue.services()]
-        budgets = budgets or [self.budget.within(self.executor.resources())]
-        refusals = [why_never(job, budget) for budget in budgets]
+        """Refuse a job that fits into no budget."""
+        refusals = [why_never(job, budget) for budget in self._budgets()]
         if all(refusals):
             raise JobError(f"this training can never begin: {refusals[0]}")
 

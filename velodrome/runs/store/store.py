@@ -69,13 +69,20 @@ def identity_of(file: Path) -> tuple[int, int] | None:
 
 
 def open_store(
-    root: Path | str, url: str | None = None, create: bool = True, busy_seconds: float = BUSY_SECONDS
+    root: Path | str,
+    url: str | None = None,
+    create: bool = True,
+    busy_seconds: float = BUSY_SECONDS,
+    fence: Fence | None = None,
 ) -> SqlStore:
-    """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false."""
+    """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false.
+
+    fence: the attempt that writes; that of this process if not given.
+    """
     from sqlalchemy.engine import URL
 
     if url is not None:
-        return SqlStore(url, busy_seconds)
+        return SqlStore(url, busy_seconds, fence)
     file = store_file(root)
     if not file.exists() and not create:
         raise StoreError(
@@ -85,7 +92,7 @@ def open_store(
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{file.parent}: the folder of the runs cannot be made: {error.strerror}.") from error
-    return SqlStore(URL.create("sqlite", database=str(file)), busy_seconds)
+    return SqlStore(URL.create("sqlite", database=str(file)), busy_seconds, fence)
 
 
 def check_address(url: str) -> str:
@@ -105,12 +112,12 @@ class SqlStore:
     was forked opens its own.
     """
 
-    def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS):
+    def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS, fence: Fence | None = None):
         self._busy_seconds = busy_seconds
         self._transaction = threading.local()  # its connection, while `at_once` works
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
-        self._fence = Fence.of_process()
+        self._fence = fence or Fence.of_process()
         file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
         self._file = None if file is None else Path(file).resolve()
         self._home = None if self._file is None else self._file.parent  # what folders are relative to

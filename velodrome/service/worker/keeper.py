@@ -22,12 +22,15 @@ from typing import Any, TypeVar
 from velodrome.errors import JobError, LeaseLostError, StoreError, VelodromeError
 from velodrome.runs.interrupts import SIGNALS
 from velodrome.runs.live.machine_use import bytes_text
+from velodrome.runs.store.fence import Fence
+from velodrome.runs.store.from_folder import members_of
+from velodrome.runs.store.rebuild import catch_up
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, memory_of, state_of
 from velodrome.service.queue import Queue
 from velodrome.service.worker import trainer
-from velodrome.service.worker.task import Task, done_steps, saved_steps, signs_of_life
+from velodrome.service.worker.task import Task, done_steps, folder_of, saved_steps, signs_of_life
 
 BEAT_SECONDS = 1.0
 BUSY_SECONDS = 3.0  # that the store may keep this process waiting, which has other things to look after
@@ -39,7 +42,8 @@ GROUP = Path("/sys/fs/cgroup/memory.events")  # how often the system has ended p
 
 def keep(task: Task) -> int:
     """Carry out an attempt; return the exit code of this process."""
-    with open_store(task.root, task.store, busy_seconds=BUSY_SECONDS) as store:
+    fence = Fence(task.job, task.attempt)
+    with open_store(task.root, task.store, busy_seconds=BUSY_SECONDS, fence=fence) as store:
         queue = Queue(store)
         try:
             job = _patiently(queue.attach)(task.job, task.attempt, handle_of(os.getpid()))
@@ -200,6 +204,7 @@ class Keeper:
                 steps = (
                     done_steps(task.root, self.job) if ended.kind == "finished" else saved_steps(task.root, self.job)
                 )
+                self._complete_rows()
                 self.queue.end(task.job, task.attempt, *ended, steps, most_memory=task.most_memory)
                 return 0
             except (LeaseLostError, JobError):  # given to another, or removed
@@ -207,6 +212,12 @@ class Keeper:
             except (VelodromeError, OSError) as error:
                 self._complain(str(error))
                 time.sleep(BEAT_SECONDS)
+
+    def _complete_rows(self) -> None:
+        """Enter what the training could not, because somebody held the store when it ended; its folder has all."""
+        folder = folder_of(self.task.root, self.job)
+        if folder is not None:
+            catch_up(self.queue.store, [one for one in (folder, *members_of(folder)) if one.has_begun])
 
     def _complain(self, problem: str) -> None:
         if problem != self.told_problem:

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from typing import Any
 
 from velodrome.service.machine import handle_of
@@ -22,6 +23,8 @@ from velodrome.service.worker.task import Task
 def main() -> None:
     """Fork processes until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's
+    # Libraries have threads of their own here, which hold nothing when there is nothing to do; Python warns of them.
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
     answers = os.dup(1)
     os.dup2(2, 1)  # what imports print is no answer
     _warm_up()
