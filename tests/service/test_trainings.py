@@ -8,14 +8,17 @@ import signal
 import sys
 import textwrap
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import velodrome as vd
 from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import submit
-from velodrome.service.budget import Budget, Resources
+from velodrome.service.budget import Budget, Gpu, Resources
+from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
 from velodrome.service.scheduler import Scheduler
@@ -250,6 +253,33 @@ def test_a_number_of_a_process_that_is_another_s_by_now_is_left_alone():
     assert session_processes(f"{own}:1") == []
     assert kill_session(f"{own}:1")
     assert started_at(2**22 + 1) == ""
+
+
+def test_gpus_are_those_that_may_be_seen_with_what_is_free_of_them(monkeypatch):
+    sizes = {0: ("GPU-a", 80, 3), 1: ("GPU-b", 80, 70)}
+    nvml = SimpleNamespace(
+        NVMLError=OSError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetMemoryInfo=lambda number: SimpleNamespace(total=sizes[number][1], free=sizes[number][2]),
+        nvmlDeviceGetUUID=lambda number: sizes[number][0],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    both = (Gpu("GPU-a", 80, 3), Gpu("GPU-b", 80, 70))
+    for visible, wanted in ((None, both), ("1", both[1:]), ("GPU-a", both[:1]), ("", ()), ("-1", ())):
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        else:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert LocalExecutor().resources().gpus == wanted
+
+
+def test_prices_of_a_program_are_kept_for_the_training(service):
+    bars = vd.synthetic_bars("gbm", 300, seed=1)
+    job = service.submit("smoke", bars=bars, evaluate=False)
+    assert Path(job.config["market"]["source"]).is_relative_to(service.folder)
 
 
 def test_code_that_nobody_here_trusts_is_not_imported(serving, broken, tmp_path, monkeypatch):

@@ -135,7 +135,8 @@ class AgentTrainingService:
             stall_seconds=float(stall_seconds),
         )
         self._check_fits(job)
-        code.trust(chosen.code_names())  # its user has named them
+        # Its user has named them, and the store, which its run will name.
+        code.trust(load_run_config(chosen, {"logging.store": self.url}).code_names())
         self.queue.submit(job)
         return job
 
