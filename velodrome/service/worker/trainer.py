@@ -59,7 +59,6 @@ def _prepare(task: Task, job: Job) -> None:
         _limit_memory(2 * job.memory)
     if os.path.isdir(job.directory):
         os.chdir(job.directory)
-        sys.path.insert(0, job.directory)  # modules that it names are found as they were when it was submitted
 
 
 def _limit_memory(more: int) -> None:
@@ -91,6 +90,9 @@ def _run(task: Task, job: Job) -> Run:
     console = Console(width=120, color_system=None)
     config = load_run_config(load_run_config(job.config), {"logging.store": task.store})
     # Whoever runs the service has named the store.
+    modules = [name for name in config.code_names() if name.startswith(code.IMPORTED)]
+    if any(not code.origin(name) for name in modules):
+        sys.path.append(job.directory)  # a module that it names may lie there; whether it is trusted is asked below
     code.trust(name for name in config.code_names() if task.trust or name.startswith("logging.store"))
     folder = folder_of(task.root, job)
     if folder is not None:
