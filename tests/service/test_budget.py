@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.contracts.queue import job
@@ -116,3 +118,11 @@ def test_sizes_are_read_as_people_write_them(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ConfigError, match="a size is a number of bytes"):
         read_bytes(text, "--memory")
+
+
+def test_thousands_that_wait_are_chosen_from_at_once():
+    waiting = [job(f"{number:08d}", owner=f"o{number % 7}", created=float(number)) for number in range(5_000)]
+    large = Resources(cores=2_000, memory=4_000 * GIB)
+    begin = time.process_time()
+    assert len(chosen(waiting, budget=Budget().within(large), there=large)) == 2_000
+    assert time.process_time() - begin < 5.0  # comparing all with all would take minutes

@@ -17,6 +17,7 @@ import velodrome as vd
 from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import submit
+from velodrome import cli
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
@@ -212,6 +213,23 @@ def test_sigterm_and_sigusr1_save_and_the_training_waits_for_its_next_turn(servi
         assert end["end"] == "preempted"
         log = serving.run_of(job).folder.log_path
         waited_for(lambda: f"resumed at step {end['steps']} " in log.read_text())  # noqa: B023
+
+
+def test_a_killed_process_is_told_and_goes_on_from_its_checkpoint(serving, monkeypatch, capsys):
+    job = submit(serving, **LONG)
+    waited_for(lambda: serving.job(job).process and is_saved(serving, job))
+    keeper = int(serving.job(job).process.partition(":")[0])
+    for pid in session_processes(serving.job(job).process):
+        if pid != keeper:
+            os.kill(pid, signal.SIGKILL)
+    waited_for(lambda: serving.job(job).attempt == 2)
+    serving.cancel(job)
+    assert ended(serving, job).status == "cancelled"
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.run(["jobs", "show", job.id, "--folder", str(serving.folder)]) == 0
+    told = capsys.readouterr().out
+    assert "attempt 1  its process was ended by SIGKILL, which nobody asked for" in told
+    assert "machine or process lost 1 ×" in told
 
 
 def test_draining_saves_and_the_service_ends(service):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -130,6 +130,11 @@ class Room:
         best = max(self._gpus, key=lambda gpu: self._gpus[gpu], default=None)
         return best if best is not None and self._gpus[best] >= job.gpu_memory else None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no training fits any more, however small."""
+        return any(room is not None and room < 1 for room in self._left.values())
+
     def fits(self, job: Job) -> bool:
         """Return whether a training fits beside those that run."""
         left = [(need.needed, self._left[need.name]) for need in needs(job, Budget()) if need.name in self._left]
@@ -159,10 +164,16 @@ def choose(waiting: Waiting, budget: Budget, there: Resources, now: float | None
     served = dict(waiting.served)
     for job in waiting.running:
         share[job.owner] += job.cores
-    left = [job for job in waiting.jobs if why_never(job, budget) is None]
-    while left:
-        job = min(left, key=lambda each: _turn(each, share, served))
-        left.remove(job)
+    # Those of one owner and priority are in order already, so that only their first ones are compared.
+    lines: dict[tuple[int, str], deque[Job]] = defaultdict(deque)
+    for job in sorted(waiting.jobs, key=lambda each: (each.created, each.id)):
+        if why_never(job, budget) is None:
+            lines[-job.priority, job.owner].append(job)
+    while lines and not room.is_full:
+        line = min(lines, key=lambda each: _turn(lines[each][0], share, served))
+        job = lines[line].popleft()
+        if not lines[line]:
+            del lines[line]
         if room.fits(job):
             gpu = room.gpu_for(job) or ""
             room.take(job, gpu)

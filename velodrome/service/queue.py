@@ -238,46 +238,54 @@ class Queue:
 
     def claim(self, service: str, machine: str, choose: Callable[[Waiting], list[Choice]]) -> list[Job]:
         """Take jobs for a service on a machine; one service at a time chooses, from what is so at that moment."""
-        from sqlalchemy import func, select, text
+        from sqlalchemy import text
 
         jobs = self._jobs
 
         def claim(connection: Connection) -> list[Job]:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
-            now = time.time()
-            ready = jobs.select().with_only_columns(*self._least).where(jobs.c.status == "waiting")
-            here = (
-                jobs.select().with_only_columns(*self._least).where(jobs.c.status == RUNNING, jobs.c.machine == machine)
-            )
-            served = connection.execute(select(jobs.c.owner, func.max(jobs.c.started)).group_by(jobs.c.owner)).all()
-            waiting = [_job(row) for row in connection.execute(ready.where(jobs.c.not_before <= now))]
-            running = [_job(row) for row in connection.execute(here)]
-            begun = []
-            for choice in choose(Waiting(waiting, running, {row[0]: row[1] for row in served})) if waiting else []:
+            now, begun = time.time(), []
+            for choice in choose(self._waiting(connection, machine)):
                 values = {
                     "status": RUNNING,
                     "wanted": "",
                     "attempt": choice.job.attempt + 1,
                     "beat": 0,
-                    "gpu": choice.gpu,
                     "service": service,
                     "machine": machine,
                     "process": "",
-                    "started": now,
-                    "message": "",
+                    "gpu": choice.gpu,
                 }
-                self._change(connection, choice.job.id, **values)
-                text_, data = f"attempt {values['attempt']}", {"attempt": values["attempt"], "machine": machine}
-                self._note(connection, "started", choice.job.id, text_, data | {"before": choice.job.machine})
+                self._change(connection, choice.job.id, started=now, message="", **values)
+                data = {"attempt": values["attempt"], "machine": machine, "before": choice.job.machine}
+                self._note(connection, "started", choice.job.id, f"attempt {values['attempt']}", data)
                 begun.append(_job(connection.execute(jobs.select().where(jobs.c.id == choice.job.id)).one()))
             return begun
 
-        # A look that takes no lock, first: most of the time nobody waits.
-        there = jobs.select().with_only_columns(jobs.c.id).where(jobs.c.status == "waiting").limit(1)
-        if self.store.read(lambda connection: connection.execute(there).first()) is None:
+        # A look that takes no lock, first: most of the time nothing can begin.
+        if not choose(self.store.read(lambda connection: self._waiting(connection, machine))):
             return []
         return self.store.write(claim)
+
+    def _waiting(self, connection: Connection, machine: str) -> Waiting:
+        from sqlalchemy import func, select
+
+        jobs = self._jobs
+        rows = jobs.select().with_only_columns(*self._least)
+        ready = rows.where(jobs.c.status == "waiting", jobs.c.not_before <= time.time())
+        here = rows.where(jobs.c.status == RUNNING, jobs.c.machine == machine)
+        served = select(jobs.c.owner, func.max(jobs.c.started)).group_by(jobs.c.owner)
+        waiting, running = ([_job(row) for row in connection.execute(query)] for query in (ready, here))
+        return Waiting(waiting, running, {row[0]: row[1] for row in connection.execute(served)})
+
+    def waiting_mark(self) -> tuple[Any, ...]:
+        """Return something that changes when other jobs wait, or wait for something else."""
+        from sqlalchemy import func, select
+
+        jobs = self._jobs
+        query = select(func.count(), func.max(jobs.c.updated)).where(jobs.c.status == "waiting")
+        return tuple(self.store.read(lambda connection: connection.execute(query).one()))
 
     def attach(self, job: str, attempt: int, process: str) -> Job:
         """Say which process carries out an attempt, and return the job; LeaseLostError if the attempt is over."""

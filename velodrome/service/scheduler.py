@@ -23,7 +23,8 @@ from velodrome.service.machine import Machine, handle_of
 from velodrome.service.queue import Choice, Queue, Waiting
 from velodrome.service.worker.task import Task, saved_steps
 
-TICK_SECONDS = 0.25
+TICK_SECONDS = 0.1
+AGAIN_SECONDS = 1.0  # between two looks at jobs that wait, if nothing has changed but the time
 ENTER_SECONDS = 5.0  # between two signs of life of the service itself
 
 log = logging.getLogger("velodrome.service")
@@ -71,6 +72,10 @@ class Scheduler:
         self._first_event = queue.last_event  # older requests to drain are not meant for this service
         self._told: dict[str, str] = {}
         self._problem = ""
+        self._mark: tuple[object, ...] = ()  # of the jobs that wait and run
+        self._nothing_at: tuple[tuple[object, ...], float] | None = (
+            None  # with which mark nothing could begin, and when
+        )
 
     # The loop
 
@@ -110,9 +115,21 @@ class Scheduler:
             self.draining = True
             self.tell("draining: nothing more begins, and what runs saves and stops")
         self.executor.prepare()
-        if not self.draining:
-            for job in self.queue.claim(self.id, self.executor.machine, self._choose):
+        if not self.draining and self._may_choose():
+            begun = self.queue.claim(self.id, self.executor.machine, self._choose)
+            self._nothing_at = None if begun else (self._mark, time.monotonic())
+            for job in begun:
                 self._start(job)
+
+    def _may_choose(self) -> bool:
+        """Return whether there is something to choose from: with thousands that wait, that is not looked up in vain."""
+        waiting = self.queue.waiting_mark()
+        self._mark = (*waiting, tuple(sorted(self._seen)))
+        if not waiting[0]:
+            return False
+        if self._nothing_at is None or self._nothing_at[0] != self._mark:
+            return True
+        return time.monotonic() - self._nothing_at[1] > AGAIN_SECONDS
 
     def _enter(self) -> None:
         self.budget = self.given.within(self.executor.resources())
