@@ -21,7 +21,8 @@ from rich.console import Console
 
 from velodrome.bench.machine import machine_stamp
 from velodrome.runs.report import listing
-from velodrome.runs.store.rows import MetricRow, RunRecord
+from velodrome.runs.store.rows import RunRecord
+from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import open_store
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.service import AgentTrainingService
@@ -56,8 +57,9 @@ def list_seconds(runs: int) -> dict[str, float]:
                 f"{number:08x}", f"run{number}", f"/nowhere/{number}", config={"steps": 1}, status="finished"
             )
             store.create_run(run)
-            rows = [MetricRow(step, name, 1.0, 1.0) for name in names for step in range(500)]
-            store.add_metrics(run.id, rows)
+            about = {"run": run.id, "value": 1.0, "time": 1.0}
+            rows = [{**about, "name": name, "step": step} for name in sorted(names) for step in range(500)]
+            store.write(lambda connection, rows=rows: connection.execute(tables().metrics.insert(), rows))
         listing.list_table(store, limit=1)
         begin = time.process_time()
         table = listing.list_table(store)

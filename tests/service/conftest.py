@@ -20,18 +20,10 @@ QUICK = Patience(lease=3.0, grace=4.0, drain=25.0)
 
 
 @pytest.fixture(scope="session")
-def state_folder(tmp_path_factory) -> Path:
-    """Where what is trusted is noted; its processes have the environment that the executor had when it was prepared."""
-    return tmp_path_factory.mktemp("state")
-
-
-@pytest.fixture(scope="session")
-def executor(state_folder) -> Iterator[LocalExecutor]:
-    """The executor of all tests, because what it imports takes seconds."""
+def executor() -> Iterator[LocalExecutor]:
+    """The executor of all tests, because what it imports takes seconds; its processes have the environment of now."""
     made = LocalExecutor()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(state_folder))
-        made.prepare()
+    made.prepare()
     yield made
     made.close()
 

@@ -62,12 +62,11 @@ gymnasium.register("Broken-v0", entry_point=Broken)
 
 
 @pytest.fixture
-def broken(tmp_path, monkeypatch, state_folder):
+def broken(tmp_path, monkeypatch):
     """Returns the settings of a training on an environment of a user's own that breaks in some way."""
     (tmp_path / "user_worlds.py").write_text(textwrap.dedent(ENVIRONMENT))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(state_folder))
     sys.modules.pop("user_worlds", None)
 
     def told(how: str, after: int = 200, **changed: object) -> dict[str, object]:
