@@ -33,6 +33,7 @@ from velodrome.service.worker import trainer
 from velodrome.service.worker.task import Task, done_steps, folder_of, saved_steps, signs_of_life
 
 BEAT_SECONDS = 1.0
+MEMORY_SECONDS = 5.0  # between two looks at the memory of a training that is far from its limit
 BUSY_SECONDS = 3.0  # that the store may keep this process waiting, which has other things to look after
 LOOK_SECONDS = 0.05  # between two looks at whether the training has ended
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
@@ -86,6 +87,7 @@ class Keeper:
         self.process, self.report = self._start()
         self.signs, self.signs_at = signs_of_life(task.root, job), time.monotonic()
         self.stopped_since: float | None = None
+        self.weighed_at = time.monotonic() - MEMORY_SECONDS + BEAT_SECONDS
         self.killed_before = _killed_by_the_system()
 
     def _start(self) -> tuple[int, int]:
@@ -137,7 +139,7 @@ class Keeper:
 
     def _beat(self, now: float) -> None:
         task, job = self.task, self.job
-        memory = memory_of(handle_of(os.getpid()))
+        memory = self._memory(now)
         self.job = job = replace(job, memory_used=max(job.memory_used, memory))
         if memory > job.memory:
             told = f"it took {bytes_text(memory)} of memory and was given {bytes_text(job.memory)}"
@@ -159,6 +161,14 @@ class Keeper:
         wanted = self.queue.beat(task.job, task.attempt, **seen)
         if wanted and not self.asked:
             self._ask(task.drain_seconds if wanted == "drain" else task.grace_seconds)
+
+    def _memory(self, now: float) -> int:
+        """Return the memory of all processes, 0 if it is not time: the system holds them up while it counts."""
+        near = self.job.memory_used > self.job.memory // 2
+        if now < self.weighed_at + (BEAT_SECONDS if near else MEMORY_SECONDS):
+            return 0
+        self.weighed_at = now
+        return memory_of(handle_of(os.getpid()))
 
     def _ask(self, seconds: float) -> None:
         self.asked = time.monotonic() + seconds
