@@ -35,7 +35,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # find compiled what others have compiled follow when they are done.
 LONGEST = (
     "test_readme", "vector/workers/test_faults", "vector/test_backend_contract", "vector/compile/test_cache",
-    "runs/test_kill", "test_examples", "envs/portfolio/test_properties", "envs/trading/test_properties",
+    "runs/test_kill", "service/test_kill", "service/test_trainings", "test_examples",
+    "envs/portfolio/test_properties", "envs/trading/test_properties",
     "envs/test_outside_environment", "runs/test_seeds", "envs/trading/test_oracle", "runs/test_resume",
     "bench/test_step", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo", "test_distribution",
     "learn/test_policy_files", "tables/test_planted", "envs/portfolio/test_contract", "envs/trading/test_contract",

@@ -37,6 +37,10 @@ RUNS = {
         ["--instruments", "3", "--bars", "2000", "--steps", "10000", "--runs", "{folder}"],
         ["S3 90%", "equal, rebalanced", "best one (hindsight)", "mean weight", "report.html"],
     ),
+    "service.py": (
+        ["--folder", "{folder}", "--config", "smoke", "--trainings", "2", "--steps", "2048", "--no-evaluation"],
+        ["running, 0 of 2,048 steps", "finished at attempt 1, last return"],
+    ),
     "debug_one_environment.py": (["--bars", "400", "--steps", "6"], ["equity", "truncated True", "episode:"]),
 }
 

@@ -36,8 +36,10 @@ _HOMES = {
     "Run": "velodrome.runs.run",
     "evaluate": "velodrome.runs.evaluate",
     "cross_validate": "velodrome.runs.folds.cross_validation",
+    "AgentTrainingService": "velodrome.service.service",
 }
 __all__ = [
+    "AgentTrainingService",
     "Bars",
     "Basket",
     "EnvPool",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from velodrome.runs.evaluate import evaluate
     from velodrome.runs.folds.cross_validation import cross_validate
     from velodrome.runs.run import Run, resume, train
+    from velodrome.service.service import AgentTrainingService
     from velodrome.tables import (
         Basket,
         Market,

@@ -112,12 +112,24 @@ class RunError(VelodromeError):
     """A run that cannot be found, opened or continued."""
 
 
+class RunLockedError(RunError):
+    """A run that another process is training."""
+
+
 class StoreError(VelodromeError):
     """A store that cannot be opened, read or written."""
 
 
 class DamagedStoreError(StoreError):
     """A store whose file is no database, or a damaged one."""
+
+
+class LeaseLostError(StoreError):
+    """What a process writes whose training was given to another."""
+
+
+class JobError(VelodromeError):
+    """A job that cannot be found, or that cannot be done what was asked with."""
 
 
 class MetricsError(VelodromeError):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, METRICS, format_figure
@@ -78,3 +79,24 @@ def test_columns_with_a_rank_are_left_out_first_and_named():
     narrow = text_of(table, 15)
     assert "no room here for trades, run:" in " ".join(narrow.split())
     assert "+1,234.5%" in narrow
+
+
+@pytest.mark.parametrize("width", [140, 40, 24])
+def test_a_long_table_looks_as_rich_would_lay_it_out(width, monkeypatch):
+    cells = [f"{'x' * (number % 7)}{number}" for number in range(80)]
+    columns = [
+        Figures("name", cells, number=False),
+        Figures("two words", [Text(cell, style="green") for cell in cells]),
+        Figures("漢字", ["漢" * (number % 3) for number in range(80)], number=False),
+        Figures("last", cells, rank=1),
+    ]
+
+    def text() -> str:
+        console = Console(width=width, file=io.StringIO(), force_terminal=True)
+        console.print(FittedTable("runs", columns))
+        return console.file.getvalue()
+
+    quick = text()
+    monkeypatch.setattr("velodrome.evaluation.result.LAID_OUT", 1000)
+    lines = [[line.rstrip() for line in Text.from_ansi(one).plain.splitlines()] for one in (quick, text())]
+    assert lines[0] == lines[1]

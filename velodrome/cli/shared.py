@@ -38,9 +38,11 @@ app = App(
 data = App(name="data", help="Check price files; list the features that can be made of them.")
 bench = App(name="bench", help="Measure how fast environments run, and agents learn, on this machine.")
 runs = App(name="runs", help="List, show, compare and export what was trained; rebuild the store of it.")
+jobs = App(name="jobs", help="List, show, follow, pause, resume and cancel trainings that were submitted.")
 app.command(data)
 app.command(bench)
 app.command(runs)
+app.command(jobs)
 
 
 def console() -> Console:
@@ -49,6 +51,13 @@ def console() -> Console:
 
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Screen(width=PIPE_WIDTH if fixed else None)
+
+
+def print_json(content: Any) -> None:
+    """Print plain values as JSON."""
+    import json
+
+    sys.stdout.write(json.dumps(content, indent=1) + "\n")
 
 
 def split_words(given: list[str] | None) -> tuple[str, ...] | None:

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from velodrome.cli.shared import PROBLEM_FOUND, Flag, console, runs
+from velodrome.cli.shared import PROBLEM_FOUND, Flag, console, print_json, runs
 from velodrome.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def list_runs(
 
     def work(store: SqlStore, _: list[RunRecord]) -> None:
         if json:
-            _print_json(listing.list_content(store, status=status, limit=limit))
+            print_json(listing.list_content(store, status=status, limit=limit))
         else:
             console().print(listing.list_table(store, members, status=status, limit=limit))
 
@@ -107,7 +107,7 @@ def show(run: str, *, place: Place = RUNS, json: Flag = False) -> None:
 
     def work(store: SqlStore, records: list[RunRecord]) -> None:
         if json:
-            _print_json(listing.show_content(store, records[0]))
+            print_json(listing.show_content(store, records[0]))
         else:
             console().print(listing.show_view(store, records[0]))
 
@@ -129,7 +129,7 @@ def compare(*run: str, place: Place = RUNS, json: Flag = False) -> None:
 
     def work(store: SqlStore, records: list[RunRecord]) -> None:
         if json:
-            _print_json(listing.compare_content(store, records))
+            print_json(listing.compare_content(store, records))
         else:
             console().print(listing.compare_view(store, records))
 
@@ -194,9 +194,3 @@ def rebuild(*, place: Place = RUNS) -> int:
 
 def _tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-def _print_json(content: Any) -> None:
-    import json
-
-    sys.stdout.write(json.dumps(content, indent=1) + "\n")

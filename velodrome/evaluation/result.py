@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -36,6 +38,7 @@ SEED_FIGURES = {  # of the table of training seeds
     "backtest": ("return", "sharpe", "max_drawdown"),
     "episodes": ("episode_return", "episode_length", "worst_episode"),
 }
+LAID_OUT = 50  # rows of a table that rich lays out; longer ones have no sections after them
 FRAMES = ("trades", "equity", "bars")
 
 
@@ -302,6 +305,7 @@ class FittedTable:
             # One at least, even where the terminal is too narrow for it.
             count = next((n for n in range(len(rest), 1, -1) if spacing.width([first, *rest[:n]]) <= room), 1)
             yield self._table(title, [first, *rest[:count]], spacing)
+            yield from self._further_rows([first, *rest[:count]], spacing, console)
             rest, title = rest[count:], f"{self.title} (continued)"
         if left_out:
             yield Text(f"no room here for {', '.join(left_out)}: a wider terminal or --json shows them", style="dim")
@@ -312,11 +316,27 @@ class FittedTable:
         for column in columns:
             side: Literal["left", "right"] = "right" if column.number else "left"
             table.add_column(Text(column.heading), justify=side, width=column.width(spacing.tight))
-        for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        for place, cells in enumerate(itertools.islice(_rows(columns), LAID_OUT)):
             if place in self.sections:
                 table.add_section()
-            table.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell, kept="")) for cell in cells))
+            table.add_row(*cells)
         return table
+
+    def _further_rows(self, columns: Sequence[Figures], spacing: Spacing, console: Console) -> Iterator[Segment]:
+        """Yield the rows of a long table that are not laid out by rich, which takes a millisecond for each."""
+        between = Segment(" " * (1 + 2 * spacing.padding))
+        shape = [(column.width(spacing.tight), column.number) for column in columns]
+        for cells in itertools.islice(_rows(columns), LAID_OUT, None):
+            for place, (cell, (width, number)) in enumerate(zip(cells, shape, strict=True)):
+                room = Segment(" " * (width - cell.cell_len))
+                yield from (between,) if place else ()
+                yield from (room, *cell.render(console)) if number else (*cell.render(console), room)
+            yield Segment.line()
+
+
+def _rows(columns: Sequence[Figures]) -> Iterator[list[Text]]:
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        yield [cell if isinstance(cell, Text) else Text(printable(cell, kept=""), end="") for cell in cells]
 
 
 def split_label(split: str, in_sample: bool, used_for_selection: bool) -> str:

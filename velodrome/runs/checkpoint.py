@@ -247,7 +247,7 @@ def _put_in_place(writing: Path, target: Path) -> None:
 def _prepare(home: Path) -> None:
     """Make the folder and remove what killed writers left; a run has one writer at a time (`RunFolder.lock`)."""
     if not home.is_dir():
-        home.mkdir(parents=True)
+        home.mkdir()  # not those above: a run whose folder is gone must not come back
         sync_path(home.parent)
     for path in home.glob(f"{WRITING}*"):
         shutil.rmtree(path)

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from velodrome.errors import ConfigError, RunError
+from velodrome.errors import ConfigError, RunError, RunLockedError
 from velodrome.outside.files import open_regular, read_json
 from velodrome.runs.versions import git_commit, machine, versions
 from velodrome.writing import replace_text, sync_path
@@ -36,6 +36,8 @@ LATEST = "latest"
 FOLD = re.compile(r"fold-\d+-of-\d+-")  # the start of a walk-forward's runs, which nobody means by the latest
 ID_LENGTH = 8  # hexadecimal digits
 PROBE_SECONDS = 0.5  # longer than a look at whether a run is locked takes, which holds the lock itself
+LEASED_SECONDS = 30.0
+LEASE = "VELODROME_LEASE"  # of the environment: which attempt at which job a process trains for, under a service
 INFORMATION = "run.json"
 IDENTITY = r"[0-9a-f]{1,64}"
 LAST_MOMENT = 1e11  # seconds since 1970: the year 5138
@@ -97,6 +99,8 @@ class RunFolder:
         command: Sequence[str] | None = None,
         group: str | None = None,
         lineage: Sequence[Mapping[str, Any]] = (),
+        identity: str | None = None,
+        moment: float | None = None,
     ) -> RunFolder:
         """Make the folder of a new run in a folder of runs, which is made if it is not there.
 
@@ -106,6 +110,7 @@ class RunFolder:
         command: words of the command; those of this process if not given.
         group: id of the group of training seeds that the run is a member of; `root` is then the group's folder.
         lineage: whose child it is, as `lineage_entry` says it.
+        identity, moment: its id and when it was made, in seconds since 1970, if somebody has noted them before.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ConfigError(
@@ -113,9 +118,9 @@ class RunFolder:
                 "a digit, because it becomes a folder's."
             )
         root = Path(root)
-        now = datetime.now(UTC)
-        identity = secrets.token_hex(ID_LENGTH // 2)
-        path = root / f"{name}-{now:%Y%m%d-%H%M%S}-{identity}"
+        now = datetime.now(UTC) if moment is None else datetime.fromtimestamp(moment, UTC)
+        identity = new_identity() if identity is None else identity
+        path = root / folder_name(name, now.timestamp(), identity)
         try:
             (path / "evaluation").mkdir(parents=True)
             if (seeds or {}).get("count", 1) == 1:  # those of a group are its members'
@@ -313,10 +318,11 @@ class RunFolder:
             os.close(descriptor)
 
     def _take(self, descriptor: int) -> None:
-        deadline = time.monotonic() + PROBE_SECONDS
+        # Under a service, a process whose work was given away may take a while to notice.
+        deadline = time.monotonic() + (LEASED_SECONDS if LEASE in os.environ else PROBE_SECONDS)
         while not _locked_now(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise RunError(f"{self.path.name}: {self._told_holder()}")
+                raise RunLockedError(f"{self.path.name}: {self._told_holder()}")
             time.sleep(0.02)
 
     def _told_holder(self) -> str:
@@ -378,6 +384,16 @@ def _locked_now(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def new_identity() -> str:
+    """Return an id that no run has."""
+    return secrets.token_hex(ID_LENGTH // 2)
+
+
+def folder_name(name: str, moment: float, identity: str) -> str:
+    """Return the name of a run's folder. moment: in seconds since 1970."""
+    return f"{name}-{datetime.fromtimestamp(moment, UTC):%Y%m%d-%H%M%S}-{identity}"
 
 
 def run_folders(root: Path | str) -> list[RunFolder]:

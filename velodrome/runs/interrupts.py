@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop, so that what was learnt is saved first; in processes side by side, too."""
+"""Ctrl-C, SIGTERM and SIGUSR1 as a request to stop: what was learnt is saved first. In processes side by side, too."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from velodrome.runs.folder import LEASE
 from velodrome.vector.cores import available_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the last is what Slurm sends before a machine is taken away
 POLL_SECONDS = 0.25
 
 
@@ -26,7 +27,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While open, the first signal sets `requested`; a second one interrupts at once."""
+    """While open, the first signal sets `requested`; a second one interrupts at once.
+
+    Under a service a second one changes nothing: a cluster sends the same signal to every process, and a service passes
+    on what it receives. It ends itself whoever does not stop in time.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -43,7 +48,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested and LEASE not in os.environ:
             raise KeyboardInterrupt
         self.requested = True
 
@@ -125,7 +130,7 @@ def _work_apart(threads: int, work: Callable[..., None], *arguments: Any) -> Non
     import numba
     import torch
 
-    os.setsid()  # Ctrl-C is the first process's, which passes it on
+    os.setpgid(0, 0)  # Ctrl-C is the first process's, which passes it on; a service finds all by their session
     parent = multiprocessing.parent_process()
     assert parent is not None
 

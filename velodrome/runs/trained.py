@@ -59,6 +59,11 @@ def check_source(source: Any, config: RunConfig, trust: bool) -> None:
         check_code(config, str(source))
 
 
+def run_name(config: RunConfig) -> str:
+    """Return the start of the name of a run's folder."""
+    return config.name or config.env.replace("/", "-").replace(":", "-")
+
+
 @dataclass(frozen=True, repr=False)
 class Run(Summarised):
     """A run that was trained, or is being trained: its folder and what is in it."""
@@ -71,12 +76,11 @@ class Run(Summarised):
 
         If the configuration asks for several training seeds, or for an ensemble, it is a group's.
         """
-        name = config.name or config.env.replace("/", "-").replace(":", "-")
         seeds = {"run": config.seed} | ({"count": config.trainings} if config.trainings > 1 else {})
         seeds |= {"ensemble": True} if config.ensemble > 1 else {}
         about |= {"config": to_yaml(config), "seeds": seeds}
         about["data_hash"] = None if market is None else market.content_hash
-        run = cls.of(RunFolder.create(root or config.logging.folder, name, **about))
+        run = cls.of(RunFolder.create(root or config.logging.folder, run_name(config), **about))
         code.trust(config.code_names())  # its user has named them
         source = Path(config.market.source).expanduser()
         if run._reads_files and source.exists():

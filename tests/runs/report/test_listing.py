@@ -246,3 +246,23 @@ def test_nested_values_by_dotted_key():
 )
 def test_an_age_in_its_largest_unit(seconds, text):
     assert age(seconds) == text
+
+
+def test_the_list_of_many_runs_asks_the_store_no_more_often_than_that_of_few(store, tmp_path):
+    from sqlalchemy import event
+
+    asked: list[str] = []
+    event.listen(store._engine, "before_cursor_execute", lambda *about: asked.append(about[2]))
+
+    def questions() -> int:
+        asked.clear()
+        list_content(store)
+        return len(asked)
+
+    add(store, tmp_path, "first")
+    few = questions()
+    for number in range(30):
+        run = add(store, tmp_path, f"run{number}", status="finished")
+        store.add_metrics(run.id, [MetricRow(step, "time/steps_per_second", float(step), 1.0) for step in (64, 128)])
+    assert questions() == few
+    assert {entry["steps_per_second"] for entry in list_content(store)} == {None, 128.0}

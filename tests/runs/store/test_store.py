@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -15,8 +17,11 @@ import pytest
 from tests.contracts.store import RUN, StoreContract
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError
 from velodrome.runs.store.rows import MetricRow, RunRecord
-from velodrome.runs.store.schema import VERSION, StoreError, tables
+from velodrome.runs.store.schema import MIGRATIONS, OLDEST, VERSION, StoreError, tables
 from velodrome.runs.store.store import FILE_NAME, SqlStore, open_store
+
+ARCHIVE = Path(__file__).parents[1] / "old_runs" / "runs.tar.gz"
+OLD_TABLES = ("runs", "metrics", "evaluations", "checkpoints")
 
 WRITER = """
 import sys
@@ -55,6 +60,26 @@ class TestPostgres(StoreContract):
     def test_several_processes_write_at_once_and_lose_nothing(self, store):
         write_at_once(store, self.url)
 
+    @pytest.mark.slow
+    def test_eight_writers_of_ten_thousand_rows_lose_nothing(self, store):
+        write_at_once(store, self.url, writers=8, batches=1_000)
+
+    def test_a_store_of_version_1_is_taken_over(self, store, tmp_path):
+        store.create_run(RUN)
+        work = [
+            tables().metadata.tables[name] for name in ("trials", "studies", "champions", "events", "services", "jobs")
+        ]
+        with store._engine.begin() as connection:
+            tables().metadata.drop_all(connection, tables=work)
+            connection.execute(tables().schema.update().values(version=1))
+        store.close()
+        with self.open(tmp_path) as again:
+            assert again.run(RUN.id) == RUN
+            assert again.read(lambda connection: connection.execute(tables().jobs.select()).all()) == []
+            assert again.read(lambda connection: connection.execute(tables().schema.select()).scalars().all()) == [
+                VERSION
+            ]
+
 
 def write_at_once(store: SqlStore, url: str, writers: int = 4, batches: int = 25) -> None:
     store.create_run(RUN)
@@ -67,7 +92,7 @@ def write_at_once(store: SqlStore, url: str, writers: int = 4, batches: int = 25
         for number in range(writers)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors
     for number in range(writers):
         own = store.metrics(f"writer{number}")
@@ -79,6 +104,13 @@ def write_at_once(store: SqlStore, url: str, writers: int = 4, batches: int = 25
 def test_several_processes_write_at_once_and_lose_nothing(tmp_path):
     store = open_store(tmp_path)
     write_at_once(store, f"sqlite:///{tmp_path / FILE_NAME}")
+    store.close()
+
+
+@pytest.mark.slow
+def test_eight_writers_of_ten_thousand_rows_lose_nothing(tmp_path):
+    store = open_store(tmp_path)
+    write_at_once(store, f"sqlite:///{tmp_path / FILE_NAME}", writers=8, batches=1_000)
     store.close()
 
 
@@ -185,10 +217,46 @@ def test_tables_of_a_newer_velodrome_are_refused(tmp_path):
         open_store(tmp_path)
 
 
-def test_tables_of_an_older_velodrome_are_refused(tmp_path):
-    change_version(tmp_path, VERSION - 1)
-    with pytest.raises(StoreError, match=rf"of version {VERSION - 1}, and this Velodrome needs {VERSION}"):
+def test_tables_that_are_too_old_are_refused(tmp_path):
+    change_version(tmp_path, OLDEST - 1)
+    with pytest.raises(StoreError, match=rf"of version {OLDEST - 1}, and this Velodrome needs {OLDEST} or later"):
         open_store(tmp_path)
+
+
+def test_a_store_of_version_1_is_taken_over_with_all_its_rows(tmp_path):
+    """The file is one that commit 1018c33 wrote."""
+    with tarfile.open(ARCHIVE) as archive:
+        content = archive.extractfile("runs/velodrome.db")
+        assert content is not None
+        (tmp_path / FILE_NAME).write_bytes(content.read())
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        before = [connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3").fetchall() for name in OLD_TABLES]
+        assert connection.execute("SELECT version FROM velodrome_schema").fetchall() == [(1,)]
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'jobs'").fetchall() == []
+    with open_store(tmp_path) as store:
+        assert store.runs()
+        assert store.read(lambda connection: connection.execute(tables().jobs.select()).all()) == []
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        after = [connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3").fetchall() for name in OLD_TABLES]
+        assert connection.execute("SELECT version FROM velodrome_schema").fetchall() == [(VERSION,)]
+    assert after == before
+    assert before[0]
+    assert before[1]
+
+
+def test_a_takeover_that_fails_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+    change_version(tmp_path, 1)
+
+    def broken(connection):
+        connection.exec_driver_sql("CREATE TABLE half (anything TEXT)")
+        raise StoreError("broken")
+
+    monkeypatch.setitem(MIGRATIONS, 1, broken)
+    with pytest.raises(StoreError, match="broken"):
+        open_store(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        assert connection.execute("SELECT version FROM velodrome_schema").fetchall() == [(1,)]
+        assert connection.execute("SELECT name FROM sqlite_master WHERE name = 'half'").fetchall() == []
 
 
 def test_a_database_of_another_program_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -49,10 +50,19 @@ def find_run(store: SqlStore, text: str) -> RunRecord:
 
 
 def list_content(store: SqlStore, limit: int | None = None, **filters: Any) -> list[dict[str, Any]]:
-    """Return what the list shows, newest run first, groups with their members; takes the filters of `SqlStore.runs`."""
-    members = store.groups()
-    runs = [run for run in store.runs(**filters) if run.id not in members]
-    return [_with_members(store, run) for run in runs[:limit]]
+    """Return what the list shows, newest run first, groups with their members; filters: fields of a run's row.
+
+    All runs are asked for at once: a question for each would take seconds where there are a thousand.
+    """
+    group_of, every, facts = store.groups(), store.runs(), _Facts(store)
+    members: dict[str, list[RunRecord]] = {}
+    for run in sorted(every, key=lambda run: run.seed):
+        members.setdefault(group_of.get(run.id, ""), []).append(run)
+    wanted = [(name, value) for name, value in filters.items() if value is not None]
+    runs = [
+        run for run in every if run.id not in group_of and all(getattr(run, name) == value for name, value in wanted)
+    ]
+    return [_with_members(facts, run, members.get(run.id, [])) for run in runs[:limit]]
 
 
 def list_table(store: SqlStore, members: bool = False, **filters: Any) -> FittedTable | Text:
@@ -95,14 +105,29 @@ def _name(entry: Mapping[str, Any]) -> str:
     return f"{name} ({len(entry['members'])} seeds)" if entry["members"] else name
 
 
-def _with_members(store: SqlStore, run: RunRecord) -> dict[str, Any]:
+class _Facts:
+    """What summaries say of runs beside their rows; what is about all runs is asked for once."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.returns = store.evaluations_of_runs("return")
+        self._last = functools.cache(store.last_of_runs)
+
+    def last(self, name: str, run: RunRecord, members: Sequence[RunRecord]) -> float | None:
+        """Return the last of a metric; of a group, the mean over its members."""
+        known = [value for one in members or (run,) if (value := self._last(name).get(one.id)) is not None]
+        return sum(known) / len(known) if known else None
+
+
+def _with_members(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -> dict[str, Any]:
     """Return the summary of a run with those of its members, which only a group has."""
-    members = store.members(run.id) if trainings(run.config) > 1 else []
-    return {**_summary(store, run), "members": [_summary(store, member, run.id) for member in members]}
+    each = [_summary(facts, member, group=run.id) for member in members]
+    return {**_summary(facts, run, members), "members": each}
 
 
-def _summary(store: SqlStore, run: RunRecord, group: str | None = None) -> dict[str, Any]:
-    total = run.config.get("steps")
+def _summary(
+    facts: _Facts, run: RunRecord, members: Sequence[RunRecord] = (), group: str | None = None
+) -> dict[str, Any]:
+    total, speed = run.config.get("steps"), facts.last(SPEED, run, members)
     return {
         **{name: getattr(run, name) for name in ("id", "name", "env", "algorithm", "seed", "steps", "folder")},
         "group": group,
@@ -110,27 +135,26 @@ def _summary(store: SqlStore, run: RunRecord, group: str | None = None) -> dict[
         "ensemble": run.config.get("ensemble", 1),
         "status": run.shown_status(),
         "total_steps": total and total * trainings(run.config),
-        "steps_per_second": _plain(store.last_metrics(run.id, [SPEED]).get(SPEED, math.nan)),
-        "evaluation": _test_return(store, run),
+        "steps_per_second": _plain(math.nan if speed is None else speed),
+        "evaluation": _test_return(facts, run, members),
         "created": _moment(run.created),
         "updated": _moment(run.updated),
         "age_seconds": max(0.0, time.time() - run.created),
     }
 
 
-def _test_return(store: SqlStore, run: RunRecord) -> dict[str, Any] | None:
+def _test_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -> dict[str, Any] | None:
     """Return the last return on the final split: of the final evaluation, or of one during training.
 
     The best checkpoint goes before the latest: it is what the run is evaluated by at its end.
     """
     told = run.config.get("evaluation") or {}
     split = told.get("final_split") or "test"
-    found = [row for row in evaluated(store, run) if row["split"] == split and row["name"] == "return"]
+    found = [row for row in facts.returns.get(run.id, ()) if row["split"] == split]
     if found:
         row = max(enumerate(found), key=lambda place: (place[1]["checkpoint"] != "latest", place[0]))[1]
-        return {name: row[name] for name in ("split", "label", "policy", "value", "low", "high")}
-    name = f"evaluation/{split}/return"
-    value = store.last_metrics(run.id, [name]).get(name)
+        return {name: _plain(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
+    value = facts.last(f"evaluation/{split}/return", run, members)
     if value is None:
         return None
     about = {"split": split, "label": f"{split} ({USED_FOR_SELECTION})", "policy": None}
@@ -162,7 +186,7 @@ def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
 def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run in plain values."""
     return {
-        **_with_members(store, run),
+        **_with_members(_Facts(store), run, store.members(run.id)),
         "group": store.groups().get(run.id),
         **{name: getattr(run, name) for name in ("config_hash", "data_hash", "error", "config", "versions")},
         "config_differences": config_differences(run.config),
@@ -307,9 +331,9 @@ def compare_content(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any
     configs = [flattened(run.config) for run in runs]
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = {key: [config.get(key) for config in configs] for key in keys}
-    results = [_last_evaluations(store, run) for run in runs]
+    results, facts = [_last_evaluations(store, run) for run in runs], _Facts(store)
     return {
-        "runs": [_with_members(store, run) for run in runs],
+        "runs": [_with_members(facts, run, store.members(run.id)) for run in runs],
         "config": {key: values for key, values in differing.items() if any(value != values[0] for value in values)},
         "metrics": {name: list(map(_plain, values)) for name, values in _last_metrics(store, runs).items()},
         "evaluations": {

@@ -1,21 +1,22 @@
-"""The tables of the store, and the version that says who may open them."""
+"""The tables of the store, the version that says who may open them, and what makes one of an older version new."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import StoreError
+from velodrome.runs.store.work import ID_LENGTH, NAME_LENGTH, work_tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-VERSION = 1
+VERSION = 2
 STATUSES = ("running", "finished", "interrupted", "failed")
 KILLED = "killed"  # shown, never stored: it says that it runs, yet no process has its folder locked
-ID_LENGTH, NAME_LENGTH = 64, 200  # characters
 ADVISORY_LOCK = 0x76656C6F  # PostgreSQL: held while the tables are made, so that two processes do not make them at once
 
 
@@ -32,6 +33,12 @@ class Tables:
     policies: Table
     checkpoints: Table
     lineage: Table
+    jobs: Table
+    services: Table
+    studies: Table
+    trials: Table
+    champions: Table
+    events: Table
 
 
 @cache
@@ -141,7 +148,8 @@ def tables() -> Tables:
         sql.Column("changes", sql.JSON, nullable=False),  # by dotted key: the value before and after
         sqlite_with_rowid=False,
     )
-    return Tables(metadata, schema, runs, metrics, members, evaluations, policies, checkpoints, lineage)
+    of_runs = (runs, metrics, members, evaluations, policies, checkpoints, lineage)
+    return Tables(metadata, schema, *of_runs, *work_tables(metadata, Number))
 
 
 def is_prepared(connection: Connection) -> bool:
@@ -171,18 +179,27 @@ def prepare(connection: Connection, place: str) -> None:
         known.metadata.create_all(connection)
         connection.execute(known.schema.insert(), {"version": VERSION})
         return
-    versions = connection.execute(known.schema.select()).scalars().all()
-    if list(versions) == [VERSION]:
-        if not present >= set(known.metadata.tables):  # a table that came later; who does not know it is not disturbed
-            known.metadata.create_all(connection)
-        return
-    found = max(versions, default=0)
+    found = max(connection.execute(known.schema.select()).scalars(), default=0)
     if found > VERSION:
         raise StoreError(
             f"{place}: its tables are of version {found}, and this Velodrome knows up to {VERSION}; a newer one made "
             "them. Upgrade: pip install --upgrade velodrome, or name another store (logging.store)."
         )
-    raise StoreError(
-        f"{place}: its tables are of version {found}, and this Velodrome needs {VERSION}. Name another store "
-        "(logging.store); the runs' own folders hold the same metrics as metrics.jsonl."
-    )
+    if found < OLDEST:
+        raise StoreError(
+            f"{place}: its tables are of version {found}, and this Velodrome needs {OLDEST} or later. Name another "
+            "store (logging.store); the runs' own folders hold the same metrics as metrics.jsonl."
+        )
+    for version in range(found, VERSION):
+        MIGRATIONS[version](connection)
+    known.metadata.create_all(connection)  # tables that came since; who does not know them is not disturbed
+    connection.execute(known.schema.update().values(version=VERSION))
+
+
+def _add_the_queue(connection: Connection) -> None:
+    """Version 2 has jobs, services, studies, trials, champions and events: new tables, which `prepare` makes."""
+
+
+OLDEST = 1  # version that can still be made new
+# By version: what changes the tables of one into those of the next, within the transaction that opens the store.
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_the_queue}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import polars as pl
 
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
+from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.rows import (
     CheckpointRow,
     EvaluationRow,
@@ -31,6 +32,9 @@ FILE_NAME = "velodrome.db"
 BUSY_SECONDS = 30.0  # how long a writer waits for the others before it gives up
 CONNECT_SECONDS = 10  # how long a server may take to answer
 CHUNK = 5_000  # rows in a statement
+# PostgreSQL: the server ends the transaction of a client that was frozen in its middle, and nobody waits for a lock for
+# ever; in milliseconds.
+FROZEN = "-c idle_in_transaction_session_timeout=30000 -c lock_timeout=30000"
 
 METRICS: dict[str, Any] = {"step": pl.Int64, "name": pl.String, "value": pl.Float64, "time": pl.Float64}
 
@@ -65,13 +69,20 @@ def identity_of(file: Path) -> tuple[int, int] | None:
 
 
 def open_store(
-    root: Path | str, url: str | None = None, create: bool = True, busy_seconds: float = BUSY_SECONDS
+    root: Path | str,
+    url: str | None = None,
+    create: bool = True,
+    busy_seconds: float = BUSY_SECONDS,
+    fence: Fence | None = None,
 ) -> SqlStore:
-    """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false."""
+    """Open the store at a URL, or the SQLite file in a folder of runs, which is made unless `create` is false.
+
+    fence: the attempt that writes; that of this process if not given.
+    """
     from sqlalchemy.engine import URL
 
     if url is not None:
-        return SqlStore(url, busy_seconds)
+        return SqlStore(url, busy_seconds, fence)
     file = store_file(root)
     if not file.exists() and not create:
         raise StoreError(
@@ -81,7 +92,7 @@ def open_store(
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{file.parent}: the folder of the runs cannot be made: {error.strerror}.") from error
-    return SqlStore(URL.create("sqlite", database=str(file)), busy_seconds)
+    return SqlStore(URL.create("sqlite", database=str(file)), busy_seconds, fence)
 
 
 def check_address(url: str) -> str:
@@ -101,11 +112,12 @@ class SqlStore:
     was forked opens its own.
     """
 
-    def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS):
+    def __init__(self, url: str | URL, busy_seconds: float = BUSY_SECONDS, fence: Fence | None = None):
         self._busy_seconds = busy_seconds
         self._transaction = threading.local()  # its connection, while `at_once` works
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
+        self._fence = fence or Fence.of_process()
         file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
         self._file = None if file is None else Path(file).resolve()
         self._home = None if self._file is None else self._file.parent  # what folders are relative to
@@ -264,6 +276,37 @@ class SqlStore:
         query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
         return {row.name: row.value for row in self._rows(query)}
 
+    def last_of_runs(self, name: str) -> dict[str, float]:
+        """Return the number of the largest step of one name for every run that has one, in one look at each."""
+        from sqlalchemy import func, select
+
+        runs, table = self._tables.runs, self._tables.metrics
+        own = (table.c.run == runs.c.id, table.c.name == name)
+        largest = select(func.max(table.c.step)).where(*own).scalar_subquery()
+        value = select(table.c.value).where(*own).order_by(table.c.step.desc()).limit(1).scalar_subquery()
+        found = self._rows(select(runs.c.id, largest.label("step"), value.label("value")))
+        return {row.id: row.value for row in found if row.step is not None}
+
+    def evaluations_of_runs(self, name: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the numbers of one name in the evaluations of every run, oldest step first, with their policies.
+
+        Each says step, split, name, value, low and high, and of the policy label, checkpoint and policy, if known.
+        """
+        evaluations, policies = self._tables.evaluations, self._tables.policies
+        query = evaluations.select().where(evaluations.c.name == name)
+        # The same step chosen in both ways is the same policy; the best says more of it.
+        best_last = sorted(self._rows(policies.select()), key=lambda row: row.checkpoint == "best")
+        named = {(row.run, row.split, row.step): row for row in best_last}
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows(query.order_by(evaluations.c.step, evaluations.c.split)):
+            policy = named.get((row.run, row.split, row.step))
+            about = (row.split, None, None) if policy is None else (policy.label, policy.checkpoint, policy.policy)
+            numbers = {key: value for key, value in row._mapping.items() if key != "run"}
+            found.setdefault(row.run, []).append(
+                {**numbers, **dict(zip(("label", "checkpoint", "policy"), about, strict=True))}
+            )
+        return found
+
     def add_evaluations(self, run: str, rows: Iterable[EvaluationRow], policy: PolicyRow | None = None) -> None:
         """Add the numbers of evaluations, and which policy they are about."""
         self._add(run, self._tables.evaluations, list(rows))
@@ -404,6 +447,14 @@ class SqlStore:
     def _rows(self, query: Executable) -> Sequence[Any]:
         return self._transact(lambda connection: connection.execute(query).all(), writing=False)
 
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Do work that only reads, in one transaction."""
+        return self._transact(work, writing=False)
+
+    def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Do work in one transaction, which of SQLite's is the only one that writes."""
+        return self._transact(work, writing=True)
+
     def _write(self, work: Callable[[Connection], Any]) -> None:
         self._transact(work, writing=True)
 
@@ -417,6 +468,8 @@ class SqlStore:
         while True:
             try:
                 with self._engine.connect().execution_options(writing=writing) as connection, connection.begin():
+                    if writing and self._fence is not None:
+                        self._fence.check(connection)
                     return work(connection)
             except (JSONDecodeError, UnicodeDecodeError) as error:
                 raise self._damaged() from error
@@ -469,8 +522,10 @@ def _engine(address: str | URL, busy_seconds: float) -> tuple[Engine, str]:
         options: dict[str, Any] = {}
         if sqlite:
             options = {"timeout": busy_seconds}
-        elif url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
-            options = {"connect_timeout": CONNECT_SECONDS}
+        elif url.get_backend_name() == "postgresql":
+            options = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_SECONDS}
+            if "options" not in url.query:
+                options["options"] = FROZEN
         engine = create_engine(url, connect_args=options, pool_pre_ping=not sqlite)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(f"store: not the address of a database; {legal}.") from error

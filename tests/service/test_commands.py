@@ -1,0 +1,137 @@
+"""The commands about trainings in the queue: what they print, and what they say to what cannot be done."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.service.conftest import settings
+from velodrome import cli
+from velodrome.service.service import AgentTrainingService
+
+
+def words(*given: str) -> list[str]:
+    told = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings().items()]
+    return ["submit", "smoke", *told, *given]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """The folder in which commands look."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def submitted(runs, capsys) -> str:
+    """The id of a job that waits."""
+    assert cli.run(words("--owner", "alice", "--priority", "2", "--json")) == 0
+    return json.loads(capsys.readouterr().out)["id"]
+
+
+def refused(command: list[str], capsys) -> str:
+    assert cli.run(command) == cli.REFUSED
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+def test_a_training_is_submitted_without_a_service_and_waits(runs, capsys):
+    assert cli.run(words()) == 0
+    told = capsys.readouterr().out
+    assert "waits" in told
+    assert "no service runs; start one: velodrome serve --no-dashboard" in told
+    assert cli.run(["jobs", "list"]) == 0
+    assert "waiting   0 of 640" in capsys.readouterr().out
+    assert cli.run(["jobs", "list", "--json", "--status", "running"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_job_is_shown_with_what_happened(submitted, capsys):
+    assert cli.run(["jobs", "priority", submitted, "7"]) == 0
+    assert cli.run(["jobs", "pause", submitted]) == 0
+    assert cli.run(["jobs", "resume", submitted]) == 0
+    assert cli.run(["jobs", "cancel", submitted[:4]]) == 0
+    capsys.readouterr()
+    assert cli.run(["jobs", "show", submitted]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    for part in ("cancelled", "alice", "pause asked", "resume asked", "cancel asked", "1 cores, 8 environments"):
+        assert part in told
+    assert cli.run(["jobs", "show", submitted, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["status"], content["priority"], content["total_steps"]) == ("cancelled", 7, 640)
+    assert [event["kind"] for event in content["events"]][:2] == ["submitted", "priority"]
+    assert cli.run(["jobs", "watch", submitted]) == 0
+    assert "cancelled" in capsys.readouterr().out
+
+
+def test_the_dashboard_is_said_to_be_missing(runs, capsys):
+    told = refused(["serve"], capsys)
+    assert told.startswith("velodrome: the dashboard is not part of this version yet; ")
+    assert told.endswith("run the service alone: velodrome serve --no-dashboard\n")
+
+
+def test_without_a_queue_it_is_said_how_to_begin(runs, capsys):
+    for command in (["list"], ["show", "latest"], ["drain"], ["watch"]):
+        assert "nothing was submitted there. Submit a training (velodrome submit CONFIG)" in refused(
+            ["jobs", *command], capsys
+        )
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["jobs", "show", "nope"], "no job 'nope' among 1. List them: velodrome jobs list"),
+        (["jobs", "pause"], "name a job to pause"),
+        (["jobs", "list", "--status", "done"], "status 'done': a job is waiting, running,"),
+        (["serve", "--no-dashboard", "--cores", "0"], "cores = 0: a budget is 1 or more"),
+        (["serve", "--no-dashboard", "--memory", "much"], "memory much: a size is a number of bytes"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(submitted, command, said, capsys):
+    assert said in refused(command, capsys)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--cores", "99"), "this training can never begin: it needs 99 cores, and the budget has"),
+        (("--cores", "0"), "cores = 0: a training needs more than none"),
+        (("--memory", "9999TB"), "this training can never begin: it needs"),
+        (("--owner", ""), "an owner is 1 to 100 characters"),
+        (("stpes=3",), "stpes"),
+        (("logging.store=sqlite:///other.db",), "its rows lie beside it. Leave logging.store out"),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_and_nothing_waits(runs, given, said, capsys):
+    assert said in refused(words(*given), capsys)
+    with AgentTrainingService(runs).store as store:
+        from velodrome.service.queue import Queue
+
+        assert Queue(store).jobs() == []
+
+
+def test_a_job_is_cancelled_once(submitted, capsys):
+    assert cli.run(["jobs", "cancel", submitted]) == 0
+    capsys.readouterr()
+    assert refused(["jobs", "cancel", submitted], capsys) == f"velodrome: job {submitted} was cancelled already.\n"
+
+
+def test_a_store_of_a_newer_version_is_told(submitted, runs, capsys):
+    import sqlite3
+
+    with sqlite3.connect(runs / "velodrome.db") as connection:
+        connection.execute("UPDATE velodrome_schema SET version = 99")
+    connection.close()
+    for command in (["jobs", "list"], words(), ["serve", "--no-dashboard"]):
+        assert "its tables are of version 99, and this Velodrome knows up to" in refused(command, capsys)
+
+
+def test_a_job_that_has_not_begun_has_printed_nothing(submitted, capsys):
+    assert cli.run(["jobs", "logs", submitted]) == 0
+    assert f"job {submitted} is waiting and has printed nothing yet" in capsys.readouterr().out

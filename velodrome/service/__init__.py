@@ -1,0 +1,7 @@
+"""Many trainings under one budget: a queue in the store, processes under leases, ends that are told apart.
+
+Read `job` (what a training that was submitted is, and how it can end), `queue` (its rows: who may change what),
+`machine` (this machine and the processes on it), `budget` (what fits, and whose turn it is), `worker` (the processes of
+a training), `executor` (how they are started and stopped), `scheduler` (the loop that does it), `service` (what people
+call: `AgentTrainingService`) and `listing` (what the commands show).
+"""
