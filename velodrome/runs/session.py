@@ -289,7 +289,9 @@ class Session:
         policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
         found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
-        self.view.evaluated(split, found, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        log.info("validation at step %d took %.3f s", self.learner.steps, seconds)
+        self.view.evaluated(split, found, seconds)
         self.recent = [*self.recent, found["return"]][-self.config.evaluation.averaged :]
         judged = (len(self.recent), math.fsum(self.recent) / len(self.recent))
         improved = judged > self.best
