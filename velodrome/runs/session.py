@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.envs.catalog import CATALOG
-from velodrome.errors import MetricsError, RunError, VelodromeError
+from velodrome.errors import MetricsError, RunError, VelodromeError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
@@ -160,6 +160,8 @@ class Session:
             self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
             self.scaler = setup.make_autoscaler(config)
             found = self._load_checkpoint() if self.resumed else None
+            taught = "" if found or self.begin_from else setup.teach(config, self.market, self.learner)
+            self.remarks += [taught] if taught else []
             first = self.learner.steps
             log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
             sinks = sinks_of_run(self.run.folder, config, resume_step=first if self.resumed else None)
@@ -176,7 +178,10 @@ class Session:
                     for remark in self.remarks:
                         self.view.note(remark)
                 if found is None:
-                    self._save()
+                    if taught and self._validate():
+                        self._save(best=True)
+                    else:
+                        self._save()
                 while not self._is_over and not interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
@@ -285,14 +290,16 @@ class Session:
         split = self.run.validation_split
         if split is None:
             return False
-        began = time.monotonic()
-        policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
+        began, learner = time.monotonic(), self.learner
+        policy = TrainedPolicy.of(getattr(learner, "acting", learner.policy), learner.worlds, learner.moments)
         found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
         seconds = time.monotonic() - began
-        log.info("validation at step %d took %.3f s", self.learner.steps, seconds)
+        log.info("validation at step %d took %.3f s", learner.steps, seconds)
         self.view.evaluated(split, found, seconds)
-        self.recent = [*self.recent, found["return"]][-self.config.evaluation.averaged :]
+        # What a policy was taught counts as if it had been there all along.
+        before = self.recent if learner.steps else [found["return"]] * self.config.evaluation.averaged
+        self.recent = [*before, found["return"]][-self.config.evaluation.averaged :]
         judged = (len(self.recent), math.fsum(self.recent) / len(self.recent))
         improved = judged > self.best
         self.best = max(self.best, judged)
@@ -390,7 +397,7 @@ class GroupSession(Session):
         ]
         done, error = train_together(jobs, processes, self.console, self.mode, self.mirror.changed)
         if error:
-            raise RunError(f"A member could not be trained: {error}. Go on: {group.resume_command}")
+            raise RunError(f"A member could not be trained: {sentence(error)} Go on: {group.resume_command}")
         return done
 
 

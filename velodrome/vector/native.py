@@ -19,7 +19,7 @@ from velodrome.errors import ConfigError
 from velodrome.vector.argument_checks import is_whole
 from velodrome.vector.batch import WRONG
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
-from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop
+from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop, value_checks
 from velodrome.vector.compile.packing import pack_arguments
 from velodrome.vector.compile.taught import lessons
 from velodrome.vector.rule_env import RuleVectorEnv
@@ -97,16 +97,16 @@ class NativeVectorEnv(RuleVectorEnv):
         self._has_cores = False  # several, and a compiled loop
         self._step_parts: Callable[..., int] | None = None  # made when first needed
         self._attach(self._allocate(self.num_envs))
+        checks = value_checks(world, self.buffers.out.window_floats > 0, compiled) if self.check_values else {}
         if compiled:
             _, unpack = pack_arguments(self._arrays)
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._first_illegal = compiled_function("actions", first_illegal, "check")
-            chosen = {"specialise": specialise, "check_values": self.check_values}
-            self._step_part = compiled_loop(world, "step_part", unpack, **chosen)
+            self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise, checks=checks)
             self._has_cores = min(threads or available, available) > 1 and bool(lessons())
         else:
             self._reset_loop = python_loop(world, "reset_all")
-            self._step_part = python_loop(world, "step_part", check_values=self.check_values)
+            self._step_part = python_loop(world, "step_part", checks)
         self._choose_loop()
 
     def _allocate(self, num_envs: int) -> Buffers:

@@ -1,5 +1,5 @@
 """How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, market,
-augment."""
+augment, teacher."""
 
 from __future__ import annotations
 
@@ -313,6 +313,18 @@ class MarketConfig(Section):
                 f"{wanted}, or pass the run's own basket as market=…."
             )
         return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
+
+
+class TeacherConfig(Section):
+    """What an agent is taught before it learns by itself (docs/generalisation.md)."""
+
+    policy: Literal["forecast"] | None = setting(
+        None,
+        "rule that the policy begins as: forecast, the regression that evaluations show as a baseline, fitted to the "
+        "training split; null: random weights",
+    )
+    samples: int = setting(65_536, "decisions of the rule that the policy sees", ge=256, le=100_000_000)
+    epochs: int = setting(8, "times that it sees each of them", ge=1, le=10_000)
 
 
 OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")
