@@ -33,7 +33,7 @@ from velodrome.vector.cores import available_cores
 FEW_TRADES = 30
 ENOUGH_PROBABILITY = 0.95
 WITHOUT_INTERVAL = ("longest_under_water",)  # means nothing on a path that is cut into blocks
-VALUES_AT_ONCE = 2**23  # of resamples that are counted together, 64 MB
+VALUES_AT_ONCE = 2**21  # of resamples that are counted together, 16 MB: more would be new memory each time
 COSTS = {"fees", "spread_and_slippage", "funding"}
 
 

@@ -294,7 +294,9 @@ class Session:
         policy = TrainedPolicy.of(getattr(learner, "acting", learner.policy), learner.worlds, learner.moments)
         found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
-        self.view.evaluated(split, found, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        log.info("validation at step %d took %.3f s", learner.steps, seconds)
+        self.view.evaluated(split, found, seconds)
         # What a policy was taught counts as if it had been there all along.
         before = self.recent if learner.steps else [found["return"]] * self.config.evaluation.averaged
         self.recent = [*before, found["return"]][-self.config.evaluation.averaged :]
