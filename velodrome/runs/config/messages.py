@@ -6,13 +6,13 @@ import difflib
 import json
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.parameters import parameter_fields
 from velodrome.runs.config.run_config import SECTIONS, Choices, RunConfig, section_model
@@ -85,6 +85,7 @@ def _accepts(kind: Any, wanted: type) -> bool:
     """Return whether an annotation allows values of a plain type at its top level."""
     if get_origin(kind) in (Union, types.UnionType):
         return any(_accepts(part, wanted) for part in get_args(kind))
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return kind in (wanted, Any) or (get_origin(kind) is Literal and any(type(v) is wanted for v in get_args(kind)))
 
 
@@ -136,11 +137,11 @@ def _parts(key: str) -> tuple[str, str]:
 def wrong_value(key: str, field: FieldInfo, received: Any, reason: str = "") -> str:
     """Return what to say about a value that its field does not take."""
     number = isinstance(received, int | float) and _accepts(field.annotation, str)
+    number = number and not _accepts(field.annotation, int)
     quotes = " (quotes make a text of it)" if number else ""
-    problem = reason.removesuffix(".") or f"not legal; it takes: {legal_values(field)}{quotes}"
-    stop = "" if problem.endswith("?") else "."
+    problem = reason or f"not legal; it takes: {legal_values(field)}{quotes}"
     meaning = f" It is: {field.description}." if field.description else ""
-    return f"{key} = {_shown(received)}: {problem}{stop}{meaning}"
+    return f"{key} = {_shown(received)}: {sentence(problem)}{meaning}"
 
 
 def _shown(value: Any) -> str:
