@@ -16,7 +16,7 @@ from velodrome.service.scheduler import Patience
 from velodrome.service.service import AgentTrainingService
 
 # A lease as short as a busy machine may take to answer: who is given up too early goes on from its checkpoint.
-QUICK = Patience(lease=3.0, grace=4.0, drain=25.0)
+QUICK = Patience(lease=5.0, grace=4.0, drain=25.0)
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +56,12 @@ def submit(service: AgentTrainingService, evaluate: bool = False, **changed: Any
         name: changed.pop(name) for name in ("owner", "priority", "cores", "memory", "stall_seconds") if name in changed
     }
     return service.submit("smoke", evaluate=evaluate, **own, **settings(**changed))
+
+
+def is_saved(service: AgentTrainingService, job: Job) -> bool:
+    """Whether there is a checkpoint after the first."""
+    home = service.folder / job.folder / "checkpoints"
+    return len(list(home.glob("[0-9]*"))) > 1
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.contracts.executor import waited_for
+from tests.service.conftest import is_saved
+from velodrome.errors import StoreError
+from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
 from velodrome.service.machine import session_processes
 from velodrome.service.service import AgentTrainingService
@@ -64,6 +67,30 @@ class Disturbance:
                     os.kill(pid, signal.SIGCONT)
                 except ProcessLookupError:
                     continue
+
+
+def frozen_in_the_middle(service: AgentTrainingService, begin: Callable[[], Job]) -> tuple[Job, list[int]]:
+    """Freeze a training after its first checkpoints; one that was too quick is begun again. Return it and whom.
+
+    None of its processes holds the store then: several machines have PostgreSQL, whose server takes it from the frozen.
+    """
+    for _ in range(10):
+        job = begin()
+        waited_for(lambda: (is_saved(service, job) and service.job(job).process) or service.job(job).is_over)  # noqa: B023
+        while (found := service.job(job)).status == "running" and found.process:
+            members = session_processes(found.process)
+            for pid in members:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                with open_store(service.folder, busy_seconds=0.2) as store:
+                    store.write(lambda connection: None)
+                if (found := service.job(job)).status == "running" and len(members) > 1:
+                    return found, members
+            except StoreError:
+                pass
+            for pid in members:
+                os.kill(pid, signal.SIGCONT)
+    raise AssertionError("no training was met in its middle")
 
 
 def disturb(

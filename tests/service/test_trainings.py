@@ -16,13 +16,13 @@ import pytest
 import velodrome as vd
 from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
-from tests.service.conftest import submit
+from tests.service.conftest import is_saved, submit
 from velodrome import cli
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
-from velodrome.service.scheduler import Scheduler
+from velodrome.service.scheduler import Patience, Scheduler
 from velodrome.service.worker.task import Task
 
 LONG = {"steps": 64 * 10**6, "checkpoint.every_steps": 640, "evaluation.every_steps": 10**9}
@@ -99,15 +99,9 @@ def most_at_once(service) -> int:
     return max(itertools.accumulate(1 if event.kind == "started" else -1 for event in events))
 
 
-def is_saved(service, job: Job) -> bool:
-    """Whether there is a checkpoint after the first."""
-    home = service.folder / job.folder / "checkpoints"
-    return len(list(home.glob("[0-9]*"))) > 1
-
-
 def test_trainings_of_a_service_are_those_of_the_command_to_the_bit_and_keep_to_the_budget(service, left_alone):
     """Three at once where two fit: sampled while they run, and by what happened."""
-    service.budget = Budget(max_concurrent_envs=16)
+    service.budget, service.patience = Budget(max_concurrent_envs=16), Patience()
     serving = service.__enter__()
     jobs = [submit(serving) for _ in range(3)]
     for _ in serving.watch(jobs, 120.0):

@@ -2,7 +2,7 @@
 
 A process that was frozen may wake up after its training was given to another. Whatever it then writes into the store is
 refused, because each transaction looks first whether the attempt is still the one that it was started for, and holds
-the job's row until it ends (docs/decisions/0023).
+the job's row until it ends (docs/decisions/0026).
 """
 
 from __future__ import annotations
