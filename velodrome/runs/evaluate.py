@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("velodrome.runs")
 # What a validation takes in steps of learning that take as long: for itself, and for each of its bars. Measured with
-# the presets on 2 cores and on an H200; a network of another size changes both sides alike.
+# the presets on 2 cores; for a GPU reckoned from its 77 million steps a second. A network of another size changes both
+# sides alike.
 VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_500_000, 80.0)}
 FEWEST_VALIDATIONS = 4  # of a run: with none there would be no choice of a checkpoint
 STEPS_WITHOUT_BARS = 250_000  # between validations of environments whose episodes are as long as they are
