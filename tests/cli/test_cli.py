@@ -20,8 +20,8 @@ BAD = GOOD + "2024-01-02 00:00,10,8,9,11,5\n"  # the high lies below the low
 VERBS = (
     ("data", "check"), ("data", "features"), ("doctor",), ("bench", "step"), ("bench", "train"), ("train",), ("eval",),
     ("config",), ("profile",), ("runs", "list"), ("runs", "show"), ("runs", "compare"), ("runs", "export"),
-    ("submit",), ("serve",), *(("jobs", verb) for verb in ("list", "show", "watch", "logs", "pause", "resume", "cancel")),
-    ("jobs", "priority"), ("jobs", "drain"),
+    ("submit",), ("serve",), ("jobs", "list"), ("jobs", "show"), ("jobs", "watch"), ("jobs", "logs"), ("jobs", "pause"),
+    ("jobs", "resume"), ("jobs", "cancel"), ("jobs", "priority"), ("jobs", "drain"),
 )  # fmt: skip
 
 
