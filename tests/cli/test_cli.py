@@ -20,6 +20,8 @@ BAD = GOOD + "2024-01-02 00:00,10,8,9,11,5\n"  # the high lies below the low
 VERBS = (
     ("data", "check"), ("data", "features"), ("doctor",), ("bench", "step"), ("bench", "train"), ("train",), ("eval",),
     ("config",), ("profile",), ("runs", "list"), ("runs", "show"), ("runs", "compare"), ("runs", "export"),
+    ("submit",), ("serve",), ("jobs", "list"), ("jobs", "show"), ("jobs", "watch"), ("jobs", "logs"), ("jobs", "pause"),
+    ("jobs", "resume"), ("jobs", "cancel"), ("jobs", "priority"), ("jobs", "drain"),
 )  # fmt: skip
 
 
@@ -51,11 +53,10 @@ def test_version(capsys):
 def test_help_lists_the_commands_that_exist_and_no_others(capsys):
     assert cli.run(["--help"]) == 0
     told = capsys.readouterr().out
-    assert all(
-        f" {word} " in told for word in ("data", "doctor", "bench", "train", "eval", "runs", "config", "profile")
-    )
+    words = ("data", "doctor", "bench", "train", "eval", "runs", "config", "profile", "submit", "jobs", "serve")
+    assert all(f" {word} " in told for word in words)
     assert "--debug" in told
-    assert not any(f" {word} " in told for word in ("tune", "serve", "promote"))
+    assert not any(f" {word} " in told for word in ("tune", "top", "promote"))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
