@@ -108,6 +108,13 @@ class Learner:
         self.seconds_of_steps = None
         self.make_room()
 
+    def split_minibatches(self) -> int | None:
+        """Learn from minibatches in twice as many parts, whose gradients are added up: the same steps in less memory.
+
+        Return the number of parts, None if that cannot be.
+        """
+        return None
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
         tensors, plain = self.own_state()

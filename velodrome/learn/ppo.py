@@ -189,17 +189,34 @@ class PPO(Learner):
     def make_room(self) -> None:
         """Make another rollout; it is cut into as many minibatches as before."""
         num_envs = self.worlds.num_envs
+        self._prepare()  # first, so that graphs of the old rollout let go of what they hold
+        self.engine.let_go()
+        self.rollout.let_go()
         self.rollout = self._make_rollout()
         self.engine.attach(self.rollout)
         self.memory, self.starts = resized(self.memory, num_envs), resized(self.starts, num_envs, True)
+
+    def split_minibatches(self) -> int | None:
+        """Learn from minibatches in twice as many parts, if the engine can."""
+        if not self.engine.can_split():
+            return None
+        self._split(2 * self.engine.parts)
+        return self.engine.parts
+
+    def _split(self, parts: int) -> None:
         self._prepare()
+        self.engine.let_go()
+        self.engine.split(parts)
 
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
         """Return the optimiser's state, and what is remembered of the episodes being played."""
-        return {"engine": self.engine.state(), "learner": {"memory": self.memory, "starts": self.starts}}, {}
+        parts = {"parts": self.engine.parts} if self.engine.parts > 1 else {}
+        return {"engine": self.engine.state(), "learner": {"memory": self.memory, "starts": self.starts}}, parts
 
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned."""
+        if (parts := int(plain.get("parts", 1))) != self.engine.parts:
+            self._split(parts)
         self.engine.load_state(only(tensors, "engine"))
         self.memory.copy_(tensors["learner.memory"])
         self.starts.copy_(tensors["learner.starts"])
@@ -217,11 +234,8 @@ def ppo_loss(
     log_prob, entropy = distribution.evaluate(outputs.parameters, log_std, batch.actions)
     change = log_prob - batch.log_prob
     ratio = change.exp()
-    advantage = batch.advantage
-    if config.normalise_advantages:
-        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
     clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-    policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
+    policy_loss = -torch.minimum(batch.advantage * ratio, batch.advantage * clipped).mean()
     error = (outputs.value - batch.returns).square()
     if config.value_clip is not None:
         near = batch.value + (outputs.value - batch.value).clamp(-config.value_clip, config.value_clip)

@@ -35,6 +35,7 @@ from velodrome.runs.folder import RunFolder, RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
+from velodrome.runs.machine import memory
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
@@ -78,6 +79,7 @@ class Session:
         self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
         self.pace = math.inf  # seconds a step, in the fastest iteration so far
+        self.has_less = False  # of something than it is told: memory ran out
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
@@ -121,6 +123,7 @@ class Session:
 
     def _warn(self, text: str) -> None:
         """Tell what must not be missed in any mode, where it does not get between what other programs read."""
+        log.warning("%s", text)
         console = self.console if self.mode in ("live", "plain") else Console(stderr=True)
         console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
@@ -146,43 +149,103 @@ class Session:
             self.remarks.append(told_schedules(before, self.config, steps))
 
     def _train(self) -> bool:
-        """Make environments and a learner, then learn. Return whether all steps were done."""
+        """Make environments and a learner, then learn, with less where memory runs out; return whether all is done."""
+        device = self.config.usable_device()
+        with contextlib.ExitStack() as stack:
+            worlds = self._make_learner(stack, device)
+            begun = self.resumed and self._load_checkpoint() is not None
+            how = "resumed" if self.resumed else "began"
+            log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
+            while (lacking := self._learn(worlds, device, begun)) is not None:
+                self._go_on_with_less(lacking)
+        return self._is_over
+
+    def _make_learner(self, stack: contextlib.ExitStack, device: str) -> Worlds:
+        """Make a learner in as many environments as the last checkpoint has, else as are asked for, or as fit."""
         from velodrome.vector.fleet.monitor import VecMonitor
 
-        config = self.config
-        device = config.usable_device()
-        with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
-            self.learner = setup.make_learner(config, worlds)
-            self.agent = setup.describe_agent(config, worlds)
-            self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
-            self.scaler = setup.make_autoscaler(config)
-            found = self._load_checkpoint() if self.resumed else None
-            first = self.learner.steps
-            log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
-            sinks = sinks_of_run(self.run.folder, config, resume_step=first if self.resumed else None)
-            self.mirror.changed(anew=True)
-            self.saved_at = time.monotonic()
-            self._show_remarks()
-            with (
-                Interrupts() as interrupts,
-                MetricsWriter(sinks) as self.writer,
-                contextlib.suppress(Interrupted),
-                self._live_view(worlds, device) as self.view,
-            ):
-                if self.mode == "json":
-                    for remark in self.remarks:
-                        self.view.note(remark)
-                if found is None:
-                    self._save()
+        config, last = self.config, checkpoints.latest_valid(self.run.path) if self.resumed else None
+        num_envs = config.num_envs if last is None else int(last.plain["learner"].get("num_envs", config.num_envs))
+        while True:
+            making = setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path, num_envs)
+            try:
+                with contextlib.ExitStack() as own:
+                    worlds = own.enter_context(making)
+                    self.learner = setup.make_learner(config, worlds)
+                    stack.enter_context(own.pop_all())
+                break
+            except Exception as error:
+                lacking = memory.shortage(error)
+                if lacking is None:
+                    raise
+            fewer = memory.fewer_envs(config, num_envs, lacking)
+            self._warn(f"{memory.ran_out(num_envs, lacking)}: it begins with {fewer:,}.")
+            num_envs = fewer
+        self.agent = setup.describe_agent(config, worlds)
+        self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
+        self.scaler = setup.make_autoscaler(config)
+        return worlds
+
+    def _learn(self, worlds: Worlds, device: str, begun: bool) -> str | None:
+        """Learn until the end, or until memory runs out: then return what was lacking.
+
+        begun: whether the state is that of a checkpoint.
+        """
+        first = self.learner.steps
+        sinks = sinks_of_run(self.run.folder, self.config, resume_step=first if self.resumed else None)
+        self.mirror.changed(anew=True)
+        self.saved_at = time.monotonic()
+        self._show_remarks()
+        with (
+            Interrupts() as interrupts,
+            MetricsWriter(sinks) as self.writer,
+            contextlib.suppress(Interrupted),
+            self._live_view(worlds, device) as self.view,
+        ):
+            if self.mode == "json":
+                for remark in self.remarks:
+                    self.view.note(remark)
+            self.remarks.clear()
+            if not begun or self.has_less:
+                self._save()
+            try:
                 while not self._is_over and not interrupts.requested:
                     self._iterate()
-                if self.learner.steps > self.saved_steps:
-                    self._save()
-                if not self._is_over:
-                    raise Interrupted
-                if self.learner.steps < config.steps:
-                    self.view.note(health.ended_early(config, self.learner.steps))
-            return self._is_over
+            except Exception as error:
+                lacking = memory.shortage(error)
+                if lacking is None:
+                    raise
+                self.view.goes_on = True
+                return lacking
+            if self.learner.steps > self.saved_steps:
+                self._save()
+            if not self._is_over:
+                raise Interrupted
+            if self.learner.steps < self.config.steps:
+                self.view.note(health.ended_early(self.config, self.learner.steps))
+        return None
+
+    def _go_on_with_less(self, lacking: str) -> None:
+        """Go back to the last checkpoint, after memory ran out, and go on from there in a way that takes less."""
+        learner, at = self.learner, self.learner.steps
+        num_envs, failed = learner.worlds.num_envs, learner.clock.failed
+        learner.clock.failed = None
+        memory.give_back(learner.worlds.device)
+        self.resumed = self.has_less = True
+        self._load_checkpoint()
+        told = f"{memory.ran_out(num_envs, lacking)} at step {at:,}: it goes on from step {learner.steps:,} with"
+        parts = learner.split_minibatches() if failed == "learning" else None
+        if parts is not None:
+            self._warn(
+                f"{told} as many, and learns from each minibatch in {parts} parts whose gradients are added up, which "
+                "is the same update."
+            )
+            return
+        fewer = memory.fewer_envs(self.config, num_envs, lacking)
+        learner.resize(fewer)
+        if self.scaler is not None:
+            self.scaler.most, self.scaler.least = fewer, min(self.scaler.least, fewer)
+        self._warn(f"{told} {fewer:,}.")
 
     @property
     def _is_over(self) -> bool:

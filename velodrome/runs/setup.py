@@ -71,11 +71,16 @@ def make_few_environments(config: RunConfig, num_envs: int) -> Any:
 
 @contextlib.contextmanager
 def learning_worlds(
-    config: RunConfig, market: Market | Basket | None, device: str, monitor: Path | None = None
+    config: RunConfig,
+    market: Market | Basket | None,
+    device: str,
+    monitor: Path | None = None,
+    num_envs: int | None = None,
 ) -> Iterator[Worlds]:
     """Yield the environments of a run as its learner sees them, and close them at the end.
 
     monitor: file for the monitor of environments of other libraries, if the configuration wants one.
+    num_envs: how many, if not as many as the configuration says.
     """
     import torch
 
@@ -85,12 +90,12 @@ def learning_worlds(
     from velodrome.vector.make import make_vec
 
     half = config.learner.precision == "bfloat16" and device == "cuda"
-    vector = config.vector
+    vector, num_envs = config.vector, num_envs or config.num_envs
     shown = training_market(config, market)
-    options = environment_options(config, shown, vector.num_envs, device)
+    options = environment_options(config, shown, num_envs, device)
     with contextlib.ExitStack() as stack:
         if vector.max_concurrent_envs is None:
-            envs = make_vec(config.env, vector.num_envs, **options)
+            envs = make_vec(config.env, num_envs, **options)
             stack.callback(envs.close)
         else:
             from velodrome.vector.fleet.pool import shared_pool
@@ -98,7 +103,7 @@ def learning_worlds(
             if "timeout" in options:
                 options["step_timeout"] = options.pop("timeout")
             pool = shared_pool(vector.max_concurrent_envs)
-            envs = stack.enter_context(pool.lease(config.env, vector.num_envs, **options))
+            envs = stack.enter_context(pool.lease(config.env, num_envs, **options))
         if not is_rule(config.env) and vector.enable_monitoring:
             from velodrome.vector.fleet.monitor import VecMonitor
 

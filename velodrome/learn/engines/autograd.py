@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser
@@ -15,13 +16,15 @@ from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
 
+FEWEST_SAMPLES = 64  # in a part of a minibatch: smaller ones would save no memory worth mentioning
+
 
 class Batch(NamedTuple):
     """A minibatch of m samples."""
 
     actions: Tensor
     log_prob: Tensor  # [m] when the action was taken
-    advantage: Tensor  # [m]
+    advantage: Tensor  # [m], scaled over the minibatch if that is wanted
     returns: Tensor  # [m]
     value: Tensor  # [m] when the action was taken
 
@@ -47,6 +50,7 @@ class AutogradEngine:
 
     name = "autograd"
     same_on_any_threads = False  # torch adds up in another order on another number of them
+    parts = 1  # of a minibatch, whose gradients are added up: the same step in less memory
 
     def __init__(self, task: Task, rollout: Rollout) -> None:
         policy, config, loss = task.policy, task.config, task.loss
@@ -63,11 +67,15 @@ class AutogradEngine:
         self.rollout = rollout
         samples, market = rollout.samples, (self.policy, self.bank, self.config.per_bar)
         self.encode_once = worth_encoding(*market, samples)
-        self.encode_minibatches = worth_encoding(*market, samples // self.config.minibatches)
+        self.encode_minibatches = worth_encoding(*market, samples // (self.config.minibatches * self.parts))
         self.encoding: Encoding | None = None
         # Units that are kept, by sample: a ratio of two probabilities under different masks would mean nothing.
         size = (rollout.steps, rollout.num_envs, self.dropout.width)
         self.kept = torch.ones(size, dtype=torch.bool, device=self.device) if self.dropout.width else None
+
+    def let_go(self) -> None:
+        """Give back what belongs to the rollout, before another is attached."""
+        self.encoding = self.kept = None
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"
@@ -105,15 +113,45 @@ class AutogradEngine:
     def begin_update(self) -> None:
         """Prepare for an update, given advantages and returns: nothing to do."""
 
+    def can_split(self) -> bool:
+        """Return whether minibatches can be cut into twice as many parts, and the step stays the same."""
+        rollout, parts = self.rollout, 2 * self.parts * self.config.minibatches
+        whole = rollout.num_envs if self.policy.recurrent else rollout.samples // FEWEST_SAMPLES
+        # Batch norms take mean and deviation of what they see at once.
+        return whole >= parts and not any(isinstance(module, BatchNorm) for module in self.policy.modules())
+
+    def split(self, parts: int) -> None:
+        """Learn from each minibatch in this many parts."""
+        self.parts = parts
+        self.attach(self.rollout)
+
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
+        self._begin_step(rows)
+        parts = rows.tensor_split(self.parts)
+        reports = [self._add_gradient(part, len(part) / len(rows), k == 0) for k, part in enumerate(parts)]
+        norm = self.optimiser.step()
+        return torch.cat([sum(reports[1:], reports[0]), norm.reshape(1)])
+
+    def _begin_step(self, rows: Tensor) -> None:
+        """Prepare for a gradient step: find out by what the advantages of a whole minibatch are scaled."""
         self.policy.train()
+        self.optimiser.forget()
+        if self.config.normalise_advantages:
+            advantage = self._samples(self.rollout.advantage, rows)
+            self.advantages = advantage.mean(), advantage.std(correction=0) + 1e-8
+
+    def _add_gradient(self, rows: Tensor, share: float, first: bool) -> Tensor:
+        """Add the gradient of the mean loss of some samples, times their share; return [5] numbers, times it too."""
         kept = None if self.kept is None else self._samples(self.kept, rows)
         with self._precision(), self.dropout.applied(kept):
             outputs = self._outputs(rows)
         loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
-        norm = self.optimiser.descend(loss)
-        return torch.cat([report, norm.reshape(1)])
+        if share == 1.0:
+            loss.backward()
+            return report
+        (loss * share).backward()
+        return report * share
 
     def _outputs(self, rows: Tensor) -> Outputs:
         rollout, bank = self.rollout, self.bank
@@ -128,7 +166,11 @@ class AutogradEngine:
     def _batch(self, rows: Tensor) -> Batch:
         rollout = self.rollout
         parts = (rollout.actions, rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
-        return Batch(*(self._samples(part, rows) for part in parts))
+        batch = Batch(*(self._samples(part, rows) for part in parts))
+        if self.config.normalise_advantages:
+            mean, deviation = self.advantages
+            return batch._replace(advantage=(batch.advantage - mean) / deviation)
+        return batch
 
     def _samples(self, part: Tensor, rows: Tensor) -> Tensor:
         """Return some samples of a part of the rollout; if there is memory, all of some environments."""

@@ -53,9 +53,13 @@ class Optimiser:
 
     def descend(self, loss: Tensor) -> Tensor:
         """Take a step down the gradient of a loss; return the length that the gradient had."""
-        self.adam.zero_grad(set_to_none=not self.fixed)
+        self.forget()
         loss.backward()
         return self.step()
+
+    def forget(self) -> None:
+        """Forget the gradients of the last step."""
+        self.adam.zero_grad(set_to_none=not self.fixed)
 
     def step(self) -> Tensor:
         """Take a step down the gradients that the parameters have; return the length that they had."""

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from velodrome.errors import ConfigError
 from velodrome.runs.live.bottleneck import RunFacts
-from velodrome.runs.live.machine_use import MachineSampler
 from velodrome.runs.live.page import Page
 from velodrome.runs.live.progress import Progress, closing_line, evaluation_line, json_line, plain_line, update_object
+from velodrome.runs.machine.use import MachineSampler
 
 Mode = Literal["live", "plain", "json", "quiet"]
 
@@ -65,6 +65,7 @@ class LiveView:
         self.progress = Progress(total_steps, first_steps, facts, clock)
         self.sampler = MachineSampler(_existing(folder), self.progress.facts.device)
         self.failure: str | None = None  # why the drawing ended early
+        self.goes_on = False  # another view follows: this one's end is not that of the training
         self._closing: str | None = None
         self._next_line = 0.0
         self._warned: set[str] = set()
@@ -98,8 +99,10 @@ class LiveView:
             self.sampler.__exit__(kind, error, trace)
         finally:
             # Even when a second Ctrl-C arrives meanwhile.
-            self._closing = closing_line(self.progress, use, error)
+            self._closing = "" if self.goes_on else closing_line(self.progress, use, error)
             self._close()
+        if self.goes_on:
+            return
         stopped = None if error is None else type(error).__name__
         self._tell(self._closing, "end", error=stopped, text=self._closing)
 
@@ -204,7 +207,7 @@ class LiveView:
             page.sentence("Folder", str(self.folder))
         for note in self.progress.notes:
             page.sentence("Note", note, "dim")
-        if self._closing is not None:
+        if self._closing:
             page.sentence("End", self._closing, "bold")
         hint = "Ctrl-C saves and stops" if self._closing is None else ""
         if self.resume is not None and self.progress.steps < self.progress.total_steps:

@@ -67,6 +67,10 @@ class FusedActorCritic:
         log_std = flat.numpy()[at : at + self.network.log_std.size]
         return LaneGradient(flat, losses.HeadGradient(bias, log_std, self._lane_sums[lane]))
 
+    def let_go(self) -> None:
+        """Forget the rollout that was read last."""
+        self._rollout = self._readers = None
+
     # Act
 
     def forward(self, observations: Observations) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,174 @@
+"""Memory that runs out while a run trains: it goes on with less, says so, and ends with the right number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runs.small_runs import last_tensors, one_thread, small_run, tiny  # noqa: F401
+from velodrome.errors import BackendError, ConfigError, RunError
+from velodrome.learn.engines.autograd import AutogradEngine
+from velodrome.learn.ppo import PPO
+from velodrome.rollout.worlds import Worlds
+from velodrome.runs import checkpoint
+from velodrome.runs.machine import memory
+from velodrome.runs.run import resume, train
+
+
+class CudaAPIError(Exception):
+    """As Numba names the driver's errors."""
+
+
+ERRORS: dict[str, Exception] = {
+    "python": MemoryError(),
+    "torch": torch.cuda.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1 GiB is "
+        "free. Process 7 has 138 GiB memory in use."
+    ),
+    "numba": CudaAPIError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
+    "runtime": RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported elsewhere."),
+    "host": RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: 8 bytes"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
+def test_errors_of_every_library_are_known(error):
+    told = memory.shortage(error)
+    assert told is not None
+    assert "\n" not in told
+    assert "Process 7" not in told
+    second = RuntimeError("operation failed due to a previous error during capture")
+    second.__context__ = error
+    assert memory.shortage(second) == told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("out of memory"), ConfigError("they take 8 GB, out of memory"), BackendError("out of memory"),
+     RuntimeError("shape"), KeyboardInterrupt()],
+    ids=repr,
+)  # fmt: skip
+def test_other_errors_are_not(error):
+    assert memory.shortage(error) is None
+
+
+# Runs
+
+
+def limited(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception, from_step: int = 0) -> None:
+    """Let rollouts of more environments than this fail, in the middle of what they write."""
+    step = Worlds.renew
+
+    def renew(worlds: Worlds, steps: int) -> None:
+        if worlds.num_envs > most and steps >= from_step:
+            worlds.step(torch.zeros(worlds.num_envs, dtype=torch.int64))
+            raise error
+        step(worlds, steps)
+
+    monkeypatch.setattr(Worlds, "renew", renew)
+
+
+def test_a_run_goes_on_with_half_the_environments(tmp_path, monkeypatch, capfd):
+    limited(monkeypatch, 4, ERRORS["numba"], from_step=320)
+    run = train("smoke", mode="plain", evaluate=False, **tiny(tmp_path))
+    assert run.status == "finished"
+    last = checkpoint.latest_valid(run.path)
+    assert (last.steps, last.plain["learner"]["num_envs"]) == (640, 4)
+    printed = " ".join(capfd.readouterr().out.split())
+    told = "at step 320: it goes on from step 256 with 4."
+    assert "warning: memory ran out with 8 environments (" in printed
+    assert told in printed
+    assert told in run.folder.log_path.read_text()
+    assert "stopped by" not in printed
+    # Rows of the iterations that were thrown away are gone; those that follow are of 4 environments.
+    losses = run.metrics.filter(run.metrics["name"] == "loss/policy")
+    assert losses["step"].to_list() == [64, 128, 192, 256, *range(288, 641, 32)]
+
+
+def test_it_goes_on_as_a_run_from_that_checkpoint_would(tmp_path, monkeypatch):
+    """What was left behind in the middle of a rollout has no influence; nor has a stop afterwards."""
+    with monkeypatch.context() as patch:
+        limited(patch, 4, MemoryError(), from_step=320)
+        run = small_run(tmp_path / "one", steps=640)
+    with monkeypatch.context() as patch:
+        limited(patch, 4, MemoryError(), from_step=320)
+        stopped = small_run(tmp_path / "two", steps=384)
+    again = resume(stopped.path, steps=640, mode="quiet", evaluate=False)
+    tensors, wanted = last_tensors(again), last_tensors(run)
+    for name, tensor in wanted.items():
+        assert torch.equal(tensors[name], tensor), name
+
+
+def test_a_run_that_never_fits_begins_with_fewer(tmp_path, monkeypatch, capfd):
+    make = PPO.__init__
+
+    def limited_init(learner: Any, worlds: Worlds, *arguments: Any, **options: Any) -> None:
+        if worlds.num_envs > 2:
+            raise ERRORS["torch"]
+        make(learner, worlds, *arguments, **options)
+
+    monkeypatch.setattr(PPO, "__init__", limited_init)
+    run = small_run(tmp_path, steps=64)
+    error = " ".join(capfd.readouterr().err.split())
+    assert (
+        "memory ran out with 8 environments (CUDA out of memory. Tried to allocate 2.00 GiB): it begins with 4" in error
+    )
+    assert (
+        "memory ran out with 4 environments (CUDA out of memory. Tried to allocate 2.00 GiB): it begins with 2" in error
+    )
+    assert checkpoint.latest_valid(run.path).plain["learner"]["num_envs"] == 2
+    # Resuming makes 2 environments, not the 8 of the configuration.
+    assert resume(run.path, steps=128, mode="quiet", evaluate=False).status == "finished"
+
+
+def test_where_there_is_no_fewer_it_says_what_takes_less(tmp_path, monkeypatch):
+    limited(monkeypatch, 0, MemoryError("8 bytes"))
+    with pytest.raises(RunError, match=r"ran out with 1 environments \(8 bytes\).*needs 1\. What takes less: shorter"):
+        small_run(tmp_path)
+
+
+def learning_fails(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
+    """Let gradients of more samples than this fail."""
+    add: Callable[..., torch.Tensor] = AutogradEngine._add_gradient
+
+    def limited_add(engine: Any, rows: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        if len(rows) > samples:
+            raise ERRORS["torch"]
+        return add(engine, rows, *arguments)
+
+    monkeypatch.setattr(AutogradEngine, "_add_gradient", limited_add)
+
+
+WIDE = {"ppo.engine": "autograd", "ppo.rollout_length": 64, "ppo.minibatches": 2, "steps": 1536}
+
+
+def test_where_learning_fails_minibatches_are_split_instead(tmp_path, monkeypatch, capfd):
+    whole = small_run(tmp_path / "whole", **WIDE)
+    with monkeypatch.context() as patch:
+        learning_fails(patch, 64)
+        split = small_run(tmp_path / "split", **WIDE)
+    told = " ".join(capfd.readouterr().err.split())
+    assert "memory ran out with 8 environments" in told
+    assert "at step 0: it goes on from step 0 with as many, and learns from each minibatch in 2 parts" in told
+    assert "in 4 parts whose gradients are added up, which is the same update." in told
+    last = checkpoint.latest_valid(split.path)
+    assert (last.steps, last.plain["learner"]["num_envs"], last.plain["learner"]["parts"]) == (1536, 8, 4)
+    tensors, wanted = last_tensors(split), last_tensors(whole)
+    for name, tensor in wanted.items():
+        if name.startswith("policy."):
+            torch.testing.assert_close(tensors[name], tensor, rtol=0, atol=1e-5, msg=name)
+    # A resumed run knows the parts that fit.
+    with monkeypatch.context() as patch:
+        learning_fails(patch, 64)
+        resume(split.path, steps=2048, mode="quiet", evaluate=False)
+    assert "memory ran out" not in capfd.readouterr().err
+
+
+def test_batch_norms_see_whole_minibatches(tmp_path, monkeypatch, capfd):
+    learning_fails(monkeypatch, 128)
+    run = small_run(tmp_path, **{**WIDE, "network.kind": "mlp_batch_norm"})
+    assert "it goes on from step 0 with 4." in " ".join(capfd.readouterr().err.split())
+    assert checkpoint.latest_valid(run.path).plain["learner"]["num_envs"] == 4
