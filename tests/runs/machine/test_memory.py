@@ -24,13 +24,17 @@ class CudaAPIError(Exception):
 
 ERRORS: dict[str, Exception] = {
     "python": MemoryError(),
+    "numpy": MemoryError("Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64"),
     "torch": torch.cuda.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 1 GiB is "
         "free. Process 7 has 138 GiB memory in use."
     ),
     "numba": CudaAPIError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
     "runtime": RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported elsewhere."),
-    "host": RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: 8 bytes"),
+    "host": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to "
+        "allocate 32000000000 bytes. Error code 12 (Cannot allocate memory)"
+    ),
 }
 
 
@@ -43,6 +47,13 @@ def test_errors_of_every_library_are_known(error):
     second = RuntimeError("operation failed due to a previous error during capture")
     second.__context__ = error
     assert memory.shortage(second) == told
+
+
+def test_an_amount_is_told_in_few_words():
+    assert memory.shortage(ERRORS["torch"]) == "2.00 GiB could not be allocated"
+    assert memory.shortage(ERRORS["numpy"]) == "7.45 GiB could not be allocated"
+    assert memory.shortage(ERRORS["host"]) == "29.8 GiB could not be allocated"
+    assert memory.shortage(ERRORS["python"]) == "MemoryError"
 
 
 @pytest.mark.parametrize(
@@ -113,12 +124,8 @@ def test_a_run_that_never_fits_begins_with_fewer(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(PPO, "__init__", limited_init)
     run = small_run(tmp_path, steps=64)
     error = " ".join(capfd.readouterr().err.split())
-    assert (
-        "memory ran out with 8 environments (CUDA out of memory. Tried to allocate 2.00 GiB): it begins with 4" in error
-    )
-    assert (
-        "memory ran out with 4 environments (CUDA out of memory. Tried to allocate 2.00 GiB): it begins with 2" in error
-    )
+    assert "memory ran out with 8 environments (2.00 GiB could not be allocated): it begins with 4" in error
+    assert "memory ran out with 4 environments (2.00 GiB could not be allocated): it begins with 2" in error
     assert checkpoint.latest_valid(run.path).plain["learner"]["num_envs"] == 2
     # Resuming makes 2 environments, not the 8 of the configuration.
     assert resume(run.path, steps=128, mode="quiet", evaluate=False).status == "finished"
@@ -127,7 +134,7 @@ def test_a_run_that_never_fits_begins_with_fewer(tmp_path, monkeypatch, capfd):
 def test_where_there_is_no_fewer_it_says_what_takes_less(tmp_path, monkeypatch):
     limited(monkeypatch, 0, MemoryError("8 bytes"))
     with pytest.raises(RunError, match=r"ran out with 1 environments \(8 bytes\).*needs 1\. What takes less: shorter"):
-        small_run(tmp_path)
+        small_run(tmp_path, num_envs=2)
 
 
 def learning_fails(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:

@@ -6,7 +6,7 @@ import difflib
 import json
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import ValidationError
@@ -85,6 +85,7 @@ def _accepts(kind: Any, wanted: type) -> bool:
     """Return whether an annotation allows values of a plain type at its top level."""
     if get_origin(kind) in (Union, types.UnionType):
         return any(_accepts(part, wanted) for part in get_args(kind))
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return kind in (wanted, Any) or (get_origin(kind) is Literal and any(type(v) is wanted for v in get_args(kind)))
 
 
@@ -136,6 +137,7 @@ def _parts(key: str) -> tuple[str, str]:
 def wrong_value(key: str, field: FieldInfo, received: Any, reason: str = "") -> str:
     """Return what to say about a value that its field does not take."""
     number = isinstance(received, int | float) and _accepts(field.annotation, str)
+    number = number and not _accepts(field.annotation, int)
     quotes = " (quotes make a text of it)" if number else ""
     problem = reason.removesuffix(".") or f"not legal; it takes: {legal_values(field)}{quotes}"
     stop = "" if problem.endswith("?") else "."

@@ -118,12 +118,12 @@ class RunConfig(Section):
                 f"ensemble, train several with seeds that are apart: seed=0, seed={self.ensemble}, …"
             )
         self._check_backend()
-        length = getattr(self.learner, "rollout_length", 1)
-        if self.steps < self.num_envs * length:
+        length, vector = getattr(self.learner, "rollout_length", 1), self.vector
+        number = vector.min_envs if vector.num_envs == "auto" else vector.num_envs
+        if self.steps < number * length:
             raise ConfigError(
                 f"steps = {self.steps:,} is less than one rollout: num_envs × {self.algorithm}.rollout_length is "
-                f"{self.num_envs:,} × {length:,} = {self.num_envs * length:,}. Give at least that, or make those "
-                "smaller."
+                f"{number:,} × {length:,} = {number * length:,}. Give at least that, or make those smaller."
             )
         if price_data(self.env) is not None:
             self._check_splits()
@@ -161,8 +161,15 @@ class RunConfig(Section):
 
     @property
     def num_envs(self) -> int:
-        """Environments that are played at once."""
-        return self.vector.num_envs
+        """Environments that are played at once; `auto` is none until a training has chosen them."""
+        number = self.vector.num_envs
+        if number == "auto":
+            raise ConfigError("num_envs = 'auto' is measured when a training begins; give a number here.")
+        return number
+
+    def with_num_envs(self, num_envs: int) -> RunConfig:
+        """Return the same with another number of environments."""
+        return self.model_copy(update={"vector": self.vector.model_copy(update={"num_envs": num_envs})})
 
     @property
     def trainings(self) -> int:

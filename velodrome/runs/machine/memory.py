@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 from typing import TYPE_CHECKING
 
 from velodrome.errors import RunError, VelodromeError
 from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.machine.use import bytes_text
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +40,10 @@ def shortage(error: BaseException) -> str | None:
         of_system = isinstance(seen, RuntimeError | OSError) or type(seen).__name__ == "CudaAPIError"
         of_system = of_system and not isinstance(seen, VelodromeError)
         if isinstance(seen, MemoryError | torch.cuda.OutOfMemoryError) or (of_system and any(s in said for s in TOLD)):
-            told = said.split(". GPU ")[0].rstrip(".") or type(seen).__name__
+            if (amount := re.search(r"allocate ([\d.]+) (bytes|[KMGT]iB)", said)) is not None:
+                count, unit = amount.groups()
+                return f"{bytes_text(float(count)) if unit == 'bytes' else f'{count} {unit}'} could not be allocated"
+            told = said.rstrip(".") or type(seen).__name__
             return told if len(told) <= LONGEST else f"{told[:LONGEST]} …"
         seen = seen.__cause__ or seen.__context__
     return None
