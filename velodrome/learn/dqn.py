@@ -83,7 +83,7 @@ class DQN(Learner):
         self.encode_rollout = self._worth_encoding(self.actions.numel())
         self.collect = self._collect
         self.learn: Callable[[], None] = self._learn
-        if worlds.device.type == "cuda" and config.cuda_graphs:
+        if self.captures_updates():
             self.learn = Captured(self._learn, self.generator)
             if self.captures_steps():
                 self.collect = Captured(self._collect, self.generator)

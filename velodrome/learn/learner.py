@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import LearnerConfig
-from velodrome.rollout.launch import Captured
+from velodrome.rollout.launch import Captured, takes_kernels
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
@@ -66,8 +66,11 @@ class Learner:
 
     def captures_steps(self) -> bool:
         """Whether a rollout can be a CUDA graph: it is wanted, and the environments step on the device."""
-        on_gpu = self.worlds.device.type == "cuda" and self.config.cuda_graphs
-        return on_gpu and isinstance(self.worlds, CudaWorlds)
+        return self.captures_updates() and isinstance(self.worlds, CudaWorlds)
+
+    def captures_updates(self) -> bool:
+        """Whether updates can be CUDA graphs."""
+        return self.config.cuda_graphs and takes_kernels(self.worlds.device)
 
     def metrics(self, actions: Tensor, distribution: Distribution, began: float, reward: float) -> dict[str, float]:
         """Return what all learners report of an iteration: of its actions, [steps, environments, …], the environments'

@@ -70,7 +70,7 @@ class PPO(Learner):
         self.at_most_one_cut = on_device and worlds.shortest_truncation >= config.rollout_length
         if on_device:
             self.collect = Captured(self._collect, self.generator)
-        if worlds.device.type == "cuda" and config.cuda_graphs:
+        if self.captures_updates():
             # Whether to stop early is decided on the host, so the graph then ends with the epoch.
             if config.target_kl is None:
                 self.update = Captured(self._update, self.generator)

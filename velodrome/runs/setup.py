@@ -49,11 +49,16 @@ def environment_options(
     given: dict[str, Any] = dict(config.params)
     if market is not None:
         given |= {"market": market, "split": "train" if "train" in market.splits else None}
-    backend = "python" if config.vector.env_type == "python" else "cuda" if device == "cuda" else "native"
+    from velodrome.vector.cuda import is_rocm
+
+    on_gpu = device.startswith("cuda") and not is_rocm()
+    backend = "python" if config.vector.env_type == "python" else "cuda" if on_gpu else "native"
     # A few hundred environments step in microseconds, less than it takes to share them with a learner's threads.
     threads = 1 if backend == "native" and num_envs <= ONE_THREAD else None
     # The learner's actions are legal by construction.
     options = {"backend": backend, "seed": config.seed, "observation": "cursor", "check_actions": False}
+    if on_gpu:
+        options["device"] = device
     return {**options, "check_values": config.vector.check_values, "threads": threads, **given}
 
 
@@ -87,13 +92,15 @@ def learning_worlds(
     from velodrome.rollout import worlds
     from velodrome.rollout.disturbance import Strength
     from velodrome.rollout.observation import WindowBank
+    from velodrome.vector.cuda import current_device
     from velodrome.vector.make import make_vec
 
-    half = config.learner.precision == "bfloat16" and device == "cuda"
+    half = config.learner.precision == "bfloat16" and device.startswith("cuda")
     vector, num_envs = config.vector, num_envs or config.num_envs
     shown = training_market(config, market)
     options = environment_options(config, shown, num_envs, device)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(current_device(device))
         if vector.max_concurrent_envs is None:
             envs = make_vec(config.env, num_envs, **options)
             stack.callback(envs.close)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -68,8 +68,12 @@ class RunConfig(Section):
         legal=lambda: f"one of {', '.join(ALGORITHMS.names())}",
     )
     steps: int = setting(2_000_000, "environment steps in all, over all environments", ge=1)
-    device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "where environments and networks live; auto is cuda where that is usable, else cpu"
+    device: str = setting(
+        "auto",
+        "where environments and networks live; auto is cuda where that is usable, else cpu; cuda:1 is a GPU by its "
+        "number",
+        legal="auto, cpu, cuda or cuda:N",
+        pattern=r"^(auto|cpu|cuda|cuda:\d{1,3})$",
     )
     vector: VectorizedEnvConfig = Field(default_factory=VectorizedEnvConfig)
     market: sections.MarketConfig = Field(default_factory=sections.MarketConfig)
@@ -138,7 +142,7 @@ class RunConfig(Section):
                 "those that stand still. Use restart, or raise."
             )
         contradicting = {"native": "cuda", "python": "cuda", "cuda": "cpu"}.get(vector.env_type)
-        if self.device == contradicting:
+        if self.device.partition(":")[0] == contradicting:
             raise ConfigError(
                 f"vector.env_type = {vector.env_type!r} and device = {self.device!r} contradict each other: rules of "
                 "Velodrome live where the network does. Leave one of them at auto."
@@ -228,18 +232,26 @@ class RunConfig(Section):
             named["logging.store"] = self.logging.store
         return [f"{key} = {value}" for key, value in named.items()]
 
-    def usable_device(self) -> Literal["cpu", "cuda"]:
-        """Return the device that `device` means on this machine; cuda where it cannot be used is an error."""
+    def usable_device(self) -> str:
+        """Return the device that `device` means on this machine; one that cannot be used is an error."""
         if self.device == "cpu" or self.vector.env_type in ("native", "python"):
             return "cpu"
-        from velodrome.vector.cuda import unavailable_reason
+        from velodrome.vector.cuda import is_rocm, missing_device, unavailable_reason
 
-        reason = unavailable_reason()
+        if is_rocm() and self.device.startswith("cuda"):
+            import torch
+
+            # AMD's GPUs: networks learn there, and environments stay on the CPU.
+            reason = missing_device(self.device, torch.cuda.device_count())
+        else:
+            reason = unavailable_reason(self.device if self.device != "auto" else "cuda")
         if reason is None:
-            return "cuda"
+            return "cuda" if self.device == "auto" else self.device
         for key, value in (("device", self.device), ("vector.env_type", self.vector.env_type)):
-            if value == "cuda":
-                raise BackendError(f"{key} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
+            if value.startswith("cuda"):
+                raise BackendError(
+                    f"{key} = {value!r} cannot be used: {reason}. Use another, device=cpu or device=auto."
+                )
         return "cpu"
 
 
