@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from velodrome.runs.versions import cpu_model, installed_version
-from velodrome.vector.cores import available_cores
+from velodrome.vector.cores import available_cores, free_memory
 
 Status = Literal["ok", "note", "problem"]
 
@@ -163,9 +163,9 @@ def _machine() -> Iterator[Row]:
     yield _ok("CPU", f"{cpu_model()}, {available_cores()} cores for this process")
     import psutil
 
-    memory = psutil.virtual_memory()
-    found = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available"
-    low = memory.available < LOW_MEMORY
+    free = free_memory()
+    found = f"{_gigabytes(psutil.virtual_memory().total)}, {_gigabytes(free)} available"
+    low = free < LOW_MEMORY
     yield _note("memory", found, "close other programs, or make fewer environments") if low else _ok("memory", found)
 
 

@@ -10,6 +10,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
+from velodrome.learn.engines.autograd import FEWEST_SAMPLES, BatchNorm
 from velodrome.learn.engines.optimiser import Optimiser
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.networks.layers import BarEncoding, DropoutMasks, worth_encoding
@@ -56,6 +58,7 @@ class DQN(Learner):
         self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
         self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
         self.updates = 0
+        self.parts = 1  # of a batch, whose gradients are added up: the same step in less memory
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
         self.is_disturbed = worlds.bank is not None and worlds.bank.is_disturbed
@@ -154,20 +157,35 @@ class DQN(Learner):
 
     def _learn(self) -> None:
         """Take one gradient step on transitions from the buffer."""
-        config, bank = self.config, self.worlds.bank
-        batch = self.replay.sample(config.batch_size, self.generator, self.correction)
+        count = self.config.batch_size
+        batch = self.replay.sample(count, self.generator, self.correction)
+        kept = None if self.kept is None else self.dropout.draw(self.kept, self.generator)
+        ends = [count * part // self.parts for part in range(self.parts + 1)]
+        self.optimiser.forget()
+        errors, reports = [], []
+        for first, end in pairwise(ends):
+            part = batch if self.parts == 1 else batch.between(first, end)
+            loss, error, mean_value = self._loss(part, None if kept is None else kept[first:end])
+            share = (end - first) / count
+            (loss if share == 1.0 else loss * share).backward()
+            errors.append(error)
+            reports.append(torch.stack([loss.detach(), mean_value]) * share)
+        norm = self.optimiser.step()
+        with torch.no_grad():
+            self.replay.set_errors(batch.places, torch.cat(errors))
+            self.report += torch.cat([sum(reports[1:], reports[0]), norm.reshape(1)])
+
+    def _loss(self, batch: Transitions, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of transitions, how wrong their values are, and the mean of those. kept: units, by row."""
         wanted = self._wanted(batch)
         self._train(True)
-        kept = None if self.kept is None else self.dropout.draw(self.kept, self.generator)
         with self._precision(), self.dropout.applied(kept):
-            values = self.values(self.seen(batch.observation), bank, self._encode(self.encode_batch))
+            values = self.values(self.seen(batch.observation), self.worlds.bank, self._encode(self.encode_batch))
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")
         loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
-        norm = self.optimiser.descend(loss)
         with torch.no_grad():
-            self.replay.set_errors(batch.places, taken - wanted)
-            self.report += torch.stack([loss, taken.mean(), norm])
+            return loss, taken - wanted, taken.mean()
 
     @torch.no_grad()
     def _wanted(self, batch: Transitions) -> Tensor:
@@ -225,6 +243,19 @@ class DQN(Learner):
         """Refuse more environments than the buffer can hold a step of."""
         self.replay.rows_for(num_envs)
 
+    def split_minibatches(self) -> int | None:
+        """Learn from batches in twice as many parts; batch norms, which see all at once, cannot."""
+        normed = any(isinstance(module, BatchNorm) for module in self.policy.modules())
+        if normed or self.config.batch_size < 2 * self.parts * FEWEST_SAMPLES:
+            return None
+        self._split(2 * self.parts)
+        return self.parts
+
+    def _split(self, parts: int) -> None:
+        self.parts = parts
+        self.encode_batch = self._worth_encoding(self.config.batch_size // parts)
+        self._prepare()
+
     def make_room(self) -> None:
         """Make room for other rollouts; the transitions to replay stay."""
         self.replay.resize(self.worlds.num_envs)
@@ -233,7 +264,8 @@ class DQN(Learner):
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
         """Return the target, the optimiser's state and the transitions to replay."""
         target, optimiser, replay = self.target.state_dict(), self.optimiser.state(), self.replay.state()
-        return {"target": target, "optimiser": optimiser, "replay": replay}, {"updates": self.updates}
+        parts = {"parts": self.parts} if self.parts > 1 else {}
+        return {"target": target, "optimiser": optimiser, "replay": replay}, {"updates": self.updates, **parts}
 
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned."""
@@ -242,6 +274,8 @@ class DQN(Learner):
         self._copy_to_target()
         self.optimiser.load_state(only(tensors, "optimiser"))
         self.updates = int(plain["updates"])
+        if (parts := int(plain.get("parts", 1))) != self.parts:
+            self._split(parts)
 
     def forget_episodes(self) -> None:
         """Let no transition reach from the episodes that were being played into the new ones."""

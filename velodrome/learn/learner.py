@@ -83,7 +83,10 @@ class Learner:
         found |= action_mix(actions, distribution)
         seconds = self._seconds(actions)
         samples = actions.shape[0] * actions.shape[1]
-        found["time/steps_per_second"] = samples / seconds.pop("total")
+        found["time/steps_per_second"] = found["time/sps_total"] = samples / seconds.pop("total")
+        collecting = seconds["environment"] + seconds["inference"]
+        if collecting > 0.0:
+            found["time/sps_collecting"] = samples / collecting
         return found | {f"time/{name}": value for name, value in seconds.items()}
 
     def _seconds(self, actions: Tensor) -> dict[str, float]:

@@ -35,7 +35,9 @@ from velodrome.runs.folder import RunFolder, RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
-from velodrome.runs.machine import memory
+from velodrome.runs.machine import memory, plan
+from velodrome.runs.machine.resources import ResourceMetrics
+from velodrome.runs.machine.use import MachineSampler
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
+SHOWN_EVERY = 1.0  # seconds between samples of the machine that the terminal shows
 START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
 
 log = logging.getLogger("velodrome.runs")
@@ -166,6 +169,9 @@ class Session:
 
         config, last = self.config, checkpoints.latest_valid(self.run.path) if self.resumed else None
         num_envs = config.num_envs if last is None else int(last.plain["learner"].get("num_envs", config.num_envs))
+        if self.resumed:  # perhaps elsewhere; a new run was looked at before it had a folder
+            plan.check_that_it_fits(config.with_num_envs(num_envs), self.market)
+        del last
         while True:
             making = setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path, num_envs)
             try:
@@ -178,6 +184,7 @@ class Session:
                 lacking = memory.shortage(error)
                 if lacking is None:
                     raise
+            memory.give_back(device)
             fewer = memory.fewer_envs(config, num_envs, lacking)
             self._warn(f"{memory.ran_out(num_envs, lacking)}: it begins with {fewer:,}.")
             num_envs = fewer
@@ -200,25 +207,27 @@ class Session:
             Interrupts() as interrupts,
             MetricsWriter(sinks) as self.writer,
             contextlib.suppress(Interrupted),
-            self._live_view(worlds, device) as self.view,
+            self._sampler(device) as sampler,
+            self._live_view(worlds, device, sampler) as self.view,
         ):
+            self.resources = ResourceMetrics(sampler, self.config.resources.every_seconds)
             if self.mode == "json":
                 for remark in self.remarks:
                     self.view.note(remark)
             self.remarks.clear()
-            if not begun or self.has_less:
-                self._save()
             try:
+                if not begun or self.has_less:
+                    self._save()
                 while not self._is_over and not interrupts.requested:
                     self._iterate()
+                if self.learner.steps > self.saved_steps:
+                    self._save()
             except Exception as error:
                 lacking = memory.shortage(error)
                 if lacking is None:
                     raise
                 self.view.goes_on = True
                 return lacking
-            if self.learner.steps > self.saved_steps:
-                self._save()
             if not self._is_over:
                 raise Interrupted
             if self.learner.steps < self.config.steps:
@@ -230,7 +239,7 @@ class Session:
         learner, at = self.learner, self.learner.steps
         num_envs, failed = learner.worlds.num_envs, learner.clock.failed
         learner.clock.failed = None
-        memory.give_back(learner.worlds.device)
+        memory.give_back(str(learner.worlds.device))
         self.resumed = self.has_less = True
         self._load_checkpoint()
         told = f"{memory.ran_out(num_envs, lacking)} at step {at:,}: it goes on from step {learner.steps:,} with"
@@ -290,13 +299,19 @@ class Session:
             if self.mode in ("live", "plain"):
                 self.console.print(remark, soft_wrap=True)
 
-    def _live_view(self, worlds: Worlds, device: str) -> LiveView:
+    def _sampler(self, device: str) -> MachineSampler:
+        """Return what samples the machine: as often as it is shown, as it is recorded, or not at all."""
+        recorded = self.config.resources.every_seconds
+        shown = math.inf if self.mode == "quiet" else SHOWN_EVERY
+        return MachineSampler(self.run.path, device, min(recorded or math.inf, shown))
+
+    def _live_view(self, worlds: Worlds, device: str, sampler: MachineSampler) -> LiveView:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
         about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
         title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
         about["always"] = {"seed": config.seed} if self.place else {}
-        return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
+        return LiveView(config.steps, title, self.console, self.mode, facts=facts, sampler=sampler, **about)
 
     # The loop
 
@@ -313,6 +328,7 @@ class Session:
         if self.monitor is not None and (logged or self.mode != "quiet"):
             metrics |= self.monitor.metrics()
         if logged:
+            metrics |= self.resources.take()
             self._log(metrics)
         self.view.update(steps, metrics)
         if news := self.mirror.news():

@@ -13,8 +13,9 @@ from velodrome.errors import BackendError, ConfigError, RunError
 from velodrome.learn.engines.autograd import AutogradEngine
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import Worlds
-from velodrome.runs import checkpoint
-from velodrome.runs.machine import memory
+from velodrome.runs import checkpoint, setup
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.machine import memory, plan
 from velodrome.runs.run import resume, train
 
 
@@ -179,3 +180,54 @@ def test_batch_norms_see_whole_minibatches(tmp_path, monkeypatch, capfd):
     run = small_run(tmp_path, **{**WIDE, "network.kind": "mlp_batch_norm"})
     assert "it goes on from step 0 with 4." in " ".join(capfd.readouterr().err.split())
     assert checkpoint.latest_valid(run.path).plain["learner"]["num_envs"] == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("engine", ["auto", "autograd"])
+def test_a_gpu_with_little_memory_goes_on_with_less(engine, tmp_path, monkeypatch, capfd):
+    """Of what the training needs, as planned, torch is given a third."""
+    settings = {"device": "cuda", "num_envs": 16384, "steps": 16384 * 16 * 6, "ppo.rollout_length": 16}
+    settings |= {
+        "ppo.engine": engine,
+        "network.hidden": (256, 256),
+        "market.windows": 16,
+        "evaluation.every_steps": None,
+    }
+    config = load_run_config("smoke", tiny(tmp_path, **settings))
+    market = setup.build_market(config)
+    needs = plan.measured_needs(config, market, "cuda")[plan.GPU]
+    monkeypatch.setattr(plan, "check_that_it_fits", lambda *arguments: None)
+    memory.give_back("cuda")
+    total = torch.cuda.get_device_properties(0).total_memory
+    allowed = torch.cuda.memory_reserved() + needs.bytes(16384) / 3
+    torch.cuda.set_per_process_memory_fraction(allowed / total)
+    try:
+        run = small_run(tmp_path, **settings)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        memory.give_back("cuda")
+    last = checkpoint.latest_valid(run.path)
+    told = " ".join(capfd.readouterr().err.split())
+    assert last.steps == settings["steps"]
+    assert "memory ran out with 16,384 environments (" in told
+    left, parts = last.plain["learner"]["num_envs"], last.plain["learner"].get("parts", 1)
+    assert left < 16384 or parts > 1
+    assert left == 16384 or f" with {left:,}." in told
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpus_needs_are_known_before(tmp_path):
+    """Two small trials foresee a larger training; one that is too large is refused with a number that fits."""
+    settings = {"device": "cuda", "num_envs": 65536, "steps": 10**9, "ppo.rollout_length": 16, "market.windows": 16}
+    config = load_run_config("smoke", tiny(tmp_path, **settings))
+    market = setup.build_market(config)
+    line = plan.measured_needs(config, market, "cuda")[plan.GPU]
+    found = plan._trial_bytes(config, market, "cuda", 65536)[plan.GPU]
+    assert line.bytes(65536) == pytest.approx(found, rel=0.25)
+    with pytest.raises(ConfigError, match=r"of the GPU's memory .* may be taken \(vector.max_memory\)\. At most about"):
+        small_run(tmp_path, **settings, **{"vector.max_memory": int(found / 2**21)})
+    chosen, told = plan.with_num_envs(load_run_config(config, {"num_envs": "auto"}), market)
+    assert chosen.num_envs >= 64
+    assert "of free GPU's memory" in told or "leave 100 updates" in told or "vector.max_envs" in told

@@ -44,7 +44,8 @@ def test_two_small_trials_say_what_a_larger_one_needs(changed, tmp_path, monkeyp
 def test_the_replay_buffer_counts(tmp_path):
     sizes = []
     for size in (2_000, 200_000):
-        config = settings(tmp_path, algorithm="dqn", **{"dqn.buffer_size": size, "dqn.learning_starts": 64})
+        fast = {"dqn.learning_starts": 64, "dqn.updates": 1, "dqn.batch_size": 32}
+        config = settings(tmp_path, algorithm="dqn", **{"dqn.buffer_size": size, **fast})
         market = setup.build_market(config)
         sizes.append(plan.measured_needs(config, market, "cpu")[plan.HOST].bytes(8))
     assert sizes[1] - sizes[0] > 198_000 * 4 * 4

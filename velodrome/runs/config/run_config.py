@@ -20,7 +20,7 @@ from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, L
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
-NOT_IN_HASH = ("name", "checkpoint", "logging")
+NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
 LATER = ("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten")
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
@@ -87,6 +87,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    resources: sections.ResourcesConfig = Field(default_factory=sections.ResourcesConfig)
 
     @model_validator(mode="before")
     @classmethod

@@ -57,13 +57,16 @@ class LiveView:
         facts: RunFacts | None = None,
         action_names: Sequence[str] | None = None,
         always: Mapping[str, object] | None = None,
+        sampler: MachineSampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.title, self.console, self.mode = title, console, mode
         self.folder, self.resume, self.action_names = folder, resume, action_names
         self.always = always or {}
         self.progress = Progress(total_steps, first_steps, facts, clock)
-        self.sampler = MachineSampler(_existing(folder), self.progress.facts.device)
+        # One that is given is opened and closed by whoever gives it.
+        self.sampler = sampler or MachineSampler(_existing(folder), self.progress.facts.device)
+        self._samples = sampler is None
         self.failure: str | None = None  # why the drawing ended early
         self.goes_on = False  # another view follows: this one's end is not that of the training
         self._closing: str | None = None
@@ -85,7 +88,8 @@ class LiveView:
         elif self.mode == "plain":
             place = "" if self.folder is None else f", in {self.folder}"
             self._print(f"{self.title}: {self.progress.total_steps:,} steps{place}")
-        self.sampler.__enter__()
+        if self._samples:
+            self.sampler.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -96,7 +100,8 @@ class LiveView:
             self._stop.set()
             if self._drawing is not None:
                 self._drawing.join(timeout=5.0)
-            self.sampler.__exit__(kind, error, trace)
+            if self._samples:
+                self.sampler.__exit__(kind, error, trace)
         finally:
             # Even when a second Ctrl-C arrives meanwhile.
             self._closing = "" if self.goes_on else closing_line(self.progress, use, error)

@@ -11,8 +11,6 @@ from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.machine.use import bytes_text
 
 if TYPE_CHECKING:
-    import torch
-
     from velodrome.runs.config.run_config import RunConfig
 
 # What libraries say in errors of a general kind: torch's allocator for the CPU, CUDA's runtime and driver, cuBLAS.
@@ -68,10 +66,10 @@ def smaller(config: RunConfig) -> str:
     return f"What takes less: {', '.join(ways)}."
 
 
-def give_back(device: torch.device) -> None:
+def give_back(device: str) -> None:
     """Let go of what nothing refers to any more, on the host and on a GPU."""
     import torch
 
     gc.collect()
-    if device.type == "cuda":
+    if device.startswith("cuda") and torch.cuda.is_available():
         torch.cuda.empty_cache()

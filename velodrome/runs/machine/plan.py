@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
-TRIAL, FOREIGN_TRIAL = 512, 8  # environments of the larger trial; those of other libraries may take seconds to make
+# Environments of the larger trial: a GPU's memory is taken in blocks of megabytes, so that it has to be many; those of
+# other libraries may take seconds to make.
+TRIAL, GPU_TRIAL, FOREIGN_TRIAL = 512, 8192, 8
 USABLE = 0.9  # of free memory that a training may need: allocators round up, and evaluation needs some
 OBVIOUS = 0.25  # of free memory: a generous guess that is below it needs no trial
 MOST_ITERATIONS = 50  # of a trial
@@ -122,7 +124,8 @@ def measured_needs(config: RunConfig, market: Market | Basket | None, device: st
     """Return what a training needs by place, from trials with few environments."""
     fewest = config.learner.fewest_envs(config.network)
     wanted = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
-    large = max(min(wanted, TRIAL if is_rule(config.env) else FOREIGN_TRIAL), fewest)
+    trial = GPU_TRIAL if device.startswith("cuda") else TRIAL
+    large = max(min(wanted, trial if is_rule(config.env) else FOREIGN_TRIAL), fewest)
     small = max(large // 2, fewest)
     found = [_trial_bytes(config, market, device, number) for number in {small: 0, large: 0}]
     if small == large:
@@ -139,9 +142,9 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
 
     on_gpu = device.startswith("cuda")
     if on_gpu:
-        memory.give_back(torch.device(device))
+        memory.give_back(device)
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_reserved(device)
+        before = torch.cuda.memory_allocated(device)
     free = free_bytes(config, device)
     try:
         with contextlib.ExitStack() as stack:
@@ -156,6 +159,9 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
                     break
             learner.state()
             buffers = getattr(worlds.envs, "buffers", None)
+            if on_gpu:  # graphs keep what they need for as long as they are there
+                memory.give_back(device)
+                kept = torch.cuda.memory_reserved(device)
             del learner
     except Exception as error:
         lacking = memory.shortage(error)
@@ -170,9 +176,9 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
     host = float(counted[0]) + (0.0 if buffers is None or on_gpu else num_envs * buffers.bytes_per_environment)
     if not on_gpu:
         return {HOST: host}
-    reserved = torch.cuda.max_memory_reserved(device) - before
-    memory.give_back(torch.device(device))
-    return {HOST: host, GPU: float(reserved)}
+    most = max(torch.cuda.max_memory_allocated(device), kept) - before
+    memory.give_back(device)
+    return {HOST: host, GPU: float(most)}
 
 
 @contextlib.contextmanager
