@@ -230,4 +230,4 @@ def test_a_gpus_needs_are_known_before(tmp_path):
         small_run(tmp_path, **settings, **{"vector.max_memory": int(found / 2**21)})
     chosen, told = plan.with_num_envs(load_run_config(config, {"num_envs": "auto"}), market)
     assert chosen.num_envs >= 64
-    assert "of free GPU's memory" in told or "leave 100 updates" in told or "vector.max_envs" in told
+    assert "; at most " in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 
 from tests.runs.small_runs import last_tensors, one_thread, small_run, tiny  # noqa: F401
 from velodrome.errors import ConfigError
+from velodrome.learn.dqn import DQN
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.machine import plan
 from velodrome.runs.run import Run, resume
 from velodrome.vector import cores
+from velodrome.vector.fleet.autoscale import Autoscaler
 
 GIB = 1 << 30
 
@@ -156,6 +159,36 @@ def test_memory_bounds_the_choice(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "free_memory", lambda: 2 * GIB)
     with pytest.raises(ConfigError, match=r"num_envs = 1: the training needs about 2\.0 GiB.*needed with any number"):
         plan.with_num_envs(config, market)
+
+
+def test_a_learner_that_fills_its_buffer_first_is_measured_once_it_learns(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "FEWEST_UPDATES", 10)
+    fast = {
+        "dqn.learning_starts": 96,
+        "dqn.updates": 2,
+        "dqn.batch_size": 32,
+        "dqn.buffer_size": 200,
+    }  # of 200 environments
+    config = settings(tmp_path, algorithm="dqn", num_envs="auto", **fast)
+    happened: list[str] = []
+    observe, iterate = Autoscaler.observe, DQN.iterate
+
+    def noted(scaler: Autoscaler, *arguments: Any) -> int | None:
+        happened.append("observed")
+        return observe(scaler, *arguments)
+
+    def watched(learner: DQN) -> dict[str, float]:
+        metrics = iterate(learner)
+        happened.append("learnt" if metrics["time/learning"] else "filled")
+        return metrics
+
+    monkeypatch.setattr(Autoscaler, "observe", noted)
+    monkeypatch.setattr(DQN, "iterate", watched)
+    _, told = plan.with_num_envs(config, setup.build_market(config))
+    assert "at most 16 leave 10 updates in 640 steps." in told
+    assert ("filled", "learnt") in pairwise(happened)
+    assert ("learnt", "observed") in pairwise(happened)
+    assert ("filled", "observed") not in pairwise(happened)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TRIAL, GPU_TRIAL, FOREIGN_TRIAL = 512, 8192, 8
 USABLE = 0.9  # of free memory that a training may need: allocators round up, and evaluation needs some
 OBVIOUS = 0.25  # of free memory: a generous guess that is below it needs no trial
 MOST_ITERATIONS = 50  # of a trial
-FEWEST_UPDATES = 100  # of a whole training: more environments than leave these would learn too rarely
+FEWEST_UPDATES = 200  # of a whole training: more environments than leave these would learn too rarely
 MEASURED_SECONDS = 10.0  # of trying numbers of environments, at most
 ROUND = 64  # numbers of environments are multiples of this: blocks of the CPU's and the GPU's memory are full
 MARGIN = 0.1  # by which more environments must be faster to be taken
@@ -124,6 +124,7 @@ def measured_needs(config: RunConfig, market: Market | Basket | None, device: st
     """Return what a training needs by place, from trials with few environments."""
     fewest = config.learner.fewest_envs(config.network)
     wanted = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
+    wanted = min(wanted, config.learner.most_envs() or wanted)
     trial = GPU_TRIAL if device.startswith("cuda") else TRIAL
     large = max(min(wanted, trial if is_rule(config.env) else FOREIGN_TRIAL), fewest)
     small = max(large // 2, fewest)
@@ -270,10 +271,13 @@ def with_num_envs(config: RunConfig, market: Market | Basket | None) -> tuple[Ru
     bounds = {
         f"{room[place]:,} fit into {bytes_text(free[place])} of free {place.removeprefix('the ')}": room[place],
         f"{updates:,} leave {FEWEST_UPDATES} updates in {config.steps:,} steps": updates,
-        f"vector.max_envs is {vector.max_envs:,}": vector.max_envs,
+        f"{vector.max_envs:,} are wanted (vector.max_envs)": vector.max_envs,
     }
-    if vector.max_concurrent_envs is not None:
-        bounds["vector.max_concurrent_envs is lower"] = vector.max_concurrent_envs
+    for number, told in (
+        (vector.max_concurrent_envs, "are allowed at once (vector.max_concurrent_envs)"),
+        (config.learner.most_envs(), f"have room in the buffer of {config.algorithm}"),
+    ):
+        bounds |= {} if number is None else {f"{number:,} {told}": number}
     most = max(min(bounds.values()), least)
     most -= most % ROUND if most - most % ROUND >= least else 0
     bound = min(bounds, key=lambda text: bounds[text])
@@ -304,9 +308,12 @@ def _fastest(
                     learner.iterate()
                 warm = number
             before = learner.steps
-            speed = learner.iterate()["time/steps_per_second"]
+            metrics = learner.iterate()
             steps = learner.steps - before
-            wanted = scaler.observe(number, steps, steps / speed, 0.0)
+            if metrics.get("time/learning") == 0.0:  # it fills its buffer first, which is no measure
+                until += steps / metrics["time/steps_per_second"]
+                continue
+            wanted = scaler.observe(number, steps, steps / metrics["time/steps_per_second"], 0.0)
             if wanted is not None:
                 learner.resize(wanted)
     return scaler.best or begin, {size: measured.rate for size, measured in scaler.tried.items()}
