@@ -58,7 +58,7 @@ class DQN(Learner):
         self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
         self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
         self.updates = 0
-        self.parts = 1  # of a batch, whose gradients are added up: the same step in less memory
+        self.splitting, self.parts = self, 1  # of a batch, whose gradients are added up: the same step in less memory
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
         self.is_disturbed = worlds.bank is not None and worlds.bank.is_disturbed
@@ -243,18 +243,15 @@ class DQN(Learner):
         """Refuse more environments than the buffer can hold a step of."""
         self.replay.rows_for(num_envs)
 
-    def split_minibatches(self) -> int | None:
-        """Learn from batches in twice as many parts; batch norms, which see all at once, cannot."""
-        normed = any(isinstance(module, BatchNorm) for module in self.policy.modules())
-        if normed or self.config.batch_size < 2 * self.parts * FEWEST_SAMPLES:
-            return None
-        self._split(2 * self.parts)
-        return self.parts
+    def can_split(self) -> bool:
+        """Return whether batches can be cut into twice as many parts; batch norms see all of a batch at once."""
+        enough = self.config.batch_size >= 2 * self.parts * FEWEST_SAMPLES
+        return enough and not any(isinstance(module, BatchNorm) for module in self.policy.modules())
 
-    def _split(self, parts: int) -> None:
+    def split(self, parts: int) -> None:
+        """Learn from each batch in this many parts."""
         self.parts = parts
         self.encode_batch = self._worth_encoding(self.config.batch_size // parts)
-        self._prepare()
 
     def make_room(self) -> None:
         """Make room for other rollouts; the transitions to replay stay."""
@@ -264,8 +261,7 @@ class DQN(Learner):
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
         """Return the target, the optimiser's state and the transitions to replay."""
         target, optimiser, replay = self.target.state_dict(), self.optimiser.state(), self.replay.state()
-        parts = {"parts": self.parts} if self.parts > 1 else {}
-        return {"target": target, "optimiser": optimiser, "replay": replay}, {"updates": self.updates, **parts}
+        return {"target": target, "optimiser": optimiser, "replay": replay}, {"updates": self.updates}
 
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned."""
@@ -274,8 +270,6 @@ class DQN(Learner):
         self._copy_to_target()
         self.optimiser.load_state(only(tensors, "optimiser"))
         self.updates = int(plain["updates"])
-        if (parts := int(plain.get("parts", 1))) != self.parts:
-            self._split(parts)
 
     def forget_episodes(self) -> None:
         """Let no transition reach from the episodes that were being played into the new ones."""

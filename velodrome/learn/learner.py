@@ -32,6 +32,7 @@ class Learner:
     policy: nn.Module
     collect: Callable[[], None]  # plays a rollout; perhaps a CUDA graph
     same_on_any_threads = False  # whether another number of threads gives the same bits
+    splitting: Any = None  # what has `parts`, `can_split` and `split`, if minibatches can be learnt from in parts
 
     def __init__(
         self, worlds: Worlds, config: LearnerConfig, total_steps: int, seed: int, alike: Sequence[range] = ()
@@ -119,7 +120,14 @@ class Learner:
 
         Return the number of parts, None if that cannot be.
         """
-        return None
+        if not hasattr(self.splitting, "can_split") or not self.splitting.can_split():
+            return None
+        self._split(2 * self.splitting.parts)
+        return self.splitting.parts
+
+    def _split(self, parts: int) -> None:
+        self._prepare()  # first, so that graphs let go of what they hold
+        self.splitting.split(parts)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
@@ -134,7 +142,8 @@ class Learner:
             "torch": self._torch_generators(),
         }
         counts = {"steps": self.steps, "num_envs": self.worlds.num_envs, "threads": torch.get_num_threads()}
-        return nested(parts), {**counts, **plain}
+        split = getattr(self.splitting, "parts", 1)
+        return nested(parts), {**counts, **plain, **({"parts": split} if split > 1 else {})}
 
     def _torch_generators(self) -> dict[str, Tensor]:
         """Return the state of torch's own generators, from which dropout and other random modules draw."""
@@ -153,6 +162,9 @@ class Learner:
             if name.endswith("cursor"):  # of transitions in a replay buffer
                 self.worlds.check_cursors(tensor)
         self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
+        split = int(plain.get("parts", 1))
+        if split != getattr(self.splitting, "parts", split):
+            self._split(split)
         self.load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "policy"))
         if self.moments is not None:
@@ -218,6 +230,9 @@ class Learner:
 
     def check_size(self, num_envs: int) -> None:
         """Refuse a number of environments, before anything has changed."""
+
+    def _prepare(self) -> None:
+        """Decide which parts of an iteration are CUDA graphs, anew; what older graphs held is given back."""
 
     def make_room(self) -> None:
         """Make what depends on the number of environments, after it has changed; CUDA graphs are captured again."""

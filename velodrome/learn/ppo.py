@@ -45,7 +45,7 @@ class PPO(Learner):
         self.check_size(worlds.num_envs)
         self.rollout = self._make_rollout()
         task = Task(self.policy, worlds.bank, config, network.activation, ppo_loss)
-        self.engine = make_engine(task, self.rollout)
+        self.engine = self.splitting = make_engine(task, self.rollout)
         self.same_on_any_threads = self.engine.same_on_any_threads
         self.memory = torch.zeros((worlds.num_envs, self.policy.memory_size), device=device)
         self.starts = torch.ones(worlds.num_envs, dtype=torch.bool, device=device)
@@ -196,27 +196,12 @@ class PPO(Learner):
         self.engine.attach(self.rollout)
         self.memory, self.starts = resized(self.memory, num_envs), resized(self.starts, num_envs, True)
 
-    def split_minibatches(self) -> int | None:
-        """Learn from minibatches in twice as many parts, if the engine can."""
-        if not self.engine.can_split():
-            return None
-        self._split(2 * self.engine.parts)
-        return self.engine.parts
-
-    def _split(self, parts: int) -> None:
-        self._prepare()
-        self.engine.let_go()
-        self.engine.split(parts)
-
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
         """Return the optimiser's state, and what is remembered of the episodes being played."""
-        parts = {"parts": self.engine.parts} if self.engine.parts > 1 else {}
-        return {"engine": self.engine.state(), "learner": {"memory": self.memory, "starts": self.starts}}, parts
+        return {"engine": self.engine.state(), "learner": {"memory": self.memory, "starts": self.starts}}, {}
 
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned."""
-        if (parts := int(plain.get("parts", 1))) != self.engine.parts:
-            self._split(parts)
         self.engine.load_state(only(tensors, "engine"))
         self.memory.copy_(tensors["learner.memory"])
         self.starts.copy_(tensors["learner.starts"])

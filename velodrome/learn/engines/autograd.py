@@ -123,6 +123,7 @@ class AutogradEngine:
     def split(self, parts: int) -> None:
         """Learn from each minibatch in this many parts."""
         self.parts = parts
+        self.let_go()
         self.attach(self.rollout)
 
     def learn(self, rows: Tensor) -> Tensor:
@@ -147,10 +148,7 @@ class AutogradEngine:
         with self._precision(), self.dropout.applied(kept):
             outputs = self._outputs(rows)
         loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
-        if share == 1.0:
-            loss.backward()
-            return report
-        (loss * share).backward()
+        (loss if share == 1.0 else loss * share).backward()
         return report * share
 
     def _outputs(self, rows: Tensor) -> Outputs:

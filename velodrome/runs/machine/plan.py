@@ -62,7 +62,7 @@ Needs = dict[str, Line]  # by place
 def free_bytes(config: RunConfig, device: str) -> dict[str, float]:
     """Return by place how many bytes a training on a device may take now."""
     limit = float("inf") if config.vector.max_memory is None else config.vector.max_memory * MEBIBYTE
-    if not device.startswith("cuda"):
+    if not _on_gpu(device):
         return {HOST: min(free_memory(), limit)}
     import torch
 
@@ -117,6 +117,13 @@ def generous_guess(config: RunConfig, market: Market | Basket | None) -> float:
     return config.learner.samples(number) * each + weights
 
 
+def _on_gpu(device: str) -> bool:
+    """Return whether a device has memory of its own; that of the simulator is the host's."""
+    import torch
+
+    return device.startswith("cuda") and torch.cuda.is_available()
+
+
 # Trials
 
 
@@ -125,7 +132,7 @@ def measured_needs(config: RunConfig, market: Market | Basket | None, device: st
     fewest = config.learner.fewest_envs(config.network)
     wanted = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
     wanted = min(wanted, config.learner.most_envs() or wanted)
-    trial = GPU_TRIAL if device.startswith("cuda") else TRIAL
+    trial = GPU_TRIAL if _on_gpu(device) else TRIAL
     large = max(min(wanted, trial if is_rule(config.env) else FOREIGN_TRIAL), fewest)
     small = max(large // 2, fewest)
     found = [_trial_bytes(config, market, device, number) for number in {small: 0, large: 0}]
@@ -141,7 +148,7 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
 
     from velodrome.rollout.launch import WARM_UP
 
-    on_gpu = device.startswith("cuda")
+    on_gpu = _on_gpu(device)
     if on_gpu:
         memory.give_back(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -295,7 +302,7 @@ def _fastest(
     from velodrome.rollout.launch import WARM_UP
     from velodrome.vector.fleet.autoscale import Autoscaler
 
-    on_gpu = device.startswith("cuda")
+    on_gpu = _on_gpu(device)
     begin = min(max(BEGIN["cuda" if on_gpu else "cpu"], least), most)
     scaler = Autoscaler(least, most, observations=3, margin=MARGIN)
     until, warm = time.monotonic() + MEASURED_SECONDS, 0

@@ -29,7 +29,6 @@ class FusedEngine:
 
     name = "fused"
     same_on_any_threads = True
-    parts = 1  # of a minibatch: it is always learnt from in tiles, which take next to no memory
 
     def __init__(self, task: Task, rollout: Rollout) -> None:
         parts = perceptrons_of(task.policy, task.activation)
@@ -47,7 +46,7 @@ class FusedEngine:
         distribution = self.policy.distribution
         self.noise_shape = (rollout.num_envs, len(distribution.counts) or distribution.width)
         numbers = (rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
-        self.samples: FlatRollout | None = FlatRollout(
+        self.samples = FlatRollout(
             self._observations(rollout.observations()),
             rollout.actions.flatten(0, 1),
             *(part.view(-1) for part in numbers),
@@ -55,16 +54,8 @@ class FusedEngine:
 
     def let_go(self) -> None:
         """Give back what belongs to the rollout, before another is attached."""
-        self.samples = None
+        vars(self).pop("samples", None)
         self.network.let_go()
-
-    def can_split(self) -> bool:
-        """Return that smaller parts of a minibatch would save nothing."""
-        return False
-
-    def split(self, parts: int) -> None:
-        """Learn from minibatches as before, which is in parts already."""
-        self.attach(self.rollout)
 
     def _observations(self, observation: Observation) -> Observations:
         values, cursor = observation.values.contiguous(), observation.cursor
@@ -96,7 +87,6 @@ class FusedEngine:
 
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples; return [6] numbers to report."""
-        assert self.samples is not None
         losses = self.network.update_minibatch(rows, self.samples, self.config)
         self.weight_decay.shrink(self.rate)
         norm = self.network.adam_step(self.rate, self.config.max_gradient_norm, ADAM_EPSILON)
