@@ -159,6 +159,7 @@ class Session:
             begun = self.resumed and self._load_checkpoint() is not None
             how = "resumed" if self.resumed else "began"
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
+            self.interrupts = stack.enter_context(Interrupts())
             while (lacking := self._learn(worlds, device, begun)) is not None:
                 self._go_on_with_less(lacking)
         return self._is_over
@@ -171,7 +172,6 @@ class Session:
         num_envs = config.num_envs if last is None else int(last.plain["learner"].get("num_envs", config.num_envs))
         if self.resumed:  # perhaps elsewhere; a new run was looked at before it had a folder
             plan.check_that_it_fits(config.with_num_envs(num_envs), self.market)
-        del last
         while True:
             making = setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path, num_envs)
             try:
@@ -185,8 +185,11 @@ class Session:
                 if lacking is None:
                     raise
             memory.give_back(device)
+            told = memory.ran_out(num_envs, lacking)
+            if last is not None:
+                raise RunError(f"{told}, which its checkpoint has. Free some memory, or resume it where there is more.")
             fewer = memory.fewer_envs(config, num_envs, lacking)
-            self._warn(f"{memory.ran_out(num_envs, lacking)}: it begins with {fewer:,}.")
+            self._warn(f"{told}: it begins with {fewer:,}.")
             num_envs = fewer
         self.agent = setup.describe_agent(config, worlds)
         self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
@@ -204,7 +207,6 @@ class Session:
         self.saved_at = time.monotonic()
         self._show_remarks()
         with (
-            Interrupts() as interrupts,
             MetricsWriter(sinks) as self.writer,
             contextlib.suppress(Interrupted),
             self._sampler(device) as sampler,
@@ -218,7 +220,7 @@ class Session:
             try:
                 if not begun or self.has_less:
                     self._save()
-                while not self._is_over and not interrupts.requested:
+                while not self._is_over and not self.interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
                     self._save()
@@ -250,11 +252,17 @@ class Session:
                 "is the same update."
             )
             return
-        fewer = memory.fewer_envs(self.config, num_envs, lacking)
-        learner.resize(fewer)
+        while True:  # to make them may take more than there is, too
+            num_envs = memory.fewer_envs(self.config, num_envs, lacking)
+            try:
+                learner.resize(num_envs)
+                break
+            except Exception as error:
+                if memory.shortage(error) is None:
+                    raise
         if self.scaler is not None:
-            self.scaler.most, self.scaler.least = fewer, min(self.scaler.least, fewer)
-        self._warn(f"{told} {fewer:,}.")
+            self.scaler.most, self.scaler.least = num_envs, min(self.scaler.least, num_envs)
+        self._warn(f"{told} {num_envs:,}.")
 
     @property
     def _is_over(self) -> bool:

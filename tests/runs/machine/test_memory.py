@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from velodrome.runs import checkpoint, setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.machine import memory, plan
 from velodrome.runs.run import resume, train
+from velodrome.runs.session import Session
 
 
 class CudaAPIError(Exception):
@@ -130,6 +132,50 @@ def test_a_run_that_never_fits_begins_with_fewer(tmp_path, monkeypatch, capfd):
     assert checkpoint.latest_valid(run.path).plain["learner"]["num_envs"] == 2
     # Resuming makes 2 environments, not the 8 of the configuration.
     assert resume(run.path, steps=128, mode="quiet", evaluate=False).status == "finished"
+
+
+def test_going_on_with_fewer_may_lack_memory_too(tmp_path, monkeypatch, capfd):
+    limited(monkeypatch, 4, MemoryError(), from_step=320)
+    make = PPO._make_rollout
+
+    def limited_rollout(learner: PPO) -> Any:
+        if learner.steps == 256 and learner.worlds.num_envs == 4:
+            raise ERRORS["torch"]
+        return make(learner)
+
+    monkeypatch.setattr(PPO, "_make_rollout", limited_rollout)
+    run = small_run(tmp_path)
+    assert "it goes on from step 256 with 2." in " ".join(capfd.readouterr().err.split())
+    last = checkpoint.latest_valid(run.path)
+    assert (last.steps, last.plain["learner"]["num_envs"]) == (640, 2)
+
+
+def test_a_signal_that_came_before_is_not_forgotten(tmp_path, monkeypatch):
+    limited(monkeypatch, 4, MemoryError(), from_step=320)
+    iterate = Session._iterate
+
+    def signalled(session: Session) -> None:
+        if session.learner.steps == 320 and session.learner.worlds.num_envs == 8:
+            signal.raise_signal(signal.SIGTERM)
+        iterate(session)
+
+    monkeypatch.setattr(Session, "_iterate", signalled)
+    run = small_run(tmp_path)
+    assert run.status == "interrupted"
+    assert checkpoint.latest_valid(run.path).steps == 256
+
+
+def test_a_resumed_run_that_does_not_fit_any_more_says_so(tmp_path, monkeypatch):
+    run = small_run(tmp_path, steps=128)
+
+    def none_left(*arguments: Any, **options: Any) -> None:
+        raise ERRORS["torch"]
+
+    monkeypatch.setattr(PPO, "__init__", none_left)
+    with pytest.raises(
+        RunError, match=r"ran out with 8 environments \(2\.00 GiB .*, which its checkpoint has\. Free some"
+    ):
+        resume(run.path, steps=256, mode="quiet", evaluate=False)
 
 
 def test_where_there_is_no_fewer_it_says_what_takes_less(tmp_path, monkeypatch):
