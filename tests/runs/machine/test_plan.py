@@ -34,14 +34,29 @@ def settings(folder: Path, **changed: Any) -> Any:
 
 @pytest.mark.parametrize("changed", [{}, {"ppo.engine": "autograd"}], ids=["fused", "autograd"])
 def test_two_small_trials_say_what_a_larger_one_needs(changed, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "TRIAL", 128)
-    config = settings(tmp_path, **{"num_envs": 512, "steps": 100_000, **changed})
+    monkeypatch.setattr(plan, "TRIAL", 64)
+    config = settings(tmp_path, **{"num_envs": 256, "steps": 100_000, **changed})
     market = setup.build_market(config)
     line = plan.measured_needs(config, market, "cpu")[plan.HOST]
-    found = plan._trial_bytes(config, market, "cpu", 512)[plan.HOST]
-    assert line.bytes(512) == pytest.approx(found, rel=0.05)
+    found = plan._trial_bytes(config, market, "cpu", 256)[plan.HOST]
+    assert line.bytes(256) == pytest.approx(found, rel=0.05)
     # No less than what the learner is known to keep: eight numbers of each sample at least.
     assert line.each > 8 * 8 * 4
+
+
+def test_trials_grow_until_environments_outweigh_what_is_needed_once(tmp_path, monkeypatch):
+    """To save a large network takes so much that what 512 environments need is not seen."""
+    tried = []
+
+    def trial(config: Any, market: Any, device: str, num_envs: int) -> dict[str, float]:
+        tried.append(num_envs)
+        return {plan.HOST: max(5_000_000.0, 1_000_000.0 + 1_000.0 * num_envs)}
+
+    monkeypatch.setattr(plan, "_trial_bytes", trial)
+    config = settings(tmp_path, num_envs=1_000_000, steps=10**9)
+    line = plan.measured_needs(config, None, "cpu")[plan.HOST]
+    assert line.bytes(1_000_000) == pytest.approx(1_001_000_000.0, rel=0.01)
+    assert tried == [256, 512, 1024, 2048, 4096, 8192]
 
 
 def test_the_replay_buffer_counts(tmp_path):
@@ -56,6 +71,7 @@ def test_the_replay_buffer_counts(tmp_path):
 
 def test_a_run_that_does_not_fit_says_what_it_needs_and_what_would_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "free_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(plan, "TRIAL", 64)
     with pytest.raises(ConfigError) as error:
         small_run(tmp_path, num_envs=5_000_000, steps=50_000_000)
     told = str(error.value)
@@ -68,7 +84,8 @@ def test_a_run_that_does_not_fit_says_what_it_needs_and_what_would_fit(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_limit_of_ones_own_is_kept(tmp_path):
+def test_a_limit_of_ones_own_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "TRIAL", 64)
     with pytest.raises(ConfigError, match=r"and 1 MiB may be taken \(vector.max_memory\)"):
         small_run(tmp_path, num_envs=4096, steps=40_000_000, **{"vector.max_memory": 1})
 

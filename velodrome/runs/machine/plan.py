@@ -1,7 +1,7 @@
 """How much memory a training needs, and how many environments it plays if it is to choose them itself.
 
-What a learner allocates for each environment is the same for all of them, so two small trials say what a large training
-needs: one iteration each, the peak of torch's allocator counted, and a line through both.
+What a learner allocates for each environment is the same for all of them, so small trials say what a large training
+needs: one iteration each, the peak of torch's allocator counted, and a line through the last two.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.errors import ConfigError
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 # Environments of the larger trial: a GPU's memory is taken in blocks of megabytes, so that it has to be many; those of
 # other libraries may take seconds to make.
 TRIAL, GPU_TRIAL, FOREIGN_TRIAL = 512, 8192, 8
+FEWEST_TRIED, MOST_WEIGHTS = 16, 200_000  # of a network on a CPU; larger ones are tried with fewer environments
+TRIAL_SECONDS = 3.0  # after which no larger trial begins
+VISIBLE = 0.5  # of a trial's memory that its environments must need, for what each needs to be known
+MOST_TRIED = 32  # times as many environments, to get there
 USABLE = 0.9  # of free memory that a training may need: allocators round up, and evaluation needs some
 OBVIOUS = 0.25  # of free memory: a generous guess that is below it needs no trial
 MOST_ITERATIONS = 50  # of a trial
@@ -101,20 +106,26 @@ def _refusal(config: RunConfig, place: str, line: Line, free: float) -> str:
 
 def generous_guess(config: RunConfig, market: Market | Basket | None) -> float:
     """Return more bytes than a training is likely to need, without making anything."""
+    floats, hidden = _observed_floats(config, market), config.network.hidden
+    number = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
+    # Inputs and every layer's outputs, each with its gradient, for an actor and a critic; weights with Adam's moments.
+    each = 4 * (4 * floats + 4 * sum(hidden) + 64)
+    return config.learner.samples(number) * each + 4 * 8 * _weights(floats, hidden)
+
+
+def _observed_floats(config: RunConfig, market: Market | Basket | None) -> int:
     if is_rule(config.env):
         windows = 0 if market is None else int(sum(market.windows.length * market.windows.width))
-        floats = windows + 256  # what a rule observes besides is a few values
-    else:
-        from velodrome.rollout.flattening import flat_size
+        return windows + 256  # what a rule observes besides is a few values
+    from velodrome.rollout.flattening import flat_size
 
-        space = setup.foreign_observation_space(config)
-        assert space is not None
-        floats = flat_size(space)
-    number = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
-    # Inputs and every layer's outputs, each with its gradient, for an actor and a critic.
-    each = 4 * (4 * floats + 4 * sum(config.network.hidden) + 64)
-    weights = 4 * 8 * (floats + max(config.network.hidden)) * sum(config.network.hidden)
-    return config.learner.samples(number) * each + weights
+    space = setup.foreign_observation_space(config)
+    assert space is not None
+    return flat_size(space)
+
+
+def _weights(inputs: int, hidden: tuple[int, ...]) -> int:
+    return sum(one * other for one, other in pairwise((inputs, *hidden)))
 
 
 def _on_gpu(device: str) -> bool:
@@ -132,14 +143,29 @@ def measured_needs(config: RunConfig, market: Market | Basket | None, device: st
     fewest = config.learner.fewest_envs(config.network)
     wanted = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
     wanted = min(wanted, config.learner.most_envs() or wanted)
-    trial = GPU_TRIAL if _on_gpu(device) else TRIAL
+    trial = GPU_TRIAL
+    if not _on_gpu(device):
+        weights = _weights(_observed_floats(config, market), config.network.hidden)
+        trial = min(TRIAL, max(TRIAL * MOST_WEIGHTS // max(weights, 1), FEWEST_TRIED))
     large = max(min(wanted, trial if is_rule(config.env) else FOREIGN_TRIAL), fewest)
     small = max(large // 2, fewest)
-    found = [_trial_bytes(config, market, device, number) for number in {small: 0, large: 0}]
-    if small == large:
-        return {place: Line(0.0, found[0][place] / large) for place in found[0]}
-    each = {place: max(found[1][place] - found[0][place], 0.0) / (large - small) for place in found[0]}
-    return {place: Line(found[1][place] - large * each[place], each[place]) for place in each}
+    before = found = _trial_bytes(config, market, device, small)
+    began = time.monotonic()
+    while True:
+        if small < large:
+            before, found = found, _trial_bytes(config, market, device, large)
+        needs = {place: _line(before[place], small, peak, large) for place, peak in found.items()}
+        hidden = any(large * line.each < VISIBLE * found[place] for place, line in needs.items())
+        if not hidden or large >= min(wanted, MOST_TRIED * trial) or time.monotonic() - began > TRIAL_SECONDS:
+            return needs
+        # What is needed once, such as to save a large network, hides what environments need until they are many.
+        small, large = large, min(2 * large, wanted)
+
+
+def _line(small_peak: float, small: int, peak: float, large: int) -> Line:
+    """Return the line through two trials; one that was both is all its environments'."""
+    each = max(peak - small_peak, 0.0) / (large - small) if small < large else peak / large
+    return Line(peak - large * each, each)
 
 
 def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str, num_envs: int) -> dict[str, float]:
