@@ -83,25 +83,27 @@ class Task(NamedTuple):
     algorithm: str  # ppo or dqn
     env: str
     steps: int
+    seconds: tuple[int, int]  # that a training took here and in Stable-Baselines3 (docs/performance.md)
     settings: Mapping[str, Any]
 
 
 HARDER = {"gradient_steps": 4, "batch_size": 128, "hidden": [128, 128]}
 NORMALISED = {"normalise": True}  # observations and rewards, by running moments
 TASKS = (
-    Task("ppo", "CartPole-v1", 50_000, PPO | {"n_steps": 32, "gae_lambda": 0.8, "gamma": 0.98}),
-    Task("ppo", "Acrobot-v1", 100_000, PPO | NORMALISED | {"gae_lambda": 0.94, "n_epochs": 4}),
-    Task("ppo", "Pendulum-v1", 200_000, PPO | CONTINUOUS | {"n_steps": 512, "batch_size": 64, "gamma": 0.9}),
+    Task("ppo", "CartPole-v1", 50_000, (4, 11), PPO | {"n_steps": 32, "gae_lambda": 0.8, "gamma": 0.98}),
+    Task("ppo", "Acrobot-v1", 100_000, (14, 25), PPO | NORMALISED | {"gae_lambda": 0.94, "n_epochs": 4}),
+    Task("ppo", "Pendulum-v1", 200_000, (23, 116), PPO | CONTINUOUS | {"n_steps": 512, "batch_size": 64, "gamma": 0.9}),
     Task(
         "ppo",
         "MountainCarContinuous-v0",
         100_000,
+        (15, 30),
         PPO | CONTINUOUS | NORMALISED | {"n_steps": 256, "gamma": 0.9999, "learning_rate": 3e-4},
     ),
-    Task("ppo", "LunarLander-v3", 300_000, PPO | {"learning_rate": 5e-4, "gamma": 0.999, "gae_lambda": 0.98}),
-    Task("dqn", "CartPole-v1", 50_000, DQN),
-    Task("dqn", "Acrobot-v1", 100_000, DQN),
-    Task("dqn", "LunarLander-v3", 150_000, DQN | HARDER),
+    Task("ppo", "LunarLander-v3", 300_000, (38, 83), PPO | {"learning_rate": 5e-4, "gamma": 0.999, "gae_lambda": 0.98}),
+    Task("dqn", "CartPole-v1", 50_000, (45, 61), DQN),
+    Task("dqn", "Acrobot-v1", 100_000, (110, 138), DQN),
+    Task("dqn", "LunarLander-v3", 150_000, (332, 332), DQN | HARDER),
 )
 
 
@@ -117,6 +119,11 @@ class Cell(NamedTuple):
     def name(self) -> str:
         """What tells it from all others."""
         return f"{self.task.algorithm} {self.task.env} {self.library} seed {self.seed}, {self.steps} steps"
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes, on one core of the machine of docs/performance.md."""
+        return self.task.seconds[LIBRARIES.index(self.library)] * self.steps / self.task.steps
 
 
 # Velodrome
@@ -272,19 +279,26 @@ def play(env: str, act: Callable[[NDArray], NDArray]) -> NDArray[np.float64]:
 def run_missing(cells: list[Cell], path: Path, processes: int) -> dict[str, Any]:
     """Run the cells that the file does not have, write each when it is done, and return the file's content."""
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"machine": machine(), "cells": {}}
-    missing = [cell for cell in cells if cell.name not in found["cells"]]
     # The longest first, so that none is left running alone at the end.
-    missing.sort(key=lambda cell: (cell.task.algorithm != "dqn", -cell.steps))
-    print(f"{len(cells) - len(missing)} of {len(cells)} cells are in {path}; {processes} at once", flush=True)
+    missing = sorted((cell for cell in cells if cell.name not in found["cells"]), key=lambda cell: -cell.seconds)
+    expected = sum(cell.seconds for cell in missing)
+    print(
+        f"{len(cells) - len(missing)} of {len(cells)} cells are in {path}; {processes} at once, about "
+        f"{max(expected / processes, missing[0].seconds if missing else 0.0) / 60:.1f} minutes",
+        flush=True,
+    )
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=fresh) as pool:
         running = {pool.submit(run_cell, cell): cell for cell in missing}
-        for done in as_completed(running):
-            name = running[done].name
-            found["cells"][name] = result = done.result()
-            replace_text(path, json.dumps(found, indent=1))
-            told = ", ".join(f"{what} {result[what]:.1f}" for what in (*MEASURES, "seconds"))
-            print(f"{len(found['cells'])}/{len(cells)} {name}: {told}", flush=True)
+        try:
+            for left, done in zip(reversed(range(len(missing))), as_completed(running), strict=True):
+                found["cells"][running[done].name] = result = done.result()
+                replace_text(path, json.dumps(found, indent=1))
+                told = ", ".join(f"{what} {result[what]:.1f}" for what in (*MEASURES, "seconds"))
+                print(f"{left} left; {running[done].name}: {told}", flush=True)
+        finally:
+            # After a failure or an interruption, those that have not begun would only delay the message.
+            pool.shutdown(cancel_futures=True)
     return found
 
 

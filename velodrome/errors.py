@@ -140,3 +140,9 @@ def did_you_mean(received: str, legal: Iterable[str]) -> str:
     """Return ' Did you mean …?' when one of the legal names is close to the received one, else ''."""
     close = difflib.get_close_matches(received, list(legal), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def sentence(text: object) -> str:
+    """Return a text with a full stop, unless it ends as a sentence does: a suggestion ends with a question mark."""
+    told = str(text)
+    return told if told.endswith((".", "?", "!")) else f"{told}."

@@ -173,7 +173,7 @@ def test_data_features_lists_every_feature(capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--against", "numpi"], "Did you mean 'numpy'?"),
+        (["--against", "numpi"], "Did you mean 'numpy'? It is: peers to measure"),
         (["--sizes", "64,many"], "--sizes 64 many"),
         (["--sizes", "0"], "--sizes 0"),
         (["--seconds", "-1"], "--seconds -1"),

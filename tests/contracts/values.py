@@ -18,6 +18,8 @@ import velodrome as vd
 from tests.vector.foreign_envs import Valued
 from velodrome.envs import _template
 from velodrome.envs.contract import Rule, World
+from velodrome.tables.windows import WindowPart, stack_windows
+from velodrome.vector.space_arrays import on_host
 from velodrome.vector.workers.faults import EnvironmentFaultError
 
 # What is returned instead of which value, and what is said about it.
@@ -173,22 +175,24 @@ class ValuesContract:
 
 
 def step(i: int, action: Any, state: Any, tables: Any, params: Any) -> tuple[float, bool, bool]:
-    """Earn 1 and go on, unless an action from 1 to 4 asks for something wrong."""
+    """Earn 1 and go on, unless an action from 1 to 4 asks for something wrong, or 5 for the end."""
     state.cursor[i] += 1
     reward = 1.0
     if action == 1:
         reward = np.nan
     elif action == 2:
         reward = 1e300
-    elif action >= 3:
+    elif action == 3 or action == 4:
         state.position[i] = np.inf
-    return reward, action == 4, False
+    return reward, action >= 4, False
 
 
-def wrong_world() -> World:
+def wrong_world(windows: bool = False) -> World:
     """Return a world whose actions choose what is wrong with its values."""
     rule = Rule(_template.reset, step, _template.observe, _template.finish)
-    return replace(_template.template_world(), name="wrong", rule=rule, action_space=gymnasium.spaces.Discrete(5))
+    world = replace(_template.template_world(), name="wrong", rule=rule, action_space=gymnasium.spaces.Discrete(6))
+    bars = WindowPart(np.ones((60, 2), np.float32), np.arange(60))
+    return replace(world, windows=stack_windows([(3, [bars])]), window_names=("bars",)) if windows else world
 
 
 @pytest.mark.filterwarnings("ignore:.*overflow encountered in cast")
@@ -197,8 +201,9 @@ class RuleValuesContract:
 
     backend: str
 
-    def test_a_value_of_a_rule_that_is_no_number_is_told(self):
-        envs = vd.make_vec(wrong_world(), 70, backend=self.backend, seed=1, check_values=True)
+    @pytest.mark.parametrize("windows", [False, True], ids=["alone", "beside windows"])
+    def test_a_value_of_a_rule_that_is_no_number_is_told(self, windows):
+        envs = vd.make_vec(wrong_world(windows), 70, backend=self.backend, seed=1, check_values=True)
         for action, told in (
             (1, "the reward is nan"),
             (2, "the reward is inf"),
@@ -215,7 +220,9 @@ class RuleValuesContract:
             assert {fault.kind for fault in caught.value.faults} == {"wrong value"}
             assert f"environment 3 wrong value in step: {told}; expected a finite number" in str(caught.value)
         envs.reset()
-        envs.step(np.zeros(70, np.int64))
+        # Environment 5 ends an episode while the last observation of environment 3 is still the wrong one of before.
+        ended = envs.step(np.where(np.arange(70) == 5, 5, 0))[2]
+        assert np.flatnonzero(on_host(ended)).tolist() == [5]
         envs.close()
 
     def test_values_are_looked_at_where_code_is_not_ours(self):

@@ -235,3 +235,10 @@ def test_illegal_numbers_are_refused_with_what_is_legal():
         percentile_interval(0.0, np.ones(3), 95)
     with pytest.raises(ConfigError, match="blocks of at least 1"):
         next(stationary_orders(10, 0.5, 1, 0))
+
+
+def test_draws_that_decide_nothing_are_passed_over_and_change_nothing():
+    rng = np.random.default_rng(4)
+    for order in stationary_orders(1001, 1.0, 5, 4):
+        rng.random(1001)
+        assert np.array_equal(order, rng.integers(0, 1001, 1001))

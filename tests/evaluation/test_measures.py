@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from velodrome.evaluation.comparison import WITHOUT_INTERVAL, _resampled
+from velodrome.evaluation.intervals import Bootstrap, stationary_orders
 from velodrome.evaluation.measures import (
     BY_NAME,
     EPISODE_METRICS,
@@ -24,7 +26,9 @@ from velodrome.evaluation.measures import (
     drawdowns,
     format_figure,
     mean_of_known,
+    path_figures,
 )
+from velodrome.evaluation.result import COMPARED
 from velodrome.evaluation.trades import trade_figures
 
 BAR_FIGURES = ("turnover", "fees", "funding", "exposure", "in_market", "reward", "account_log_return")
@@ -208,3 +212,27 @@ def test_every_metric_is_declared_once_with_a_meaning():
     assert len(names) == len(set(names)) == len(BY_NAME)
     assert set(PATH_FIGURES) <= set(names)
     assert all(metric.meaning and metric.label for metric in METRICS)
+
+
+def test_resamples_are_measured_as_paths_are_bar_by_bar():
+    rng = np.random.default_rng(3)
+    steady, ruined = np.exp(np.cumsum(rng.normal(0.0, 0.01, (200, 3)), axis=0)), np.ones((200, 1))
+    ruined[120:] = 0.0
+    curves = [curve_of(growth) for growth in (steady[:, :1], ruined, steady[:, 1:])]
+    for own in curves:
+        own.per_bar["account_log_return"] = own.log_returns  # type: ignore[index]
+    meters = [PathMeter(own, PER_YEAR) for own in curves]
+    drawn = Bootstrap(40, 0.95, 5)
+    found = _resampled(meters, 2, 7.5, drawn)
+    chosen = np.random.default_rng([drawn.seed, 1])
+    for sample, order in enumerate(stationary_orders(199, 7.5, drawn.samples, drawn.seed)):
+        for place, meter in enumerate(meters):
+            each = np.empty((meter.seeds, len(meter.names)))
+            for seed, row in enumerate(each):
+                path = meter.returns[seed], meter.logs[seed], meter.extras[seed]
+                path_figures(*path, order, meter.centre[seed], PER_YEAR, row)
+            if meter.seeds > 1:
+                each = each[chosen.integers(0, meter.seeds, (meter.seeds,))]
+            expected = dict(zip(meter.names, mean_of_known(each) * meter.scale, strict=True))
+            for name in COMPARED if place == 2 else set(meter.names) - set(WITHOUT_INTERVAL):
+                np.testing.assert_allclose(found[name][place, sample], expected[name], 1e-9, 1e-12, err_msg=name)

@@ -23,11 +23,11 @@ PPO_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "mlp, continuous, normalised": (
         {},
         {"action": "continuous", "slippage": 0.01, "disturb": DISTURBED},
-        {**NORMALISED, **REGULARISED},
+        {**NORMALISED, **REGULARISED, "average_weights": True, "critic_first": 96},
     ),
     "mlp, autograd, cosine": (DROPPING, {}, {"engine": "autograd", "schedule": "cosine", "entropy": 0.01}),
     "shared, relu, value clip": ({"shared": True, "activation": "relu"}, {}, {"value_clip": 0.2, "target_kl": 0.01}),
-    "batch norm": ({"kind": "mlp_batch_norm"}, {}, NORMALISED),
+    "batch norm": ({"kind": "mlp_batch_norm"}, {}, {**NORMALISED, "average_weights": True}),
     "conv, per bar": ({"kind": "conv"}, {"disturb": DISTURBED}, {"per_bar": "always"}),
     "gru, discrete, normalised": ({"kind": "gru", **DROPPING}, {}, NORMALISED),
     "gru, continuous, shared": (

@@ -16,6 +16,10 @@ REFUSALS = {
         lambda: make_ppo(trading_worlds(4), {"kind": "gru"}, minibatches=33),
         "minibatches = 33, but a rollout has only 4 environments",
     ),
+    "a critic that is to learn alone and shares its layers": (
+        lambda: make_ppo(trading_worlds(4), {"shared": True}, critic_first=64).iterate(),
+        "critic_first: the critic cannot learn alone while it shares",
+    ),
 }
 
 

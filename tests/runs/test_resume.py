@@ -91,7 +91,7 @@ def test_a_run_whose_evaluation_failed_is_evaluated_when_it_is_resumed(tmp_path,
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("velodrome.runs.report.report.write_report", fail)
+        patched.setattr("velodrome.runs.evaluate._with_overfitting", fail)
         with pytest.raises(ZeroDivisionError):
             small_run(tmp_path, evaluate=True, steps=128)
     run = Run.open("latest", tmp_path)
@@ -101,6 +101,21 @@ def test_a_run_whose_evaluation_failed_is_evaluated_when_it_is_resumed(tmp_path,
     assert vd.resume(run, mode="quiet").status == "finished"
     assert run.folder.report_path.is_file()
     assert rows(run) == reference
+
+
+@pytest.mark.parametrize("part", ["report.write_report", "images.write_images"])
+def test_a_report_that_cannot_be_written_is_a_warning(part, tmp_path, monkeypatch, capsys):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"velodrome.runs.report.{part}", fail)
+    run = small_run(tmp_path, evaluate=True, steps=128)
+    assert run.status == "finished"
+    assert list(run.folder.evaluation_path.glob("*.json"))
+    told = capsys.readouterr()
+    assert "warning: the report or its images could not be written (OSError: [Errno 28] No space left" in told.err
+    assert f"velodrome eval {run.path}" in told.err
+    assert ("report: " in told.out) == run.folder.report_path.is_file() == part.startswith("images")
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import App, Parameter
 
 from velodrome import __version__
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, sentence
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -67,11 +67,12 @@ def validated(model: type[Options], given: dict[str, Any]) -> Options:
         name = str(first["loc"][0]) if first["loc"] else None
         problem = str(first["msg"]).removeprefix("Value error, ")
         if not name:  # of several options together
-            raise ConfigError(f"{problem}.") from error
+            raise ConfigError(sentence(problem)) from error
         received = given.get(name)
         shown = " ".join(map(str, received)) if isinstance(received, tuple) else received
         flag = name.removesuffix("_path").replace("_", "-")
         if name not in model.model_fields:
             legal = ", ".join(f"--{known.removesuffix('_path').replace('_', '-')}" for known in model.model_fields)
             raise ConfigError(f"--{flag} has no effect here; options are {legal}.") from error
-        raise ConfigError(f"--{flag} {shown}: {problem}. It is: {model.model_fields[name].description}.") from error
+        meaning = model.model_fields[name].description
+        raise ConfigError(f"--{flag} {shown}: {sentence(problem)} It is: {meaning}.") from error

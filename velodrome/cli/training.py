@@ -203,7 +203,8 @@ def evaluate(
     if not (json or no_report):
         from velodrome.runs.run import Run
 
-        out.print(f"report: {evaluating.report_path(Run.open(run, folder), found)}", soft_wrap=True)
+        if where := evaluating.told_report(Run.open(run, folder), found):
+            out.print(where, soft_wrap=True)
 
 
 @app.command(name="cv")

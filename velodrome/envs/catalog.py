@@ -30,6 +30,7 @@ class EnvEntry:
     evaluator: str | Callable[..., Any] | None = None  # a kind of evaluation.evaluator.Evaluator; None: the general one
     benchmark: str | Callable[..., Any] | None = None  # subclass of bench.step.StepBenchmark; None: it measures any
     official: str | Callable[..., Any] | None = None  # what `velodrome eval --official` plays; see runs/official.py
+    teacher: str | Callable[..., Any] | None = None  # (market, params) -> a rule to begin with; see evaluation/forecast
 
     def make_world(self, **values: Any) -> World:
         """Return the World that these parameters make, on top of those of a `preset` if the entry has presets."""
@@ -66,6 +67,7 @@ CATALOG = Registry(
             presets="velodrome.envs.trading.config:PRESETS",
             data="market",
             evaluator="velodrome.evaluation.trading.evaluator:TradingEvaluator",
+            teacher="velodrome.evaluation.trading.teacher:teacher",
             benchmark="velodrome.bench.problems.trading:TradingBenchmark",
         ),
         EnvEntry(
@@ -108,6 +110,7 @@ def register_env(
     evaluator: str | Callable[..., Any] | None = None,
     benchmark: str | Callable[..., Any] | None = None,
     official: str | Callable[..., Any] | None = None,
+    teacher: str | Callable[..., Any] | None = None,
     replace: bool = False,
 ) -> EnvEntry:
     """Make an environment known by name, so that it is trained, evaluated and benchmarked like Velodrome's own.
@@ -116,6 +119,6 @@ def register_env(
     data: "market" or "basket" if it plays on prices; its function then takes `market` and `split`, too.
     A package does the same with an entry point of the group `velodrome.envs` that is an EnvEntry or returns one.
     """
-    entry = EnvEntry(name, world, summary, parameters, presets or {}, data, evaluator, benchmark, official)
+    entry = EnvEntry(name, world, summary, parameters, presets or {}, data, evaluator, benchmark, official, teacher)
     CATALOG.add(entry, replace=replace)
     return entry

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import ConfigError, did_you_mean, sentence
 
 Ranged = float | tuple[float, float]  # a value, or a range (low, high) from which each episode draws its own
 
@@ -108,8 +108,8 @@ class EnvConfig(BaseModel):
                 problem = f"{problem}.{did_you_mean(str(first['input']), choices)}".removesuffix(".")
             received = f"{name} = {values[name]!r}: " if name in values else ""
             meaning = cls.model_fields[name].description if name in legal else None
-            stop = "" if problem.endswith("?") else "."
-            raise ConfigError(received + problem + (f"{stop} {name}: {meaning}." if meaning else "")) from error
+            told = f"{sentence(problem)} {name}: {meaning}." if meaning else problem
+            raise ConfigError(received + told) from error
 
     @classmethod
     def spelled_out(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.vector.compile.playing import Plan
 
 if TYPE_CHECKING:
     from velodrome.evaluation.play import Policy
@@ -42,6 +43,11 @@ class Memoryless:
         """Do nothing: there is nothing to forget."""
 
 
+def unchanged(actions: NDArray, rows: int) -> Plan:
+    """Return the plan to go on with the same actions, [n, …]."""
+    return Plan(actions, actions[:1].reshape(1, -1), np.ones(rows, bool))
+
+
 class ConstantPolicy(Memoryless):
     """Always takes the same action: a number, or an array of numbers."""
 
@@ -57,6 +63,10 @@ class ConstantPolicy(Memoryless):
     def act(self, observation: Any) -> NDArray:
         """Return the action for every environment."""
         return self._actions
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return the same action for ever."""
+        return unchanged(self._actions, rows)
 
 
 class RandomPolicy(Memoryless):
@@ -78,13 +88,21 @@ class RandomPolicy(Memoryless):
 
     def act(self, observation: Any) -> NDArray:
         """Return an action for every environment."""
+        return self._draw((self._count,))
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return the draws of all bars, the same as one after another."""
+        drawn = self._draw((bars, num_envs))
+        return Plan(drawn[0], drawn.reshape(bars, -1), np.zeros(0, bool))
+
+    def _draw(self, count: tuple[int, ...]) -> NDArray:
         space = self.space
         if isinstance(space, gymnasium.spaces.Discrete):
-            return space.start + self._rng.integers(0, space.n, self._count)
+            return space.start + self._rng.integers(0, space.n, count)
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            return self._rng.integers(0, space.nvec, (self._count, *space.nvec.shape))
+            return self._rng.integers(0, space.nvec, (*count, *space.nvec.shape))
         assert isinstance(space, gymnasium.spaces.Box)
-        return self._rng.uniform(space.low, space.high, (self._count, *space.shape)).astype(np.float32)
+        return self._rng.uniform(space.low, space.high, (*count, *space.shape)).astype(np.float32)
 
 
 @dataclass(frozen=True)

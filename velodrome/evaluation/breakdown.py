@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_HELD, Memoryless
 from velodrome.evaluation.evaluator import Evaluator, Played
-from velodrome.evaluation.intervals import Interval, influence_interval
+from velodrome.evaluation.intervals import Interval, influence_interval, product_sum
 from velodrome.evaluation.measures import Curve, PathMeter, curve, drawdowns
 from velodrome.evaluation.play import Track
+from velodrome.vector.compile.playing import Plan
 
 BENCHMARKS = (BUY_AND_HOLD, EQUAL_HELD)
 PRICE = "price"  # the benchmark where the actions cannot buy and hold
@@ -155,11 +156,18 @@ def benchmark_of(agent: Played, others: Sequence[Played]) -> tuple[str, Curve] |
     return PRICE, curve(prices, [{}] * len(prices))
 
 
-def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float) -> dict[str, Interval]:
+def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float | None) -> dict[str, Interval]:
     """Return beta, correlation and alpha against a benchmark, with intervals; NaN where one of them never moves.
 
-    Intervals are those of the regression, with what each bar adds to it taken as a dependent series.
+    Intervals are those of the regression, with what each bar adds to it taken as a dependent series. confidence: their
+    level; None: there are none, for they take far longer than the figures.
     """
+
+    def interval(value: float, series: NDArray[np.float64]) -> Interval:
+        if confidence is None:
+            return Interval(value, math.nan, math.nan)
+        return influence_interval(value, series, confidence)
+
     market = benchmark.returns.mean(axis=1)
     if len(market) < 2:
         return {}
@@ -167,7 +175,7 @@ def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float
     each = []
     for returns in own.returns.T:
         moved = returns - returns.mean()
-        beta = float(aside @ moved / len(moved) / spread) if spread > 0.0 else math.nan
+        beta = product_sum(aside, moved) / len(moved) / float(spread) if spread > 0.0 else math.nan
         left = moved - beta * aside
         pull = aside * left / spread if spread > 0.0 else left
         known = spread > 0.0 and moved.std() > 0.0
@@ -177,15 +185,15 @@ def market_part(own: Curve, benchmark: Curve, per_year: float, confidence: float
     beta, correlation, alpha = (float(np.mean([own[k] for own in each])) for k in range(3))
     pull, lead, moved = (np.mean([own[k] for own in each], axis=0) for k in range(3, 6))
     found = {
-        "beta": influence_interval(beta, pull, confidence),
-        "alpha": Interval(*(per_year * end for end in influence_interval(alpha, lead, confidence))),
+        "beta": interval(beta, pull),
+        "alpha": Interval(*(per_year * end for end in interval(alpha, lead))),
         "correlation": Interval(correlation, correlation, correlation),
     }
     if abs(correlation) < 1.0 - 1e-12:
         first, second = aside / aside.std(), moved / moved.std()
         push = first * second - 0.5 * correlation * (first**2 + second**2)
         # In Fisher's transform, which keeps the ends within −1 and 1.
-        inside = influence_interval(math.atanh(correlation), push / (1.0 - correlation**2), confidence)
+        inside = interval(math.atanh(correlation), push / (1.0 - correlation**2))
         found["correlation"] = Interval(correlation, math.tanh(inside.low), math.tanh(inside.high))
     return found
 
@@ -208,6 +216,10 @@ class Replay(Memoryless):
         """Return the actions of the next bar."""
         self._bar += 1
         return self.actions[self._bar - 1]
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return all of them."""
+        return Plan(self.actions[0], self.actions.reshape(bars, -1), np.zeros(0, bool))
 
 
 def replayed_actions(tracks: Sequence[Track]) -> NDArray:

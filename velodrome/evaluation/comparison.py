@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from velodrome.evaluation.baselines import FORECAST, HINDSIGHT, LABELS
@@ -17,18 +20,20 @@ from velodrome.evaluation.intervals import (
     Interval,
     block_length,
     percentile_interval,
-    stationary_orders,
+    stationary_draws,
     widening,
 )
-from velodrome.evaluation.measures import METRICS, SPACES, PathMeter, format_figure
+from velodrome.evaluation.measures import METRICS, SPACES, PathMeter, format_figure, mean_of_known, walk_blocks
+from velodrome.evaluation.play import one_thread
 from velodrome.evaluation.result import COMPARED, Difference, Row
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, minimum_track_record, moments, probabilistic_sharpe
-from velodrome.evaluation.trades import holding_figures, profit_factor
 from velodrome.evaluation.training_seeds import SeedDraws, SeedSpread, mean_figures, mean_influences, spread_of
+from velodrome.vector.cores import available_cores
 
 FEW_TRADES = 30
 ENOUGH_PROBABILITY = 0.95
 WITHOUT_INTERVAL = ("longest_under_water",)  # means nothing on a path that is cut into blocks
+VALUES_AT_ONCE = 2**23  # of resamples that are counted together, 64 MB
 COSTS = {"fees", "spread_and_slippage", "funding"}
 
 
@@ -38,7 +43,7 @@ class Comparison(NamedTuple):
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
     block: float  # mean block length of the bootstrap, in bars
-    seeds: tuple[tuple[Row, ...], ...]  # the agent of each training seed by itself
+    seeds: tuple[tuple[Row, ...], ...]  # the agent of each training seed by itself, if there are several
     spread: tuple[SeedSpread, ...]  # of several training seeds
 
 
@@ -60,7 +65,7 @@ def compare(
         _complete(dict(zip(meter.names, map(float, meter.figures()), strict=True)), played, optimum, trials)
         for played, meter in zip(everyone, meters, strict=True)
     ]
-    columns, moves = _resampled(meters, block, drawn), [meter.influences() for meter in meters]
+    columns, moves = _resampled(meters, count, block, drawn), [meter.influences() for meter in meters]
     if optimum:
         columns["of_optimum"] = columns["account_log_return"] / optimum
         moves = [{**own, "of_optimum": own["account_log_return"]} for own in moves]
@@ -69,14 +74,18 @@ def compare(
     resamples |= _trade_resamples(agents, drawn)
     exact: list[dict[str, Interval]] = [{}] * count
     if (benchmark := benchmark_of(agents[0], others)) is not None:
-        parts = [market_part(played.curve, benchmark[1], per_year, drawn.confidence) for played in everyone]
+        levels = [drawn.confidence if place < count else None for place in range(len(everyone))]
+        parts = [
+            market_part(played.curve, benchmark[1], per_year, level)
+            for played, level in zip(everyone, levels, strict=True)
+        ]
         for own, part in zip(points, parts, strict=True):
             own |= {name: known.value for name, known in part.items()}
         exact = parts[:count]
         resamples |= draws.of_intervals(exact) if count > 1 else {}
     agent, beside = mean_figures(points[:count]), points[count:]
     together = mean_influences(moves[:count])
-    intervals = _Intervals(points[:count], meters, moves, together, resamples, exact, draws, block, drawn)
+    intervals = _Intervals(points[:count], meters, moves, together, resamples, exact, draws, block, drawn, {})
 
     shown = [metric.name for metric in METRICS if metric.name in agent]
     baselines = {other.name: figures for other, figures in zip(others, beside, strict=True)}
@@ -89,6 +98,7 @@ def compare(
     by_seed = tuple(
         tuple(Row(name, *intervals.of(name, own[name], seed), {}) for name in shown)
         for seed, own in enumerate(points[:count])
+        if count > 1
     )
     differences = []
     with np.errstate(invalid="ignore"):
@@ -109,16 +119,76 @@ def compare(
     return Comparison(rows, tuple(differences), block, by_seed, spread)
 
 
-def _resampled(meters: Sequence[PathMeter], block: float, drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
-    """Return every figure of every policy in each resample, by name [policies, N]; all are cut into the same blocks."""
-    names, bars = meters[0].names, meters[0].bars
-    found = np.empty((len(names), len(meters), drawn.samples))
-    rng = np.random.default_rng([drawn.seed, 1])
-    for sample, order in enumerate(stationary_orders(bars, block, drawn.samples, drawn.seed)):
+def _resampled(
+    meters: Sequence[PathMeter], agents: int, block: float, drawn: Bootstrap
+) -> dict[str, NDArray[np.float64]]:
+    """Return every figure of every policy in each resample, by name [policies, N]; all are cut into the same blocks.
+
+    agents: how many of the policies, the first ones, are agents; of the others, the figures of COMPARED are known.
+    """
+    paths = [(meter, seed, place < agents) for place, meter in enumerate(meters) for seed in range(meter.seeds)]
+    logs = np.ascontiguousarray(np.stack([meter.logs[seed] for meter, seed, _ in paths], axis=1))
+    columns = [meter.summed(seed, whole) for meter, seed, whole in paths]
+    ends = np.cumsum([own.shape[1] for own in columns])[:-1]
+    sums = Sums(np.concatenate(columns, axis=1))
+    begins = np.cumsum([0, *(meter.seeds for meter in meters)])
+    found = np.empty((len(meters[0].names), len(meters), drawn.samples))
+    rng, first = np.random.default_rng([drawn.seed, 1]), 0
+    for walks in walked(logs, block, drawn):
+        by_path, some = np.split(sums.over(walks.times), ends, axis=1), len(walks.times)
+        # Of several seeds, each resample draws as many.
+        chosen = [[rng.integers(0, own.seeds, own.seeds) for own in meters if own.seeds > 1] for _ in range(some)]
+        several = iter(np.array(own) for own in zip(*chosen, strict=True))  # [N, seeds] each
         for place, meter in enumerate(meters):
-            seeds = rng.integers(0, meter.seeds, (meter.seeds,)) if meter.seeds > 1 else None
-            found[:, place, sample] = meter.figures(order, seeds)
-    return dict(zip(names, found, strict=True))
+            own = slice(begins[place], begins[place + 1])
+            each = meter.resampled_figures(np.stack(by_path[own]), walks.levels[:, own].T, walks.deepest[:, own].T)
+            if meter.seeds > 1:
+                each = np.take_along_axis(each, next(several).T[:, :, None], axis=0)
+            found[:, place, first : first + some] = mean_of_known(each).T
+        first += some
+    return dict(zip(meters[0].names, found, strict=True))
+
+
+class Walks(NamedTuple):
+    """Some resamples of P paths of T bars."""
+
+    times: NDArray[np.float64]  # [N, T] how often each bar is visited
+    levels: NDArray[np.float64]  # [N, P] sums of log returns
+    deepest: NDArray[np.float64]  # [N, P] largest falls of those sums
+
+
+def walked(logs: NDArray[np.float64], block: float, drawn: Bootstrap) -> Iterator[Walks]:
+    """Yield the resamples of paths, [T, P], some at a time; the next are drawn while threads walk through the last."""
+    count, at_once = drawn.samples, max(1, min(64, VALUES_AT_ONCE // len(logs)))
+    draws = stationary_draws(len(logs), block, count, drawn.seed)
+    with ThreadPoolExecutor(available_cores()) as threads:
+        for first in range(0, count, at_once):
+            some = min(at_once, count - first)
+            walks = Walks(np.empty((some, len(logs))), *(np.empty((some, logs.shape[1])) for _ in range(2)))
+            waiting = [
+                threads.submit(walk_blocks, numbers, firsts, block, logs, times, levels, deepest)
+                for (numbers, firsts), times, levels, deepest in zip(islice(draws, some), *walks, strict=True)
+            ]
+            for each in waiting:
+                each.result()
+            yield walks
+
+
+class Sums:
+    """Sums of columns, [T, Q], over the bars that resamples visit; infinities count where they are visited."""
+
+    def __init__(self, values: NDArray[np.float64]) -> None:
+        self.odd = [(bar, column, values[bar, column]) for bar, column in np.argwhere(~np.isfinite(values))]
+        self.values = np.where(np.isfinite(values), values, 0.0) if self.odd else values
+
+    def over(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sums, [N, Q]."""
+        # By torch, on one thread: those of NumPy's library wait for each other on a busy machine.
+        with one_thread():
+            sums = (torch.from_numpy(times) @ torch.from_numpy(self.values)).numpy()
+        for bar, column, value in self.odd:
+            sums[times[:, bar] > 0.0, column] += value
+        return sums
 
 
 class _Intervals(NamedTuple):
@@ -135,6 +205,13 @@ class _Intervals(NamedTuple):
     draws: SeedDraws
     block: float
     drawn: Bootstrap
+    stretches: dict[int, float]  # by a series of `moves` or `together`, which all live as long as this
+
+    def widened_by(self, series: NDArray[np.float64]) -> float:
+        """Return the stretch of a figure that a series moves; several figures have the same one."""
+        if id(series) not in self.stretches:
+            self.stretches[id(series)] = widening(series, self.block, self.drawn.confidence)
+        return self.stretches[id(series)]
 
     def each(self, name: str) -> NDArray[np.float64]:
         """Return a figure of every training seed."""
@@ -148,7 +225,7 @@ class _Intervals(NamedTuple):
         if name not in self.resamples:
             return Interval(value, math.nan, math.nan)
         own = self.together if seed is None else self.moves[seed]
-        stretch = widening(own[name], self.block, self.drawn.confidence) if name in own else 1.0
+        stretch = self.widened_by(own[name]) if name in own else 1.0
         values = self.resamples[name][seed or 0]
         if seed is None:
             values = self.draws.resampled(name, self.each(name), self.resamples[name], stretch)
@@ -196,26 +273,31 @@ def _complete(
 
 def _trade_resamples(agents: Sequence[Played], drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
     """Return what trades have on average in every resample, by name [seeds, N]."""
-    found: dict[str, NDArray[np.float64]] = {}
-    for place, agent in enumerate(agents):
-        for sample, figures in enumerate(_resampled_trades(agent, drawn)):
-            for name, value in figures.items():
-                found.setdefault(name, np.full((len(agents), drawn.samples), math.nan))[place, sample] = value
-    return found
+    each = [_resampled_trades(agent, drawn) for agent in agents]
+    missing = np.full(drawn.samples, math.nan)
+    names = dict.fromkeys(name for own in each for name in own)
+    return {name: np.stack([own.get(name, missing) for own in each]) for name in names}
 
 
-def _resampled_trades(agent: Played, drawn: Bootstrap) -> Iterator[dict[str, float]]:
-    """Yield what trades have on average in each resample; trades are drawn one by one, holdings by period."""
-    gains = agent.holdings
-    if gains is not None:
-        for order in stationary_orders(len(gains), 1.0, drawn.samples, drawn.seed):
-            yield holding_figures(gains[order])
-    elif len(agent.trades) >= 2:
-        profit, returns = agent.trades["profit"].to_numpy(), agent.trades["return"].to_numpy()
-        for order in stationary_orders(len(profit), 1.0, drawn.samples, drawn.seed):
-            chosen = profit[order]
-            won, mean = float((chosen > 0.0).mean()), float(returns[order].mean())
-            yield {"win_rate": won, "average_trade": mean, "profit_factor": profit_factor(chosen)}
+def _resampled_trades(agent: Played, drawn: Bootstrap) -> dict[str, NDArray[np.float64]]:
+    """Return what trades have on average in each resample; trades are drawn one by one, holdings by period."""
+    if agent.holdings is None:
+        if len(agent.trades) < 2:
+            return {}
+        gains, names = agent.trades["profit"].to_numpy()[:, None], ("win_rate", "profit_factor")
+        returns = agent.trades["return"].to_numpy()
+    else:
+        gains, names, returns = agent.holdings, ("winning_holdings", "holdings_profit_factor"), None
+    known = np.nan_to_num(gains)
+    parts = [(known > 0.0), ~np.isnan(gains), np.maximum(known, 0.0), np.maximum(-known, 0.0)]
+    columns = np.stack([part.sum(axis=1, dtype=np.float64) for part in parts], axis=1)
+    if returns is not None:
+        columns = np.c_[columns, returns]
+    nothing, of_all = np.zeros((len(gains), 0)), Sums(columns)
+    sums = np.concatenate([of_all.over(walks.times) for walks in walked(nothing, 1.0, drawn)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = {names[0]: sums[:, 0] / sums[:, 1], names[1]: sums[:, 2] / sums[:, 3]}
+    return found if returns is None else {**found, "average_trade": sums[:, 4] / len(gains)}
 
 
 def doubts(

@@ -144,7 +144,7 @@ def evaluate_policy(
 
     agents, others, remarks = _play_all(evaluator, policies, given, as_seeds(random_seeds), progress)
     agent = joined(agents, trained)
-    per_year = bars_per_year(np.unique(market.time))
+    per_year = bars_per_year(market.time)
     compared = compare(agents, others, market.optimum, per_year, drawn, trials)
     by_seed = tuple(map(SeedResult, trained, compared.seeds)) if len(agents) > 1 else ()
     information = {

@@ -174,6 +174,9 @@ def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.f
 
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
     """
+    if len(tracks) == 1:
+        (track,) = tracks
+        return Curve(track.time, track.equity / track.equity[0], dict(per_bar[0]))
     time = np.unique(np.concatenate([track.time for track in tracks]))
     growth = np.zeros((len(time), tracks[0].equity.shape[1]))
     sums = {name: np.zeros_like(growth[1:]) for name in per_bar[0]}
@@ -202,8 +205,13 @@ def period_begins(time: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def bars_per_year(time: NDArray[np.int64]) -> float:
-    """Return the observed bars of a year: sessions, weekends and gaps have none. NaN with fewer than two bars."""
-    if len(time) < 2 or time[-1] <= time[0]:
+    """Return the observed bars of a year: sessions, weekends and gaps have none. NaN with fewer than two bars.
+
+    time: of all bars, in any order; those of several instruments at the same moment count once.
+    """
+    if not (np.diff(time) > 0).all():
+        time = np.unique(time)
+    if len(time) < 2:
         return math.nan
     return (len(time) - 1) / ((int(time[-1]) - int(time[0])) / YEAR)
 
@@ -238,11 +246,21 @@ def path_figures(returns, logs, extras, order, centre, per_year, out):
             deepest = max(deepest, peak - level)
         for m in range(means.size):
             means[m] += extras[j, m]
-    out[:9] = np.nan
     if count == 0:
-        means[:] = np.nan
+        out[:] = np.nan
         return
     means /= count
+    write_figures(count, per_year, centre, shifted, squares, losses, level, deepest, longest, out)
+
+
+@cached_njit
+def write_figures(count, per_year, centre, shifted, squares, losses, level, deepest, longest, out):
+    """Write PATH_FIGURES, given sums over the bars of a path.
+
+    shifted, squares: of returns less the centre, and of the squares of that; losses: of the squares of losses; level:
+    of log returns; deepest: the largest fall of their running sum.
+    """
+    out[:9] = np.nan
     years_inverse = per_year / count
     mean = centre + shifted / count
     out[0] = math.expm1(level)
@@ -264,6 +282,42 @@ def path_figures(returns, logs, extras, order, centre, per_year, out):
         out[5] = out[1] / out[6]
 
 
+@cached_njit
+def write_resampled(count, per_year, centre, sums, losses, levels, deepest, out):
+    """Write PATH_FIGURES of every seed and resample."""
+    for s in range(out.shape[0]):
+        for n in range(out.shape[1]):
+            known = (sums[s, n, 0], sums[s, n, 1], losses[s, n], levels[s, n], deepest[s, n])
+            write_figures(count, per_year, centre[s], *known, 0, out[s, n])
+
+
+@cached_njit(nogil=True)
+def walk_blocks(draws, firsts, block, logs, times, levels, deepest):
+    """Go through the bars of a resample: count how often it visits each, and find how far its P paths fall.
+
+    draws: [T] uniform; a block begins where one is below 1 / block, at the bar of `firsts` [T], and wraps at the end.
+    logs: [T, P]; times: [T] visits; levels, deepest: [P] sum of the log returns, and the largest fall of that sum.
+    """
+    bars, paths = logs.shape
+    peaks = np.zeros(paths)
+    times[:] = 0.0
+    levels[:] = 0.0
+    deepest[:] = 0.0
+    j = 0
+    for k in range(bars):
+        j = firsts[k] if k == 0 or draws[k] * block < 1.0 else j + 1
+        j = j if j < bars else 0
+        times[j] += 1.0
+        for path in range(paths):
+            level = levels[path] + logs[j, path]
+            levels[path] = level
+            peak = peaks[path]
+            peak = peak if peak > level else level
+            peaks[path] = peak
+            fall = peak - level
+            deepest[path] = fall if fall > deepest[path] else deepest[path]
+
+
 class PathMeter:
     """Measures paths of one curve, resampled or as they were."""
 
@@ -282,7 +336,10 @@ class PathMeter:
         """Return how each bar moves the figures that have a derivative, [T] by name, means over seeds."""
         each = [influences(*path) for path in zip(self.returns, self.logs, strict=True)]
         common = [name for name in each[0] if all(name in own for own in each)]
-        own = {name: np.mean([found[name] for found in each], axis=0) for name in common}
+        # Of one seed the arrays themselves: figures that move alike then share one.
+        own = each[0]
+        if self.seeds > 1:
+            own = {name: np.mean([found[name] for found in each], axis=0) for name in common}
         return {**own, **dict(zip(self.names[len(PATH_FIGURES) :], self.extras.mean(axis=0).T, strict=True))}
 
     def possible(self, name: str, found: Interval) -> Interval:
@@ -293,15 +350,36 @@ class PathMeter:
         values, scale = self.extras[:, :, place], self.scale[self.names.index(name)]
         return found._replace(low=max(found.low, values.min() * scale), high=min(found.high, values.max() * scale))
 
-    def figures(self, order: NDArray[np.int64] | None = None, seeds: NDArray[np.int64] | None = None) -> NDArray:
+    def figures(self) -> NDArray[np.float64]:
         """Return the figures of `names`, means over the seeds for which they are defined."""
-        order = np.arange(self.bars) if order is None else order
-        chosen = range(self.seeds) if seeds is None else seeds
-        found = np.empty((len(chosen), len(self.scale)))
-        for row, seed in enumerate(chosen):
+        order, found = np.arange(self.bars), np.empty((self.seeds, len(self.scale)))
+        for seed, row in enumerate(found):
             path = self.returns[seed], self.logs[seed], self.extras[seed]
-            path_figures(*path, order, self.centre[seed], self.per_year, found[row])
+            path_figures(*path, order, self.centre[seed], self.per_year, row)
         return mean_of_known(found) * self.scale
+
+    def summed(self, seed: int, whole: bool) -> NDArray[np.float64]:
+        """Return what `resampled_figures` takes the sums of, by column, [T, 3 + M] of a seed or [T, 2]."""
+        returns = self.returns[seed][:, None]
+        away = returns - self.centre[seed]
+        further = (np.minimum(returns, 0.0) ** 2, self.extras[seed]) if whole else ()
+        return np.concatenate([away, away**2, *further], axis=1)
+
+    def resampled_figures(
+        self, sums: NDArray[np.float64], levels: NDArray[np.float64], deepest: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the figures of N resamples of each seed, [S, N, names]; NaN for what is not known of them.
+
+        sums: [S, N, …] of `summed`, over the bars that each visits; levels, deepest: [S, N] as of `walk_blocks`.
+        """
+        found = np.full((*levels.shape, len(self.scale)), np.nan)
+        losses = np.zeros_like(levels)
+        if sums.shape[2] > 2:
+            found[:, :, len(PATH_FIGURES) :] = sums[:, :, 3:] / self.bars
+            losses = sums[:, :, 2]
+        write_resampled(self.bars, self.per_year, self.centre, sums, losses, levels, deepest, found)
+        found[:, :, PATH_FIGURES.index("longest_under_water")] = np.nan
+        return found * self.scale
 
 
 def influences(returns: NDArray[np.float64], logs: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -323,7 +401,7 @@ def influences(returns: NDArray[np.float64], logs: NDArray[np.float64]) -> dict[
 
 
 def mean_of_known(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean over rows of what is not NaN, by column; NaN where all is."""
+    """Return the mean along the first axis of what is not NaN; NaN where all is."""
     if len(values) == 1:
         return values[0]
     known = ~np.isnan(values)

@@ -84,7 +84,9 @@ class NamedPolicy:
             several = f"ensemble of {len(self.seeds)}{f' in each of {folds} folds' if folds > 1 else ''}, each the "
         short = [agent.planned_steps for agent in self.agents if agent.training_steps < (agent.planned_steps or 0)]
         planned = f" ({max(filter(None, short)):,} were planned)" if short else ""
-        return f"{several}{how}: step {steps} of {of}{planned}; {self.seeds_label}"
+        # Nothing is chosen before the first step but what a teacher left (teacher.policy).
+        taught = ", as it was taught" if self.selected_on is not None and self.step == 0 else ""
+        return f"{several}{how}: step {steps} of {of}{planned}{taught}; {self.seeds_label}"
 
     @property
     def file_name(self) -> str:

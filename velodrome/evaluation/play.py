@@ -18,16 +18,21 @@ from velodrome.envs.contract import LANES, World, state_columns
 from velodrome.errors import ConfigError
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market
+from velodrome.vector.compile.cpu_loops import compiled_function
+from velodrome.vector.compile.playing import UNDECIDED, WRONG_VALUE, Copied, Notes, Plan, Seen, as_planned, play_bars
 from velodrome.vector.make import make_vec
 
 Progress = Callable[[int, int], None] | None  # called now and then with (bars played, bars in all)
+BETWEEN_NEWS = 4096  # bars between two calls of it, where they are played in a compiled loop
 WHOLE_SPLIT = {"start": "first", "episode_length": None}  # parameters of episodes that play all of a split
 
 
 class Policy(Protocol):
     """What can be evaluated. It acts on all environments at once and may keep a memory for each.
 
-    An ensemble has an attribute `disagreement` besides: between its members about the last actions, [n].
+    An ensemble has an attribute `disagreement` besides: between its members about the last actions, [n]. A policy that
+    knows its actions beforehand has a method `plan(bars, rows, num_envs)` besides, which returns them as a `Plan`, or
+    None as long as it does not know them yet: bars that are still to be played, of a market of so many rows.
     """
 
     def begin(self, num_envs: int) -> None:
@@ -176,21 +181,79 @@ def play_split(
     streams = [np.random.SeedSequence([seed, k]).generate_state(1)[0] for seed in seeds for k in range(stretches)]
     observation, _ = envs.reset(seed=[int(stream) for stream in streams], options={"cursor": first, "last": last})
     records = _Records(envs, longest, wanted, stretches)
-    alive = np.ones(count, bool)
     policy.begin(count)
-    for bar in range(longest):
+    decider = _network(policy, envs, ways)
+    bar = 0
+    while bar < longest and records.alive.any():
+        decider = decider or _planned(policy, envs, longest - bar)
+        if decider is not None:
+            _play_compiled(decider, envs, records, bar, progress)
+            break
         chosen = np.asarray(policy.act(observation))
         observation, reward, terminated, truncated, _ = envs.step(chosen)
-        records.write(bar, chosen, reward, alive, getattr(policy, "disagreement", None))
-        alive &= ~(terminated | truncated)
+        records.write(bar, chosen, reward, terminated | truncated, getattr(policy, "disagreement", None))
         if progress is not None and bar % 256 == 0:
             progress(bar, longest)
-        if not alive.any():
-            break
+        bar += 1
     if progress is not None:
         progress(longest, longest)
     envs.close()
     return tuple(records.track(part, ways, k) for k in range(stretches))
+
+
+class _Decider(NamedTuple):
+    """Who decides in a compiled loop."""
+
+    decide: Any  # the function in the place of `playing.decide`
+    policy: Any  # what it decides by
+    first: NDArray | None = None  # actions before the first decision
+
+
+def _network(policy: Policy, envs: Any, ways: Pieces) -> _Decider | None:
+    """Return what a trained network does without torch; None if it does not, or nothing is compiled."""
+    from velodrome.learn.acting import TrainedPolicy
+
+    if not isinstance(policy, TrainedPolicy) or envs.step_code() is None:
+        return None
+    from velodrome.learn.program import decide, program_of
+
+    bars = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(ways.first, ways.last, strict=True)]))
+    program = program_of(policy, bars, envs.num_envs)
+    return None if program is None else _Decider(decide, program)
+
+
+def _planned(policy: Policy, envs: Any, bars: int) -> _Decider | None:
+    """Return what a policy will do in the bars that are left, if it knows; None, too, if nothing is compiled."""
+    if not hasattr(policy, "plan") or envs.step_code() is None:
+        return None
+    plan: Plan | None = policy.plan(bars, envs.windows.rows.shape[1], envs.num_envs)
+    if plan is None:
+        return None
+    first, table = envs.checked(plan.first), envs.checked(plan.table)
+    return _Decider(as_planned, plan._replace(first=first, table=table.reshape(len(plan.table), -1)), first)
+
+
+def _play_compiled(decider: _Decider, envs: Any, records: _Records, bar: int, progress: Progress) -> None:
+    """Play what is left from a bar on in a compiled loop, which comes up for air now and then."""
+    longest, out = len(records.rewards), envs.buffers.out
+    address, actions, pack = envs.step_code()
+    if decider.first is not None:
+        actions[:] = decider.first
+    seen = Seen(out.observations, out.cursors, out.rewards, out.terminated, out.truncated)
+    play = compiled_function("evaluation", play_bars, decider.decide.__name__, {"decide": decider.decide})
+    notes = records.notes()
+    while bar < longest and records.alive.any():
+        if progress is not None:
+            progress(bar, longest)
+        until = min(bar + BETWEEN_NEWS, longest)
+        bar = play(address, bar, until, actions, pack, seen, decider.policy, notes)
+        if notes.fault[0] == UNDECIDED:
+            raise ConfigError(
+                f"No action for environment {notes.fault[1]}: the policy gives NaN or infinity, from its observation "
+                "or its weights."
+            )
+        if notes.fault[0] == WRONG_VALUE:
+            envs._look(np.arange(envs.num_envs), "step")
 
 
 class _Records:
@@ -205,7 +268,7 @@ class _Records:
         # than everything else.
         self.blocks = {name: envs.buffers.blocks[name] for name in (*wanted.columns, *wanted.noted)}
         self.block, self.lane = np.divmod(np.arange(count), LANES)
-        self.columns, self.notes = (
+        self.columns, self._noted = (
             {name: np.zeros((rows, *self.now(name).shape), self.blocks[name].dtype) for name in names}
             for names, rows in ((wanted.columns, longest + 1), (wanted.noted, longest))
         )
@@ -218,6 +281,7 @@ class _Records:
         self.actions = np.zeros((longest, self.kept, *self.shape), np.int64 if whole else np.float32)
         self.rewards = np.zeros((longest, count))
         self.bars = np.zeros(count, np.int64)
+        self.alive = np.ones(count, bool)
         self.disagreement: NDArray[np.float64] | None = None
 
     def now(self, name: str) -> NDArray:
@@ -226,7 +290,7 @@ class _Records:
         return column[self.block, self.lane] if column.ndim == 2 else column[self.block[:kept], :, self.lane[:kept]].T
 
     def write(
-        self, bar: int, chosen: NDArray, reward: NDArray, alive: NDArray[np.bool_], disagreement: NDArray | None
+        self, bar: int, chosen: NDArray, reward: NDArray, ended: NDArray[np.bool_], disagreement: NDArray | None
     ) -> None:
         """Record a step of all environments."""
         if disagreement is not None:
@@ -235,12 +299,27 @@ class _Records:
             self.disagreement[bar] = disagreement
         self.actions[bar] = chosen.reshape(len(self.bars), *self.shape)[: self.kept]
         self.rewards[bar] = reward
-        self.bars += alive
+        self.bars += self.alive
+        self.alive &= ~ended
         for name, record in self.columns.items():
             record[bar + 1] = self.now(name)
-        for name, record in self.notes.items():
+        for name, record in self._noted.items():
             record[bar] = self.now(name)
             self.blocks[name][:] = 0
+
+    def notes(self) -> Notes:
+        """Return the same memory as a compiled loop writes it."""
+        copied = [self._copied(name, record[1:], False) for name, record in self.columns.items()]
+        copied += [self._copied(name, record, True) for name, record in self._noted.items()]
+        actions = self.actions.reshape(len(self.actions), -1)
+        columns = np.array(copied, np.int64).reshape(len(copied), len(Copied._fields))
+        return Notes(actions, self.rewards, self.bars, self.alive, columns, np.zeros(2, np.int64))
+
+    def _copied(self, name: str, record: NDArray, cleared: bool) -> Copied:
+        column = self.blocks[name]
+        rows, kept = (1, record.shape[1]) if column.ndim == 2 else record.shape[1:]
+        source, target = (array.ctypes.data for array in (column, record))
+        return Copied(source, column.strides[0], target, record.strides[0], column.itemsize, rows, kept, cleared)
 
     def track(self, part: Market | Basket, ways: Pieces, k: int) -> Track:
         """Cut one way out of the batch."""
@@ -263,7 +342,7 @@ class _Records:
             },
             notes={
                 name: zero_unless(in_detail[:, None], record[: len(on), :, detailed])
-                for name, record in self.notes.items()
+                for name, record in self._noted.items()
             },
             actions=zero_unless(in_detail.reshape(*in_detail.shape, *[1] * len(self.shape)), actions),
             rewards=zero_unless(on, self.rewards[: len(on), own]),

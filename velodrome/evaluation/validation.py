@@ -61,7 +61,7 @@ def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> dict[str,
     tracks = play_split(policy, world, part, (SEED,), Recording(tuple(recorded)), pieces=cut(part, pieces))
     accounts = [_chain(list(own)) for _, own in groupby(tracks, lambda track: track.symbol)]
     measured = curve(accounts, [account.per_bar for account in accounts])
-    meter = PathMeter(measured, bars_per_year(np.unique(evaluator.market.time)))
+    meter = PathMeter(measured, bars_per_year(evaluator.market.time))
     found = dict(zip(meter.names, map(float, meter.figures()), strict=True))
     if part.optimum:
         found["of_optimum"] = found["account_log_return"] / part.optimum

@@ -45,6 +45,7 @@ class AlgorithmEntry:
     augments: bool = False  # whether it calls `worlds.renew(steps)` before each rollout, which noise and masks need
     drops_units: bool = False  # whether it draws masks (`DropoutMasks`), without which network.dropout does nothing
     shares_trunk: bool = False  # whether network.shared makes its learning cheaper
+    imitates: bool = False  # whether its policy can be taught a rule before it learns (learn/imitation.py)
 
     def config_model(self) -> type[LearnerConfig]:
         """Return the model of its section."""
@@ -110,13 +111,14 @@ ALGORITHMS = Registry(
             summary="proximal policy optimisation",
             changeable=(
                 *(*CHANGEABLE, "rollout_length", "epochs", "minibatches", "gae_lambda", "clip", "value_clip"),
-                *("entropy", "kl_penalty", "value_weight", "normalise_advantages", "target_kl"),
+                *("entropy", "kl_penalty", "value_weight", "normalise_advantages", "target_kl", "critic_first"),
             ),
             advice=("fewer epochs (ppo.epochs)",),
             memory_advice=("shorter rollouts (ppo.rollout_length)", "more minibatches (ppo.minibatches)"),
             augments=True,
             drops_units=True,
             shares_trunk=True,
+            imitates=True,
         ),
         AlgorithmEntry(
             "dqn",

@@ -174,6 +174,18 @@ class PPOConfig(LearnerConfig):
         None, gt=0.0, description="stop the update once the policy moved this far (approximate KL divergence)"
     )
 
+    critic_first: int = Field(
+        0,
+        ge=0,
+        description="environment steps at the beginning after which the policy is put back as it was, so that the "
+        "critic alone learns: a policy that begins well would suffer from a critic that knows nothing; 0: none",
+    )
+    average_weights: bool = Field(
+        False,
+        description="validate, keep and use the mean of the weights after all updates so far, each weighted by its "
+        "number, in place of the latest ones; learning itself goes on from those",
+    )
+
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs: a recurrent network is trained on minibatches of whole ones."""
         return self.minibatches if network.kind == "gru" else 1

@@ -19,8 +19,7 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engines.autograd import FEWEST_SAMPLES, BatchNorm
-from velodrome.learn.engines.optimiser import Optimiser
+from velodrome.learn.engines.optimiser import FEWEST_SAMPLES, BatchNorm, Optimiser
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.networks.layers import BarEncoding, DropoutMasks, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork

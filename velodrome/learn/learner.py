@@ -6,8 +6,9 @@ at the end are what it supplies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -47,7 +48,13 @@ class Learner:
         self.mean_reward = torch.zeros((), device=device)  # per step of a rollout, as the environments gave it
         self.clock = PhaseClock(device)
         self.seconds_of_steps: float | None = None  # of a rollout's environments in a CUDA graph, once measured
+        self.average: Average | None = None  # of the policy's weights, where that is asked for
         self.steps = 0
+
+    @property
+    def acting(self) -> nn.Module:
+        """What is validated, kept and used: the mean of the weights where that is asked for, else the latest ones."""
+        return self.average.network if self.average is not None and self.average.updates else self.policy
 
     @property
     def done(self) -> float:
@@ -113,6 +120,11 @@ class Learner:
         if self.scale is not None:
             self.scale.resize(num_envs)
         self.seconds_of_steps = None
+        self._prepare()  # graphs, then buffers, give back what they hold before other room is made
+        owners: list[Any] = [getattr(self, name, None) for name in ("engine", "rollout")]
+        for owner in owners:
+            if hasattr(owner, "let_go"):
+                owner.let_go()
         self.make_room()
 
     def split_minibatches(self) -> int | None:
@@ -141,6 +153,9 @@ class Learner:
             "learner": {"generator": self.generator.get_state(), **tensors.get("learner", {})},
             "torch": self._torch_generators(),
         }
+        if self.average is not None and self.average.updates:
+            parts["average"] = self.average.network.state_dict()
+            plain = {**plain, "averaged_updates": self.average.updates}
         counts = {"steps": self.steps, "num_envs": self.worlds.num_envs, "threads": torch.get_num_threads()}
         split = getattr(self.splitting, "parts", 1)
         return nested(parts), {**counts, **plain, **({"parts": split} if split > 1 else {})}
@@ -167,6 +182,9 @@ class Learner:
             self._split(split)
         self.load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "policy"))
+        if self.average is not None and (saved := only(tensors, "average")):
+            self.average.network.load_state_dict(saved)
+            self.average.updates = int(plain["averaged_updates"])
         if self.moments is not None:
             self.moments.load_state(only(tensors, "moments"))
         if self.scale is not None:
@@ -246,6 +264,35 @@ class Learner:
 
     def forget_episodes(self) -> None:
         """Forget what belongs to the episodes that were being played: new ones have begun."""
+
+
+class Average:
+    """The mean of a network's weights after all updates so far, each weighted by its number (Shamir and Zhang, 2013).
+
+    Learning jumps about; the mean of where it was holds better on data that was never seen.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        self.updates = 0
+
+    @torch.no_grad()
+    def take(self, network: nn.Module) -> None:
+        """Take in the weights after an update."""
+        self.updates += 1
+        share = 2.0 / (self.updates + 1.0)
+        for mean, new in zip(self.network.state_dict().values(), network.state_dict().values(), strict=True):
+            mean.lerp_(new, share) if mean.is_floating_point() else mean.copy_(new)
+
+
+@contextmanager
+def unchanged(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Put parameters back as they were, in place, in the end."""
+    before = [(parameter, parameter.detach().clone()) for parameter in parameters]
+    yield
+    with torch.no_grad():
+        for parameter, old in before:
+            parameter.copy_(old)
 
 
 def nested(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from velodrome.errors import ConfigError
 from velodrome.learn.actions import Distribution, Gaussian, distribution_for
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import ContextHead, InstrumentFeatures, InstrumentHead, InstrumentTrunk
@@ -108,6 +109,16 @@ class ActorCritic(nn.Module):
         self, actor: Tensor | InstrumentFeatures, critic: Tensor | InstrumentFeatures, memory: Tensor
     ) -> Outputs:
         return Outputs(self.policy_head(actor).float(), self.value_head(critic).float().squeeze(1), memory)
+
+    def acting_parameters(self) -> list[nn.Parameter]:
+        """Return what the policy acts by and the critic has no part in."""
+        if self.shared:
+            raise ConfigError(
+                "ppo.critic_first: the critic cannot learn alone while it shares its layers with the policy; set "
+                "ppo.critic_first = 0, or network.shared = false."
+            )
+        own = [*self.actor.parameters(), *self.policy_head.parameters()]
+        return own if self.log_std is None else [*own, self.log_std]
 
     def linear_layers(self) -> tuple[list[nn.Linear], list[nn.Linear]] | None:
         """Return the layers of the actor and of the critic if they are plain perceptrons, else None."""

@@ -17,7 +17,7 @@ from velodrome.learn.actions import Distribution
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.engines.autograd import Batch, Task
 from velodrome.learn.engines.choice import make_engine
-from velodrome.learn.learner import Learner, only
+from velodrome.learn.learner import Average, Learner, only, unchanged
 from velodrome.learn.policy import ActorCritic, Outputs
 from velodrome.rollout.advantages import write_advantages
 from velodrome.rollout.launch import Captured
@@ -53,6 +53,7 @@ class PPO(Learner):
         self.loss_sums = torch.zeros(len(LOSSES), device=device)  # and of an update
         self.epochs_done = 0
         self.cuts_twice = torch.zeros((), dtype=torch.bool, device=device)
+        self.average = Average(self.policy) if config.average_weights else None
         self._prepare()
         worlds.reset(seed)
 
@@ -87,7 +88,11 @@ class PPO(Learner):
             if not self.at_most_one_cut:
                 self._bootstrap(self._cut_off().flatten().nonzero().squeeze(1))
         with self.clock("learning"):
-            self.update()
+            critic_alone = self.steps < self.config.critic_first
+            with unchanged(self.policy.acting_parameters() if critic_alone else ()):
+                self.update()
+            if self.average is not None:
+                self.average.take(self.policy)
         self.steps += self.rollout.samples
         return self._report(began)
 
@@ -189,9 +194,6 @@ class PPO(Learner):
     def make_room(self) -> None:
         """Make another rollout; it is cut into as many minibatches as before."""
         num_envs = self.worlds.num_envs
-        self._prepare()  # first, so that graphs of the old rollout let go of what they hold
-        self.engine.let_go()
-        self.rollout.let_go()
         self.rollout = self._make_rollout()
         self.engine.attach(self.rollout)
         self.memory, self.starts = resized(self.memory, num_envs), resized(self.starts, num_envs, True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.trained import Run
+from velodrome.vector.messages import tell
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,6 +29,13 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
+log = logging.getLogger("velodrome.runs")
+# What a validation takes in steps of learning that take as long: for itself, and for each of its bars. Measured with
+# the presets on 2 cores and on an H200; a network of another size changes both sides alike.
+VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_500_000, 80.0)}
+FEWEST_VALIDATIONS = 4  # of a run: with none there would be no choice of a checkpoint
+STEPS_WITHOUT_BARS = 250_000  # between validations of environments whose episodes are as long as they are
+FINAL_PER_BAR = 20  # validations of as many bars that take as long as a final evaluation, with baselines and resamples
 EPISODES = 100  # of environments without a market
 ENTER_SECONDS = 300.0  # how long the rows of a run may take to be entered into its store
 
@@ -67,8 +78,8 @@ def evaluate(
         chosen = split or run.config.evaluation.final_split
         if chosen is None:
             raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
-        with shown_progress(progress) as tell:
-            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": tell}
+        with shown_progress(progress) as shown:
+            options = {"trials": trials, "allow_training_split": allow_training_split, "progress": shown}
             evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
     metrics = run.metrics
     evaluation = _with_overfitting(run, evaluation, metrics)
@@ -76,7 +87,15 @@ def evaluate(
         evaluation = replace(evaluation, warnings=(_missing(run, len(named.agents)), *evaluation.warnings))
     evaluation.save(run.path)
     if report:
-        _write_report(run, evaluation, metrics)
+        try:
+            _write_report(run, evaluation, metrics)
+        except Exception as error:  # the result is none the worse for it
+            log.exception("the report of %s could not be written", run.path.name)
+            told = f"{type(error).__name__}: {error}".rstrip(": ")
+            tell(
+                f"warning: the report or its images could not be written ({told}). The result is complete, in "
+                f"{run.folder.evaluation_path}; to write them again: velodrome eval {shlex.quote(str(run.path))}"
+            )
     if to_store:
         _enter_result(run)
     return evaluation
@@ -128,6 +147,12 @@ def report_path(run: Run, evaluation: Evaluation) -> Path:
     return run.folder.report_path.with_name(f"report-{evaluation.file_name}.html")
 
 
+def told_report(run: Run, evaluation: Evaluation) -> str | None:
+    """Return the line that says where the report lies; None if it could not be written."""
+    path = report_path(run, evaluation)
+    return f"report: {path}" if path.is_file() else None
+
+
 def _by_episodes(config: RunConfig, policies: Sequence[TrainedPolicy], named: NamedPolicy) -> Evaluation:
     from velodrome.evaluation.episodes import evaluate_episodes
 
@@ -176,7 +201,7 @@ def shown_progress(wanted: bool) -> Iterator[Callable[[str, int, int], None] | N
 
 def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> None:
     from velodrome.runs.report.images import write_images
-    from velodrome.runs.report.report import write_report
+    from velodrome.runs.report.report import charts_of, write_report
 
     config, policy = run.config, evaluation.policy
     assert policy is not None
@@ -195,8 +220,47 @@ def _write_report(run: Run, evaluation: Evaluation, metrics: pl.DataFrame) -> No
             information["training"] += f"; {health.ended_early(config, trained)}"
     if lineage := run.folder.lineage:
         information["lineage"] = "; ".join(map(told_lineage, lineage))
-    write_report(evaluation, report_path(run, evaluation), f"{config.env}: {run.path.name}", information, metrics)
-    write_images(evaluation, run.folder.evaluation_path)
+    page, drawn = report_path(run, evaluation), charts_of(evaluation)
+    try:
+        write_report(evaluation, page, f"{config.env}: {run.path.name}", information, metrics, drawn)
+    except BaseException:
+        with suppress(OSError):
+            page.unlink(missing_ok=True)  # one of an earlier evaluation would be taken for this one's
+        raise
+    write_images(evaluation, run.folder.evaluation_path, drawn)
+
+
+def steps_between_validations(config: RunConfig, market: Market | Basket | None, device: str) -> int | None:
+    """Return after how many environment steps to validate; None: never.
+
+    Work is counted, not timed (docs/decisions/0023-validation-by-counted-work.md): a run that is killed and resumed, or
+    begun again on a busier machine, validates at the same steps and chooses the same checkpoint.
+    """
+    chosen = config.evaluation
+    if chosen.every_steps != "auto":
+        return chosen.every_steps
+    if market is None or chosen.split is None:
+        return STEPS_WITHOUT_BARS
+    once, each = VALIDATION_IN_STEPS[device.partition(":")[0]]
+    work = once + each * split_bars(market, chosen.split)
+    return max(1, min(math.ceil(work / chosen.share), config.steps // FEWEST_VALIDATIONS))
+
+
+def final_in_validations(config: RunConfig, market: Market | Basket | None) -> float | None:
+    """Return how many validations take about as long as the evaluation at the end; None: there is none."""
+    chosen = config.evaluation
+    if market is None:
+        return EPISODES / chosen.episodes
+    if chosen.final_split is None:
+        return None
+    bars = [0 if name is None else split_bars(market, name) for name in (chosen.split, chosen.final_split)]
+    return FINAL_PER_BAR * bars[1] / max(bars[0], 1)
+
+
+def split_bars(market: Market | Basket, split: str) -> int:
+    """Return how many bars a split has, of all instruments that have bars of their own."""
+    part = market.split(split)
+    return int((part.end - part.begin).sum())
 
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:

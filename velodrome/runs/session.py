@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from velodrome.envs.catalog import CATALOG
-from velodrome.errors import MetricsError, RunError, VelodromeError
+from velodrome.errors import MetricsError, RunError, VelodromeError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
@@ -30,11 +30,12 @@ from velodrome.runs.config.changes import changes_between, told_lineage, told_sc
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.evaluate import play_validation, report_path
+from velodrome.runs.evaluate import final_in_validations, play_validation, steps_between_validations, told_report
 from velodrome.runs.folder import RunFolder, RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
+from velodrome.runs.live.progress import Besides
 from velodrome.runs.machine import memory, plan
 from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
@@ -90,6 +91,7 @@ class Session:
         """Train until done or interrupted, then evaluate; the folder, and then the store, know how it ended."""
         self.console = console or Screen()
         self.mode = mode or choose_mode(self.console)
+        self.evaluates = evaluate
         folder = self.run.folder
         with folder.lock(), folder.write_log():
             last = checkpoints.latest_checkpoint(folder.path)
@@ -154,9 +156,12 @@ class Session:
     def _train(self) -> bool:
         """Make environments and a learner, then learn, with less where memory runs out; return whether all is done."""
         device = self.config.usable_device()
+        self.validated_every = steps_between_validations(self.config, self.market, device)
         with contextlib.ExitStack() as stack:
             worlds = self._make_learner(stack, device)
             begun = self.resumed and self._load_checkpoint() is not None
+            self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
+            self.remarks += [self.taught] if self.taught else []
             how = "resumed" if self.resumed else "began"
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
             self.interrupts = stack.enter_context(Interrupts())
@@ -219,7 +224,7 @@ class Session:
             self.remarks.clear()
             try:
                 if not begun or self.has_less:
-                    self._save()
+                    self._save(best=bool(self.taught) and not self.has_less and self._validate())
                 while not self._is_over and not self.interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
@@ -319,6 +324,8 @@ class Session:
         about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
         title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
         about["always"] = {"seed": config.seed} if self.place else {}
+        final = final_in_validations(config, self.market) if self.evaluates else None
+        about["besides"] = Besides(self.validated_every if run.validation_split else None, final)
         return LiveView(config.steps, title, self.console, self.mode, facts=facts, sampler=sampler, **about)
 
     # The loop
@@ -341,7 +348,7 @@ class Session:
         self.view.update(steps, metrics)
         if news := self.mirror.news():
             self.view.note(news)
-        improved = _due(before, steps, config.evaluation.every_steps) and self._validate()
+        improved = _due(before, steps, self.validated_every) and self._validate()
         longest = config.checkpoint.every_seconds
         late = longest is not None and time.monotonic() - self.saved_at >= longest
         if improved or late or _due(before, steps, config.checkpoint.every_steps):
@@ -367,11 +374,14 @@ class Session:
         split = self.run.validation_split
         if split is None:
             return False
-        policy = TrainedPolicy.of(self.learner.policy, self.learner.worlds, self.learner.moments)
+        began, learner = time.monotonic(), self.learner
+        policy = TrainedPolicy.of(getattr(learner, "acting", learner.policy), learner.worlds, learner.moments)
         found = play_validation(policy, self.config, self.market)
         self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
-        self.view.evaluated(split, found)
-        self.recent = [*self.recent, found["return"]][-self.config.evaluation.averaged :]
+        self.view.evaluated(split, found, time.monotonic() - began)
+        # What a policy was taught counts as if it had been there all along.
+        before = self.recent if learner.steps else [found["return"]] * self.config.evaluation.averaged
+        self.recent = [*before, found["return"]][-self.config.evaluation.averaged :]
         judged = (len(self.recent), math.fsum(self.recent) / len(self.recent))
         improved = judged > self.best
         self.best = max(self.best, judged)
@@ -406,7 +416,8 @@ class Session:
             self.console.print_json(data={"event": "final", **evaluation.to_dict()}, indent=None)
         else:
             self.console.print(evaluation.table())
-            self.console.print(f"report: {report_path(self.run, evaluation)}", soft_wrap=True)
+            if told := told_report(self.run, evaluation):
+                self.console.print(told, soft_wrap=True)
 
     # How it ended
 
@@ -468,7 +479,7 @@ class GroupSession(Session):
         ]
         done, error = train_together(jobs, processes, self.console, self.mode, self.mirror.changed)
         if error:
-            raise RunError(f"A member could not be trained: {error}. Go on: {group.resume_command}")
+            raise RunError(f"A member could not be trained: {sentence(error)} Go on: {group.resume_command}")
         return done
 
 

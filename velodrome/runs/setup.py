@@ -169,6 +169,22 @@ def resize_as_measured(scaler: Autoscaler, learner: Any, steps: int, seconds: fl
     return f"{wanted:,} environments, from {before:,}"
 
 
+def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> str:
+    """Let a new learner's policy begin as its teacher, if it is to have one; return what was done, for people."""
+    if config.teacher.policy is None or market is None:
+        return ""
+    from velodrome.envs.catalog import CATALOG
+    from velodrome.evaluation.forecast import teaching
+    from velodrome.registry import load
+
+    found = load(CATALOG.get(config.env).teacher)(market, config.params)
+    if found is None:
+        return "The policy begins at random: the training split has too few bars, or no windows, to fit a teacher to."
+    lesson = teaching.Lesson(config.teacher.samples, config.teacher.epochs, config.seed)
+    teaching.teach(learner, found, config.env, market, config.params, lesson)
+    return f"The policy begins as the {config.teacher.policy}er's rule (teacher.policy): {found.about}."
+
+
 def make_learner(config: RunConfig, worlds: Worlds) -> Any:
     """Return the learner of a run."""
     entry = ALGORITHMS.get(config.algorithm)
@@ -270,7 +286,7 @@ def load_policy(
     from velodrome.rollout.moments import RunningMoments
 
     network, shape, space = _described_network(plain)
-    network.load_state_dict(only(tensors, "policy"))
+    network.load_state_dict(only(tensors, "average") or only(tensors, "policy"))
     moments = None
     if saved := only(tensors, "moments"):
         moments = RunningMoments(shape.values)
@@ -313,11 +329,13 @@ def check_network(found: Checkpoint, kind: str) -> None:
 
     from velodrome.learn.learner import only
 
-    agent, saved = found.plain["agent"], only(found.tensors, "policy")
+    agent = found.plain["agent"]
+    kept = [own for part in ("policy", "average") if (own := only(found.tensors, part))] or [{}]
+    saved = kept[0]
     settings = NetworkConfig(**agent["network"])
     if settings.kind != kind:
         raise CheckpointError(f"{found.path}: its network is {settings.kind!r}, and that of its run {kind!r}.")
-    for name, tensor in saved.items():
+    for name, tensor in (pair for own in kept for pair in own.items()):
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise CheckpointError(f"{found.path}: its weights {name} are not all numbers. Use an earlier one.")
     if ":" in kind:  # made by code that a person trusts
@@ -327,8 +345,8 @@ def check_network(found: Checkpoint, kind: str) -> None:
         raise CheckpointError(f"{found.path}: it describes more layers than its {len(saved)} tensors can be.")
     with torch.device("meta"):
         wanted = _described_network(found.plain)[0].state_dict()
-    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (wanted, saved)]
-    if shapes[0] != shapes[1]:
+    first, *others = [{name: tensor.shape for name, tensor in each.items()} for each in (wanted, *kept)]
+    if any(own != first for own in others):
         raise CheckpointError(f"{found.path}: its tensors are not those of the network that it describes ({kind}).")
 
 

@@ -65,8 +65,9 @@ def refit(market: WindowedRows, train: RowRanges, clip: float | None = None) -> 
     clipped = [scaler for scaler in market.scalers if scaler.clip is not None]
     if clipped:
         raise ConfigError(
-            f"the scalers of {clipped[0].timeframe} clip at {clipped[0].clip}, which cannot be undone; build the "
-            "market with clip=None and give clip to walk_forward."
+            f"the market's features of {clipped[0].timeframe} are clipped at {clipped[0].clip}, which cannot be undone "
+            "to scale them anew for other splits. Build it with clip=None. To clip the folds' features, give clip to "
+            "vd.walk_forward, or the data in place of the market and market.clip to a training."
         )
     if clip is None and all(scaler.kind == "none" for scaler in market.scalers):
         return market.windows, market.scalers

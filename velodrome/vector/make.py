@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World
-from velodrome.errors import BackendError, ConfigError, did_you_mean
+from velodrome.errors import BackendError, ConfigError, did_you_mean, sentence
 from velodrome.vector.argument_checks import check_that_they_fit, checked_count
 from velodrome.vector.cores import free_memory
 from velodrome.vector.messages import tell
@@ -179,9 +179,10 @@ def _make_foreign(
         except UnpicklableError as error:
             if backend == "async":
                 raise BackendError(
-                    f"backend = 'async' cannot serve: {error}. No other has send() and recv()."
+                    f"backend = 'async' cannot serve: {sentence(error)} No other has send() and recv()."
                 ) from error
-            tell(f"backend 'process' cannot serve: {error}. The environments run in this process instead ('serial').")
+            instead = "The environments run in this process instead ('serial')."
+            tell(f"backend 'process' cannot serve: {sentence(error)} {instead}")
     for name, value in idle.items():
         tell(f"{name} = {value!r} has no effect: the environments run in this process, without workers")
     return resolve_name(FOREIGN_CLASSES["serial"])(makers, num_envs, options=options, **shared)

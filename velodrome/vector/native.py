@@ -19,7 +19,7 @@ from velodrome.errors import ConfigError
 from velodrome.vector.argument_checks import is_whole
 from velodrome.vector.batch import WRONG
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
-from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop
+from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop, value_checks
 from velodrome.vector.compile.packing import pack_arguments
 from velodrome.vector.compile.taught import lessons
 from velodrome.vector.rule_env import RuleVectorEnv
@@ -97,16 +97,16 @@ class NativeVectorEnv(RuleVectorEnv):
         self._has_cores = False  # several, and a compiled loop
         self._step_parts: Callable[..., int] | None = None  # made when first needed
         self._attach(self._allocate(self.num_envs))
+        checks = value_checks(world, self.buffers.out.window_floats > 0, compiled) if self.check_values else {}
         if compiled:
             _, unpack = pack_arguments(self._arrays)
             self._reset_loop = compiled_loop(world, "reset_all", unpack)
             self._first_illegal = compiled_function("actions", first_illegal, "check")
-            chosen = {"specialise": specialise, "check_values": self.check_values}
-            self._step_part = compiled_loop(world, "step_part", unpack, **chosen)
+            self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise, checks=checks)
             self._has_cores = min(threads or available, available) > 1 and bool(lessons())
         else:
             self._reset_loop = python_loop(world, "reset_all")
-            self._step_part = python_loop(world, "step_part", check_values=self.check_values)
+            self._step_part = python_loop(world, "step_part", checks)
         self._choose_loop()
 
     def _allocate(self, num_envs: int) -> Buffers:
@@ -180,6 +180,14 @@ class NativeVectorEnv(RuleVectorEnv):
                 self._check(actions)
         return actions
 
+    def checked(self, actions: Any) -> NDArray:
+        """Return actions of any number of steps and environments, [m, …], as `step` takes them, or refuse them."""
+        rows = np.ascontiguousarray(actions, self._action_dtype).reshape(-1, *self._action_shape)
+        legal = (rows >= self._action_low) & (rows <= self._action_high)
+        if not legal.all():
+            self._refuse(rows, int(np.argmin(legal.reshape(len(rows), -1).all(axis=1))))
+        return rows
+
     def window_writer(self, threads: int = 1) -> Callable[[], None]:
         """Return a function that writes all windows again and nothing else, for benchmarks to compare with memcpy."""
         pack, unpack = pack_arguments(self._arrays)
@@ -206,6 +214,16 @@ class NativeVectorEnv(RuleVectorEnv):
             return self._step_on_cores(actions)
         finally:
             numba.set_num_threads(before)
+
+    def step_code(self) -> tuple[int, NDArray, NDArray[np.int64]] | None:
+        """Return the address of the compiled step, room for its actions, and the arrays that it works on.
+
+        For a compiled loop that steps by itself, without looking at actions. None: the step is not compiled.
+        """
+        if not (self.compiled and lessons()):
+            return None
+        actions = np.zeros((self.num_envs, *self._action_shape), self._action_dtype)
+        return self._step_part(0, 0, actions, self.autoreset, self._pack), actions, self._pack
 
     def _step_on_cores(self, actions: NDArray) -> int:
         """Step a part of the environments on each core."""

@@ -17,6 +17,8 @@ from velodrome.runs.live.display import LINE_EVERY, LiveView
 from velodrome.runs.live.progress import (
     LONGEST_HISTORY,
     RECENT,
+    REPORT_SECONDS,
+    Besides,
     Curve,
     Progress,
     compact,
@@ -140,6 +142,24 @@ def test_a_resumed_run_counts_only_its_own_steps_as_speed(clock: Clock) -> None:
     assert progress.seconds_left() == 4.5
     clock.now += 100
     assert progress.seconds_left() == 0.0
+
+
+def test_the_time_left_counts_validations_and_the_evaluation_at_the_end(clock: Clock) -> None:
+    progress = Progress(10_000, clock=clock, besides=Besides(every=1000, final=20.0))
+    progress.begin()
+    for steps in (1000, 2000):
+        clock.now += 2.0
+        progress.update(steps, {})
+        clock.now += 0.5
+        progress.evaluated("validation", {"return": 0.1}, 0.5)
+        # 500 steps a second, a validation of half a second every 1,000, then 20 times as long, and the report.
+        learning, validations = (10_000 - steps) / 500.0, 0.5 * (10 - steps // 1000)
+        assert progress.seconds_left() == pytest.approx(learning + validations + 10.0 + REPORT_SECONDS)
+    without = Progress(10_000, clock=clock)
+    without.begin()
+    clock.now += 2.0
+    without.update(1000, {})
+    assert without.seconds_left() == 18.0
 
 
 @given(

@@ -47,7 +47,7 @@ class GeneraliseOptions(BenchmarkOptions):
     contenders: tuple[str, ...] = Field(("defaults",), description="settings to train with, by name; all: every one")
     markets: int = Field(5, ge=1, le=1000, description="markets of each kind, with a seed each")
     seeds: int = Field(3, ge=1, le=1000, description="trainings on each market; a regression has one")
-    steps: int = Field(1_000_000, ge=8_192, description="steps of each training")
+    steps: int = Field(300_000, ge=8_192, description="steps of each training")
     processes: int | None = Field(
         None, ge=1, le=1024, description="trainings at once; none: as many as there are cores"
     )

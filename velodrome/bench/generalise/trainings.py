@@ -23,17 +23,26 @@ STATES = np.array([(0.15, 0.8), (-0.15, 1.2)]) * VOLATILITY
 PERSISTENCE = 0.98
 SEEN, CHOSEN_BY = 0.7, 0.15  # of the bars: the training and the validation split; the rest is tested on
 FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hundred say little about an agent
-CHECKS = 20  # evaluations of a training, as many as the preset has
+CHECKS = 10  # evaluations of a training, as many as the preset has
 MEMBERS = 8  # of an ensemble
 RIDGE, SB3, ENSEMBLE = "ridge", "sb3", f"ensemble of {MEMBERS}"
+UNTAUGHT = {"teacher.policy": None, "ppo.critic_first": 0, "ppo.average_weights": False}
 # Settings that are changed against the preset `trading`, by name; the first is the preset itself.
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "whole windows": {"market.shorten": False},
     # The preset until there was this table.
-    "before": {"market.shorten": False, "ppo.learning_rate": 3e-4, "ppo.entropy": 0.0, "evaluation.averaged": 1},
+    "before": {
+        "market.shorten": False,
+        "ppo.learning_rate": 3e-4,
+        "ppo.entropy": 0.0,
+        "evaluation.averaged": 1,
+        **UNTAUGHT,
+    },
+    "not taught": UNTAUGHT,
+    "latest weights": {"ppo.average_weights": False},
     "slower": {"ppo.learning_rate": 3e-4},
-    "no entropy": {"ppo.entropy": 0.0},
+    "more entropy": {"ppo.entropy": 0.01},
     "small network": {"network.hidden": [16, 16]},
     "weight decay": {"ppo.weight_decay": 1.0},
     "KL penalty": {"ppo.kl_penalty": 1.0},
@@ -110,9 +119,11 @@ class Trained(BaseModel):
     def chosen(self) -> Point:
         """Where the checkpoint stood that did best on validation."""
         judged = [point.validation for point in self.points]
-        count = min(self.averaged, len(judged))
-        means = np.convolve(judged, np.full(count, 1.0 / count), "valid")
-        return self.points[int(np.argmax(means)) + count - 1]
+        # What a policy was taught counts as if it had been there all along.
+        early = self.averaged - 1 if self.points[0].steps == 0 else 0
+        count = min(self.averaged, early + len(judged))
+        means = np.convolve(judged[:1] * early + judged, np.full(count, 1.0 / count), "valid")
+        return self.points[int(np.argmax(means)) + count - 1 - early]
 
 
 def best_log_return(problem: str, market: Market) -> float:
@@ -122,15 +133,8 @@ def best_log_return(problem: str, market: Market) -> float:
     return market.optimum if market.optimum is not None else best_filtered(STATES, PERSISTENCE)
 
 
-def train(training: Training) -> Trained:
-    """Train, in a process of its own with one thread."""
-    import torch
-
-    from velodrome.runs import setup
-    from velodrome.runs.config.files import load_run_config
-
-    torch.set_num_threads(1)
-    problem = PROBLEMS[training.problem]
+def settings_of(training: Training, problem: Problem) -> dict[str, Any]:
+    """Return the settings of a training on top of the preset, by dotted key."""
     given: dict[str, Any] = {f"market.{key}": value for key, value in problem.market.items()}
     seen, chosen_by = round(SEEN * training.bars), round(CHOSEN_BY * training.bars)
     length = seen + chosen_by + max(training.bars - seen - chosen_by, FEWEST_TESTED)
@@ -147,8 +151,19 @@ def train(training: Training) -> Trained:
         "device": "cpu",
         **REMEDIES.get(training.contender, {}),
     }
-    if training.steps:  # a regression takes none
-        given["steps"] = training.steps
+    # A regression takes no steps.
+    return given | ({"steps": training.steps} if training.steps else {})
+
+
+def train(training: Training) -> Trained:
+    """Train, in a process of its own with one thread."""
+    import torch
+
+    from velodrome.runs import setup
+    from velodrome.runs.config.files import load_run_config
+
+    torch.set_num_threads(1)
+    given = settings_of(training, PROBLEMS[training.problem])
     config = load_run_config(None, given, own_data=True)
     market = setup.build_market(config)
     if training.contender in REMEDIES:  # a regression chooses by itself, and a peer sees what it is given
@@ -203,15 +218,22 @@ def _agent(config: Any, market: Market, judge: Judge) -> tuple[list[Point], Any]
     best, kept = (0, -math.inf), None
     with setup.learning_worlds(config, market, "cpu") as worlds:
         learner = setup.make_learner(config, worlds)
-        while learner.steps < config.steps:
-            learner.iterate()
-            if learner.steps >= config.steps * (len(points) + 1) / CHECKS:
-                policy = TrainedPolicy.of(learner.policy, learner.worlds, learner.moments)
+        taught = bool(setup.teach(config, market, learner))
+        check = 0 if taught else 1
+        while True:
+            if learner.steps >= config.steps * check / CHECKS:
+                policy = TrainedPolicy.of(learner.acting, learner.worlds, learner.moments)
                 points.append(judge.point(policy, learner.steps))
-                recent = [point.validation for point in points[-config.evaluation.averaged :]]
+                recent = [point.validation for point in points]
+                recent = ([recent[0]] * (config.evaluation.averaged if taught else 0) + recent)[
+                    -config.evaluation.averaged :
+                ]
                 if (judged := (len(recent), sum(recent) / len(recent))) > best:
                     best, kept = judged, copy.deepcopy(policy)
-    return points, kept
+                check += 1
+            if learner.steps >= config.steps:
+                return points, kept
+            learner.iterate()
 
 
 def _ensemble(config: Any, market: Market, judge: Judge) -> tuple[list[Point], list[Point]]:

@@ -14,6 +14,7 @@ from velodrome.evaluation.forecast.threshold import Rule, Stakes, best_rule
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import AnyMarket, Market, WindowedRows
 from velodrome.tables.scaling import TRAIN
+from velodrome.vector.compile.playing import Plan
 
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
@@ -207,6 +208,12 @@ class FollowForecast:
         beyond = np.abs(expected) > self.threshold[bars]
         self._sides = np.where(beyond, np.sign(expected), self._sides).astype(np.int64)
         return self.actions[self._sides + 1]
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return the side of every row whose forecast is beyond the threshold, from neither side on."""
+        within = ~(np.abs(self.expected) > self.threshold)
+        sides = np.where(within, 0.0, np.sign(self.expected)).astype(np.int64)
+        return Plan(self.actions[self._sides + 1], self.actions[sides + 1].reshape(len(sides), -1), within)
 
     def forget(self, ended: NDArray[np.bool_]) -> None:
         """Go back to neither side in these environments."""

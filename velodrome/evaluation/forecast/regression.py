@@ -8,6 +8,7 @@ the rows again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ BLOCKS = 6  # of time; a choice is judged on all but the first
 # Penalties, over the variance of an input and the number of rows. With the largest, nothing but the mean is left.
 PENALTIES = np.logspace(-3.0, 4.0, 22)
 ROWS_AT_ONCE = 8192
+MOST_KEPT = 2**24  # standardised values, 128 MB
 STEPS = 25  # of logistic regression at most; it takes about five where returns are hard to foresee
 CONVERGED = 1e-7  # change of a weight
 Values = NDArray[np.float64]
@@ -83,19 +85,32 @@ class Regression:
         self.mean = x.mean(axis=0, dtype=np.float64)
         spread = x.std(axis=0, dtype=np.float64)
         self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
+        self.inputs = np.zeros(0, np.int64)  # chosen below
         self.sums = [self._sum(rows) for rows in self.members]
         self.known = list(accumulate(self.sums, Sums.plus))  # all blocks up to each
         self.inputs, self.place = self._choose(choices)
 
     def standardised(self, x: NDArray, inputs: Places | slice = ALL) -> Values:
         """Return some inputs with a mean of 0 and a variance of 1 over the rows that are fitted to."""
-        return (x[:, inputs] - self.mean[inputs]) / self.scale[inputs]
+        if inputs is self.inputs and len(inputs) == inputs[-1] + 1:  # the first so many
+            inputs = slice(len(inputs))
+        found = x[:, inputs] - self.mean[inputs]
+        found /= self.scale[inputs]
+        return found
 
     def _parts(self, rows: Places, inputs: Places | slice = ALL) -> Iterator[tuple[Places, Values]]:
         """Yield some of the rows at a time, and their inputs."""
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[begin : begin + ROWS_AT_ONCE]
-            yield part, self.standardised(self.x[part], inputs)
+            # Neighbours, as the rows of one instrument are, need not be gathered.
+            places = slice(part[0], part[-1] + 1) if part[-1] - part[0] == len(part) - 1 else part
+            kept = inputs is self.inputs and len(self.x) * len(self.inputs) <= MOST_KEPT
+            yield part, self.kept[places] if kept else self.standardised(self.x[places], inputs)
+
+    @cached_property
+    def kept(self) -> Values:
+        """The chosen inputs of all rows, standardised: logistic regression looks at them thirty times."""
+        return self.standardised(self.x, self.inputs)
 
     def _sum(self, rows: Places) -> Sums:
         width = self.x.shape[1]

@@ -26,11 +26,13 @@ from velodrome.evaluation.baselines import (
     ConstantPolicy,
     Memoryless,
     random_baseline,
+    unchanged,
 )
 from velodrome.evaluation.forecast.forecast import TOO_LITTLE, Part, in_all_parts
 from velodrome.evaluation.portfolio.account import quotes
 from velodrome.evaluation.portfolio.forecasts import Limits, TargetWeights, forecast_weights, momentum_weights
 from velodrome.tables.basket import Basket
+from velodrome.vector.compile.playing import Plan
 
 FIRST_WEIGHT = 1  # place of the first weight among the account's values
 OWN_WORLD: Mapping[str, Any] = {
@@ -63,6 +65,12 @@ class BuyAndHold:
         self._bought |= weights != 0.0
         return np.where(self._bought, np.float32(0.0), self.shares)
 
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan | None:
+        """Return no orders, once all is bought."""
+        if not (self._bought | (self.shares == 0.0)).all():
+            return None
+        return unchanged(np.zeros((num_envs, len(self.shares)), np.float32), rows)
+
     def forget(self, ended: NDArray[np.bool_]) -> None:
         """Buy again in these environments."""
         self._bought[ended] = False
@@ -82,7 +90,14 @@ class EqualWeights(Memoryless):
 
     def act(self, observation: Any) -> NDArray:
         """Return the actions of every environment."""
-        listed = self.listed[np.asarray(observation["cursor"])]
+        return self._weights(self.listed[np.asarray(observation["cursor"])])
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return the actions of every row."""
+        table = self._weights(self.listed)
+        return Plan(np.repeat(table[:1], num_envs, axis=0), table, np.zeros(len(table), bool))
+
+    def _weights(self, listed: NDArray[np.bool_]) -> NDArray:
         count = np.maximum(listed.sum(axis=1, keepdims=True), 1)
         return np.minimum(self.room * listed / count / self.gross, 1.0).astype(np.float32)
 

@@ -15,6 +15,7 @@ from velodrome.evaluation.baselines import Memoryless
 from velodrome.evaluation.forecast.forecast import Fitted, Part, describe, fill_gains
 from velodrome.tables.basket import Basket
 from velodrome.tables.scaling import TRAIN
+from velodrome.vector.compile.playing import Plan
 
 Values = NDArray[np.float64]
 PATIENCE: Values = np.exp2(np.arange(8.0))  # rows in which better weights have to earn their costs
@@ -42,6 +43,10 @@ class TargetWeights(Memoryless):
     def act(self, observation: Any) -> NDArray:
         """Return the actions of every environment."""
         return self.actions[np.asarray(observation["cursor"])]
+
+    def plan(self, bars: int, rows: int, num_envs: int) -> Plan:
+        """Return the actions of every row."""
+        return Plan(np.repeat(self.actions[:1], num_envs, axis=0), self.actions, np.zeros(len(self.actions), bool))
 
 
 def shrunk_covariance(returns: Values) -> Values:

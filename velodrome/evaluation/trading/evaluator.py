@@ -14,18 +14,20 @@ from velodrome.envs.trading.codes import CODE_NAMES
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import action_names
 from velodrome.evaluation.baselines import Baseline
-from velodrome.evaluation.evaluator import ACCOUNT_COLUMNS, Evaluator, Played, draws_anything
-from velodrome.evaluation.play import Backtest, Track
+from velodrome.evaluation.evaluator import ACCOUNT_COLUMNS, Evaluator, Params, Played, draws_anything
+from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.trades import trade_figures
 from velodrome.evaluation.trading.baselines import baselines
-from velodrome.evaluation.trading.trades import round_trips
+from velodrome.evaluation.trading.trades import NOTED, RECORDED, recording_world, round_trips
 from velodrome.tables.market import Market
+
+VALUES_IN_DETAIL = 5_000_000  # bars of all instruments and seeds whose fills are known; 40 bytes each
 
 
 class TradingEvaluator(Evaluator):
     """Evaluates the trading environment on a split of a market."""
 
-    recorded = (*ACCOUNT_COLUMNS, "order_code", "exit_code")
+    recorded = (*ACCOUNT_COLUMNS, *RECORDED)
     market: Market
     config: TradingConfig
     of_first_seed = "trades, win rate and spread"
@@ -36,6 +38,16 @@ class TradingEvaluator(Evaluator):
         self.config = config = trading_config(**params)
         self.draws = draws_anything(config)
         self.costs = any((config.fee, config.half_spread, config.slippage, config.slippage_atr))
+
+    def backtest(
+        self, policy: Policy, seeds: Sequence[int], detailed: int, progress: Progress = None, params: Params = None
+    ) -> Backtest:
+        """Play a policy over the split; fewer seeds are known in detail where more would fill the memory."""
+        world = self.world(params)
+        most = max(1, VALUES_IN_DETAIL // max(int((self.part.end - self.part.begin).sum()), 1))
+        wanted = Recording(self.recorded, NOTED, min(detailed, most))
+        tracks = play_split(policy, recording_world(world), self.part, seeds, wanted, progress)
+        return Backtest(tracks, tuple(int(seed) for seed in seeds), world)
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the trades and what they amount to."""

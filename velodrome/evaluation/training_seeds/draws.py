@@ -105,6 +105,8 @@ def mean_figures(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def mean_influences(each: Sequence[Mapping[str, NDArray[np.float64]]]) -> dict[str, NDArray[np.float64]]:
     """Return how each bar moves the means over seeds, [T] by name, of what is known for all of them."""
+    if len(each) == 1:
+        return dict(each[0])
     names = [name for name in each[0] if all(name in own for own in each)]
     return {name: np.mean([own[name] for own in each], axis=0) for name in names}
 

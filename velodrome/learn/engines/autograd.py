@@ -7,16 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser
+from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser, Splitting
 from velodrome.learn.networks.layers import DropoutMasks, worth_encoding
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
 from velodrome.rollout.storage import Rollout
-
-FEWEST_SAMPLES = 64  # in a part of a minibatch: smaller ones would save no memory worth mentioning
 
 
 class Batch(NamedTuple):
@@ -42,7 +39,7 @@ class Task(NamedTuple):
     loss: Loss
 
 
-class AutogradEngine:
+class AutogradEngine(Splitting):
     """Plain torch: any network, any device. Other engines have the same methods.
 
     Calls of one rollout follow one another; `learn` comes between rollouts.
@@ -50,7 +47,6 @@ class AutogradEngine:
 
     name = "autograd"
     same_on_any_threads = False  # torch adds up in another order on another number of them
-    parts = 1  # of a minibatch, whose gradients are added up: the same step in less memory
 
     def __init__(self, task: Task, rollout: Rollout) -> None:
         policy, config, loss = task.policy, task.config, task.loss
@@ -112,19 +108,6 @@ class AutogradEngine:
 
     def begin_update(self) -> None:
         """Prepare for an update, given advantages and returns: nothing to do."""
-
-    def can_split(self) -> bool:
-        """Return whether minibatches can be cut into twice as many parts, and the step stays the same."""
-        rollout, parts = self.rollout, 2 * self.parts * self.config.minibatches
-        whole = rollout.num_envs if self.policy.recurrent else rollout.samples // FEWEST_SAMPLES
-        # Batch norms take mean and deviation of what they see at once.
-        return whole >= parts and not any(isinstance(module, BatchNorm) for module in self.policy.modules())
-
-    def split(self, parts: int) -> None:
-        """Learn from each minibatch in this many parts."""
-        self.parts = parts
-        self.let_go()
-        self.attach(self.rollout)
 
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""

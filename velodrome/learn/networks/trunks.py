@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, sentence
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import InstrumentTrunk
 from velodrome.learn.networks.layers import ACTIVATIONS, BarEncoding, after_sums, linear, make_orthogonal, windows_part
@@ -136,7 +136,7 @@ class UserTrunk(nn.Module):
             found = getattr(importlib.import_module(module_name), class_name)
         except (ImportError, AttributeError) as error:
             raise ConfigError(
-                f"network.kind = {config.kind!r}: {error}. Write module:Class, importable from here."
+                f"network.kind = {config.kind!r}: {sentence(error)} Write module:Class, importable from here."
             ) from error
         self.shapes = shape.windows
         self.network = found(shape.windows, shape.values)

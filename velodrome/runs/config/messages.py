@@ -12,7 +12,7 @@ import annotated_types
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.parameters import parameter_fields
 from velodrome.runs.config.run_config import SECTIONS, Choices, RunConfig, section_model
@@ -139,10 +139,9 @@ def wrong_value(key: str, field: FieldInfo, received: Any, reason: str = "") -> 
     number = isinstance(received, int | float) and _accepts(field.annotation, str)
     number = number and not _accepts(field.annotation, int)
     quotes = " (quotes make a text of it)" if number else ""
-    problem = reason.removesuffix(".") or f"not legal; it takes: {legal_values(field)}{quotes}"
-    stop = "" if problem.endswith("?") else "."
+    problem = reason or f"not legal; it takes: {legal_values(field)}{quotes}"
     meaning = f" It is: {field.description}." if field.description else ""
-    return f"{key} = {_shown(received)}: {problem}{stop}{meaning}"
+    return f"{key} = {_shown(received)}: {sentence(problem)}{meaning}"
 
 
 def _shown(value: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from velodrome.envs.catalog import CATALOG
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
@@ -22,7 +23,10 @@ from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 # Fields that change what is kept of a run, but not what it learns.
 NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
-LATER = ("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten")
+LATER = (
+    *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
+    *("share", "teacher", "critic_first", "average_weights"),
+)
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
 SPELLINGS = {"num_envs": "vector.num_envs", "env.id": "env"}
@@ -84,6 +88,7 @@ class RunConfig(Section):
     ppo: PPOConfig = Field(default_factory=PPOConfig)
     dqn: DQNConfig = Field(default_factory=DQNConfig)
     augment: sections.AugmentConfig = Field(default_factory=sections.AugmentConfig)
+    teacher: sections.TeacherConfig = Field(default_factory=sections.TeacherConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
@@ -121,6 +126,11 @@ class RunConfig(Section):
                 f"seeds = {self.seeds} and ensemble = {self.ensemble}: agents of several seeds are evaluated one by "
                 "one, and members of an ensemble as one policy. Give one of both; for the chance in training of an "
                 f"ensemble, train several with seeds that are apart: seed=0, seed={self.ensemble}, …"
+            )
+        if self.algorithm == "ppo" and self.ppo.critic_first and self.network.shared:
+            raise ConfigError(
+                f"ppo.critic_first = {self.ppo.critic_first} and network.shared = true: the critic cannot learn alone "
+                "while it shares its layers with the policy. Set ppo.critic_first = 0, or network.shared = false."
             )
         self._check_backend()
         length, vector = getattr(self.learner, "rollout_length", 1), self.vector
@@ -372,10 +382,14 @@ class Choices(NamedTuple):
             return None
         section, _, name = key.partition(".")
         data, model = price_data(self.env), section_model(section)
-        if data is None and (section in ("market", "augment") or key in OF_MARKETS):
+        if data is None and (section in ("market", "augment", "teacher") or key in OF_MARKETS):
             return Idle("env", f"env is {self.env}, which plays on no market")
         if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
             return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")
+        if section == "teacher" and not ALGORITHMS.get(self.algorithm).imitates:
+            return Idle("algorithm", f"algorithm is {self.algorithm}, whose policy cannot be taught")
+        if section == "teacher" and is_rule(self.env) and CATALOG.get(self.env).teacher is None:
+            return Idle("env", f"env is {self.env}, which has no teacher")
         if data == "basket" and key in sections.OF_COPIES:
             why = "whose basket keeps opens and closes alone: features cannot be made anew from resampled bars"
             return Idle("env", f"env is {self.env}, {why}")

@@ -1,5 +1,5 @@
 """How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, resources,
-market, augment."""
+market, augment, teacher."""
 
 from __future__ import annotations
 
@@ -50,8 +50,18 @@ class EvaluationConfig(Section):
     """How well the agent does on data it does not learn from."""
 
     split: str | None = setting("validation", "split that is played during training; null: none")
-    every_steps: int | None = setting(
-        250_000, "environment steps between evaluations during training; null: none", ge=1
+    every_steps: PositiveInt | Literal["auto"] | None = setting(
+        "auto",
+        "environment steps between evaluations during training; auto: so many that they take `share` of the work; "
+        "null: none",
+        legal="whole number ≥ 1, auto, or null",
+    )
+    share: float = setting(
+        0.05,
+        "part of a training's work that evaluations during it take, if every_steps is auto; there are at least four. "
+        "Bars and steps are counted, not timed, so that they take place at the same steps each time",
+        gt=0.0,
+        le=1.0,
     )
     episodes: int = setting(
         16,
@@ -313,6 +323,18 @@ class MarketConfig(Section):
                 f"{wanted}, or pass the run's own basket as market=…."
             )
         return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
+
+
+class TeacherConfig(Section):
+    """What an agent is taught before it learns by itself (docs/generalisation.md)."""
+
+    policy: Literal["forecast"] | None = setting(
+        None,
+        "rule that the policy begins as: forecast, the regression that evaluations show as a baseline, fitted to the "
+        "training split; null: random weights",
+    )
+    samples: int = setting(65_536, "decisions of the rule that the policy sees", ge=256, le=100_000_000)
+    epochs: int = setting(8, "times that it sees each of them", ge=1, le=10_000)
 
 
 OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")

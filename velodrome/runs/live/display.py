@@ -16,7 +16,15 @@ from rich.text import Text
 from velodrome.errors import ConfigError
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.page import Page
-from velodrome.runs.live.progress import Progress, closing_line, evaluation_line, json_line, plain_line, update_object
+from velodrome.runs.live.progress import (
+    Besides,
+    Progress,
+    closing_line,
+    evaluation_line,
+    json_line,
+    plain_line,
+    update_object,
+)
 from velodrome.runs.machine.use import MachineSampler
 
 Mode = Literal["live", "plain", "json", "quiet"]
@@ -58,12 +66,13 @@ class LiveView:
         action_names: Sequence[str] | None = None,
         always: Mapping[str, object] | None = None,
         sampler: MachineSampler | None = None,
+        besides: Besides | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.title, self.console, self.mode = title, console, mode
         self.folder, self.resume, self.action_names = folder, resume, action_names
         self.always = always or {}
-        self.progress = Progress(total_steps, first_steps, facts, clock)
+        self.progress = Progress(total_steps, first_steps, facts, clock, besides)
         # One that is given is opened and closed by whoever gives it.
         self.sampler = sampler or MachineSampler(_existing(folder), self.progress.facts.device)
         self._samples = sampler is None
@@ -142,11 +151,14 @@ class LiveView:
         self.progress.note(text)
         self._tell(text, "note", text=text)
 
-    def evaluated(self, split: str, results: Mapping[str, float]) -> None:
-        """Show the results of an evaluation on a split, by name; the one called "return" is followed over time."""
+    def evaluated(self, split: str, results: Mapping[str, float], seconds: float = 0.0) -> None:
+        """Show the results of an evaluation on a split, by name; the one called "return" is followed over time.
+
+        seconds: how long it took.
+        """
         if self.mode == "quiet":
             return
-        self.progress.evaluated(split, results)
+        self.progress.evaluated(split, results, seconds)
         line = evaluation_line(self.progress, split, results)
         self._tell(line, "evaluation", split=split, used_for_selection=True, results=dict(results))
 

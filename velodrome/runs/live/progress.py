@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
@@ -28,6 +28,7 @@ SHARES: Mapping[str, Unit] = {
     "mean_log_return": "rate",
 }
 ASCII = str.maketrans({"−": "-", "⁶": "^6", "∞": "inf", "–": "-"})
+REPORT_SECONDS = 2.0  # that the report of an evaluation takes, and all that does not grow with its bars
 RECENT = 10.0  # seconds over which the speed "now" and the split into phases are measured
 LONGEST_HISTORY = 512  # points of a curve; older ones are thinned to every second one
 
@@ -63,6 +64,13 @@ class _Stretch:
     phases: dict[str, float] = field(default_factory=dict)
 
 
+class Besides(NamedTuple):
+    """What a command does besides learning."""
+
+    every: int | None = None  # steps between validations
+    final: float | None = None  # validations that take as long as the evaluation at the end; None: there is none
+
+
 class Progress:
     """Everything that the views show of a training. Safe to read from another thread."""
 
@@ -72,8 +80,11 @@ class Progress:
         first_steps: int = 0,
         facts: RunFacts | None = None,
         clock: Callable[[], float] = time.monotonic,
+        besides: Besides | None = None,
     ) -> None:
         self.total_steps = total_steps
+        self.besides = besides or Besides()
+        self._validations: deque[tuple[float, float]] = deque(maxlen=64)  # when each ended, and its seconds
         self.first_steps = first_steps  # done before: a resumed run does not begin at 0
         self.facts = facts or RunFacts()
         self.metrics: dict[str, float] = {}  # the last finite value of each
@@ -116,9 +127,10 @@ class Progress:
             while len(self._recent) > 2 and self._recent[1].ended < now - RECENT:
                 self._recent.popleft()
 
-    def evaluated(self, split: str, results: Mapping[str, float]) -> None:
-        """Take in the results of an evaluation on a split."""
+    def evaluated(self, split: str, results: Mapping[str, float], seconds: float = 0.0) -> None:
+        """Take in the results of an evaluation on a split, and how long it took."""
         with self.lock:
+            self._validations.append((self.clock(), seconds))
             self.evaluations[split] = dict(results)
             curve = self.curves.setdefault(f"evaluation/{split}", Curve())
             curve.add(self.main_result(split)[1])
@@ -173,12 +185,27 @@ class Progress:
             return (self.steps - self.first_steps) / seconds if seconds > 0 else math.nan
 
     def seconds_left(self) -> float:
-        """Return the time to go at the present speed; NaN before there is one."""
-        speed = self.speed_now()
-        if not speed > 0.0:
-            return math.nan
-        since = self.clock() - self._recent[-1].ended  # the iteration under way has done part of its work
-        return max((self.total_steps - self.steps) / speed - since, 0.0)
+        """Return the time to go at the present speed, for everything that is still to be done; NaN before there is one.
+
+        That is learning, the validations meanwhile, and the evaluation and report at the end.
+        """
+        with self.lock:
+            if not self.speed_now() > 0.0:
+                return math.nan
+            first, last = self._recent[0], self._recent[-1]
+            left, every = self.total_steps - self.steps, self.besides.every
+            learning = last.ended - first.ended - self._validating(first.ended, last.ended)
+            one = sum(seconds for _, seconds in self._validations) / max(len(self._validations), 1)
+            number = 0 if every is None else self.total_steps // every - self.steps // every
+            now = self.clock()
+            # The iteration under way has done part of its work.
+            since = now - last.ended - self._validating(last.ended, now)
+            training = max(left * learning / (last.steps - first.steps) + number * one - since, 0.0)
+            return training + (0.0 if self.besides.final is None else REPORT_SECONDS + self.besides.final * one)
+
+    def _validating(self, begin: float, end: float) -> float:
+        """Return the seconds of the validations that ended in a stretch of time."""
+        return sum(seconds for ended, seconds in self._validations if begin < ended <= end)
 
     def phases(self) -> dict[str, float]:
         """Return the seconds of each phase over the last iterations."""

@@ -5,7 +5,6 @@ A colour is written as the page's CSS variable, "var(--agent)", so that one figu
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,13 @@ def kept_points(values: NDArray[np.float64], buckets: int = BUCKETS) -> NDArray[
     if count <= 2 * buckets:
         return np.arange(count)
     edges = np.linspace(0, count, buckets + 1).astype(np.int64)
-    rows = [0, count - 1]
-    for low, high in itertools.pairwise(edges):
-        part = values[low:high]
-        rows += [low + int(np.argmin(part)), low + int(np.argmax(part))]
-    return np.unique(rows)
+    within = np.repeat(np.arange(buckets), np.diff(edges))
+    rows = [np.array([0, count - 1])]
+    for extreme in (np.minimum, np.maximum):
+        found = extreme.reduceat(values, edges[:-1])[within]
+        at = np.flatnonzero((values == found) | (np.isnan(values) & np.isnan(found)))
+        rows.append(at[np.r_[True, np.diff(within[at]) > 0]])  # the first of each bucket
+    return np.unique(np.concatenate(rows))
 
 
 def milliseconds(time: pl.Series) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from velodrome.evaluation.evaluate import Evaluation
 from velodrome.runs.report.charts import Figure
-from velodrome.runs.report.report import TEMPLATE, evaluation_charts, position_charts
+from velodrome.runs.report.report import TEMPLATE, Charts, charts_of
 from velodrome.writing import replacing
 
 if TYPE_CHECKING:
@@ -30,15 +30,17 @@ MARKERS = {"triangle-up": "^", "triangle-down": "v", "x-thin-open": "x"}
 UNKNOWN_COLOUR = (0.42, 0.45, 0.5)
 
 
-def write_images(evaluation: Evaluation, folder: str | Path) -> list[Path]:
+def write_images(evaluation: Evaluation, folder: str | Path, drawn: Charts | None = None) -> list[Path]:
     """Write each chart of the report as a PNG file named for the evaluation and the chart, and return the paths.
 
-    Of the positions, only the first instrument's is written, as …-position.png.
+    Of the positions, only the first instrument's is written, as …-position.png. drawn: the charts, if somebody has
+    drawn them for the report.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     paths = []
-    for chart in (*evaluation_charts(evaluation), *position_charts(evaluation)[:1]):
+    charts, positions = drawn or charts_of(evaluation)
+    for chart in (*charts, *positions[:1]):
         paths.append(target / f"{evaluation.file_name}-{chart.identity.removesuffix('-0')}.png")
         size = (SIZE[0], TALL) if chart.tall else SIZE
         with replacing(paths[-1]) as new:

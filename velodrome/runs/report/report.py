@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -77,17 +77,25 @@ class Chart:
     table: breakdown_charts.Grid | None = None  # under the chart
 
 
+class Charts(NamedTuple):
+    """The charts of an evaluation."""
+
+    drawn: list[Chart]
+    positions: list[Chart]  # of single instruments
+
+
 def write_report(
     evaluation: Evaluation,
     path: str | Path,
     title: str,
     run_information: Mapping[str, Any] | None = None,
     metrics: pl.DataFrame | None = None,
+    drawn: Charts | None = None,
 ) -> Path:
     """Write the report of an evaluation and return its path.
 
     run_information: what to say of the run in the header, as texts by name. metrics: the run's training curves, one row
-    for each (step, name, value).
+    for each (step, name, value). drawn: its charts, if somebody has drawn them.
     """
     if metrics is not None and not set(metrics.columns) >= METRIC_COLUMNS:
         raise ConfigError(
@@ -95,20 +103,23 @@ def write_report(
         )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(target, render_report(evaluation, title, run_information or {}, metrics))
+    replace_text(target, render_report(evaluation, title, run_information or {}, metrics, drawn))
     return target
 
 
 def render_report(
-    evaluation: Evaluation, title: str, run_information: Mapping[str, Any], metrics: pl.DataFrame | None
+    evaluation: Evaluation,
+    title: str,
+    run_information: Mapping[str, Any],
+    metrics: pl.DataFrame | None,
+    charts_drawn: Charts | None = None,
 ) -> str:
     """Return the page as text."""
     import jinja2
     from plotly.offline import get_plotlyjs
 
-    drawn = evaluation_charts(evaluation)
+    drawn, positions = charts_drawn or charts_of(evaluation)
     training = [] if metrics is None else training_charts(metrics, evaluation.kind == "backtest")
-    positions = position_charts(evaluation)
     figures = {chart.identity: chart.figure for chart in (*drawn, *positions, *training)}
     found = {row.name: row for row in evaluation.rows}
     tiles = next((names for names in TILES if names[-1] in found), ())
@@ -186,6 +197,11 @@ def _trade_cells(trades: pl.DataFrame) -> list[list[tuple[str, Any]]]:
             cells.append((shown.replace("-", "−"), value) if kind == "number" else (shown, shown))
         rows.append(cells)
     return rows
+
+
+def charts_of(evaluation: Evaluation) -> Charts:
+    """Return the charts of an evaluation, which the page and the images show."""
+    return Charts(evaluation_charts(evaluation), position_charts(evaluation))
 
 
 def evaluation_charts(evaluation: Evaluation) -> list[Chart]:

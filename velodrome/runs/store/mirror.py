@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from velodrome.errors import DamagedStoreError, StoreError
+from velodrome.errors import DamagedStoreError, StoreError, sentence
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.store.from_folder import add_metrics, enter_facts, enter_run
 from velodrome.runs.store.rebuild import set_aside
@@ -104,7 +104,7 @@ class StoreMirror:
                 error = str(problem)
             except Exception as problem:  # whatever it is, training goes on
                 log.exception("rows could not be written to the store")
-                error = f"{self.place}: {type(problem).__name__}: {problem}."
+                error = f"{self.place}: {type(problem).__name__}: {sentence(problem)}"
             if error is not None or stopping:
                 self._let_go()
             with self._changed:

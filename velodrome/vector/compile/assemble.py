@@ -128,7 +128,8 @@ def _names_within(function: FunctionType, substitutions: Mapping[str, Any]) -> M
 
 LOOPS = "velodrome.vector."  # modules of the loops, and of what takes the place of their functions
 OF_LOOPS = (
-    "wrong_among chosen_params CONSTANT unpack own_address copy_floats stream_floats wait_for_stores prefetch_floats"
+    "wrong_in_row wrong_in_block chosen_params CONSTANT unpack own_address copy_floats "
+    "stream_floats wait_for_stores prefetch_floats"
 )
 NAMES_OF_LOOPS = frozenset((*Rule._fields, *OF_LOOPS.split()))
 # What kernels for a GPU have other things in place of, wherever a rule names it.

@@ -38,6 +38,29 @@ def _memcpy(typing_context: Any, source: Any, first: Any, count: Any, target: An
 
 
 @intrinsic
+def copy_bytes(typing_context: Any, source: Any, target: Any, count: Any) -> Any:
+    """Copy bytes from one address to another."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        read, written = (builder.inttoptr(address, cgutils.voidptr_t) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, written, read, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def clear_bytes(typing_context: Any, target: Any, count: Any) -> Any:
+    """Write zeros from an address on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        cgutils.memset(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t), arguments[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
 def _prefetch_line(typing_context: Any, source: Any, index: Any) -> Any:
     """Request the cache line of source[index]; reading beyond the end is harmless."""
 

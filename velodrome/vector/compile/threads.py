@@ -31,9 +31,8 @@ def own_address(typing_context: Any) -> Any:
 
 
 @intrinsic
-def _call_part(
-    typing_context: Any, address: Any, part: Any, parts: Any, actions: Any, autoreset: Any, pack: Any
-) -> Any:
+def call_part(typing_context: Any, address: Any, part: Any, parts: Any, actions: Any, autoreset: Any, pack: Any) -> Any:
+    """Call the `step_part` at an address."""
     # Read-only actions are another type to Numba, but the code is the same.
     actions = types.Array(actions.dtype, actions.ndim, "C")
     taken = (types.int64, types.int64, actions, types.boolean, pack)
@@ -57,5 +56,5 @@ def step_parts(address: int, parts: int, actions: Any, autoreset: bool, pack: An
     """
     finished = 0
     for part in prange(parts):
-        finished += _call_part(address, part, parts, actions, autoreset, pack)
+        finished += call_part(address, part, parts, actions, autoreset, pack)
     return finished

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean
+from velodrome.errors import BackendError, ConfigError, ConfigTypeError, did_you_mean, sentence
 
 
 class EnvMaker:
@@ -113,7 +113,7 @@ def _imported(name: str) -> str:
         try:
             import_module(module)
         except ImportError as error:
-            raise ConfigError(f"env = {name!r}: the module {module!r} cannot be imported: {error}.") from error
+            raise ConfigError(f"env = {name!r}: the module {module!r} cannot be imported: {sentence(error)}") from error
     return own
 
 

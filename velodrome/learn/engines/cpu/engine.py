@@ -55,7 +55,7 @@ class FusedEngine:
     def let_go(self) -> None:
         """Give back what belongs to the rollout, before another is attached."""
         vars(self).pop("samples", None)
-        self.network.let_go()
+        self.network.read = None
 
     def _observations(self, observation: Observation) -> Observations:
         values, cursor = observation.values.contiguous(), observation.cursor

@@ -57,7 +57,7 @@ class FusedActorCritic:
         self._tiles = [Tile(self.network, TILE_ROWS) for _ in range(self.threads)]
         self._policy = torch.zeros(0, self.network.last.width - 1)
         self._values = torch.zeros(0)
-        self._read: tuple[FlatRollout, Any] | None = None  # the last rollout, and what reads it
+        self.read: tuple[FlatRollout, Any] | None = None  # the last rollout, and what reads it
         self.adam_steps = 0
 
     def _lane(self, lane: int) -> LaneGradient:
@@ -65,10 +65,6 @@ class FusedActorCritic:
         bias = flat.numpy()[last.bias_offset : last.bias_offset + last.width]
         log_std = flat.numpy()[at : at + self.network.log_std.size]
         return LaneGradient(flat, losses.HeadGradient(bias, log_std, self._lane_sums[lane]))
-
-    def let_go(self) -> None:
-        """Forget the rollout that was read last."""
-        self._read = None
 
     # Act
 
@@ -168,11 +164,11 @@ class FusedActorCritic:
 
     def _readers_of(self, rollout: FlatRollout) -> Any:
         """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
-        if self._read is None or self._read[0] is not rollout:
+        if self.read is None or self.read[0] is not rollout:
             gather, count = reading.observation_reader(rollout.observations, self.network.features)
             samples = reading.sample_reader(rollout, count, self.network.sizes, self.network.last.width - 1)
-            self._read = rollout, (gather, *samples)
-        return self._read[1]
+            self.read = rollout, (gather, *samples)
+        return self.read[1]
 
     def adam_step(self, learning_rate: float, max_gradient_norm: float | None = None, epsilon: float = 1e-5) -> float:
         """Shorten the gradient to the norm given, take one step of Adam, and return the norm that it had before."""

@@ -1,0 +1,73 @@
+"""Runs whose policy begins as the rule of the forecaster: what a run says, keeps and chooses from, and its bits."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+import velodrome as vd
+from tests.runs.small_runs import assert_equal_runs, checkpoint_names, rows, small_run, tiny
+from tests.runs.test_resume import interrupted_run
+from velodrome.errors import ConfigError
+from velodrome.runs.config.files import load_run_config
+
+TAUGHT = {
+    "teacher.policy": "forecast",
+    "teacher.samples": 1024,
+    "teacher.epochs": 2,
+    "ppo.critic_first": 128,
+    "ppo.average_weights": True,
+    "evaluation.averaged": 2,
+}
+
+
+def test_the_rule_itself_is_a_candidate(tmp_path):
+    screen = Console(file=io.StringIO(), width=200)
+    run = vd.train("smoke", mode="plain", console=screen, evaluate=False, **tiny(tmp_path, **TAUGHT))
+    assert "The policy begins as the forecaster's rule (teacher.policy): " in screen.file.getvalue()
+    told = {(step, name): value for step, name, value in rows(run)}
+    assert (0, "evaluation/validation/return") in told
+    assert sum(pinned for _, pinned in checkpoint_names(run)) == 1
+    _, named = run.one_policy("best")
+    assert named.agents[0].candidates == 1 + 3
+    # The critic alone learns at first, so that the same policy is validated again.
+    means = run.load_policy("latest").network.state_dict()
+    assert any(not value.equal(latest_weights(run)[name]) for name, value in means.items())
+
+
+def latest_weights(run):
+    """Return the weights that learning goes on from."""
+    found = run.find_checkpoint("latest").tensors
+    return {name.removeprefix("policy."): value for name, value in found.items() if name.startswith("policy.")}
+
+
+def test_a_taught_run_that_is_interrupted_continues_to_the_same_bits(tmp_path, monkeypatch):
+    reference = small_run(tmp_path / "reference", **TAUGHT)
+    for iterations in (1, 5):  # while the critic learns alone, and later
+        run = interrupted_run(tmp_path / str(iterations), monkeypatch, iterations, **TAUGHT)
+        vd.resume(run, mode="quiet", evaluate=False)
+        assert_equal_runs(run, reference)
+
+
+def test_too_little_to_be_taught_by(tmp_path):
+    screen = Console(file=io.StringIO(), width=200)
+    settings = tiny(tmp_path, **TAUGHT, **{"market.length": 130})
+    vd.train("smoke", mode="plain", console=screen, evaluate=False, **settings)
+    assert "The policy begins at random: the training split has too few bars" in screen.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"algorithm": "dqn"}, "algorithm is dqn, whose policy cannot be taught"),
+        ({"env": "portfolio"}, "env is portfolio, which has no teacher"),
+        ({"env": "cage2"}, "env is cage2, which plays on no market"),
+        ({"network.shared": True, "ppo.critic_first": 64}, "the critic cannot learn alone while it shares its layers"),
+        ({"teacher.policy": "buy_and_hold"}, "it takes: one of forecast, or null"),
+    ],
+)
+def test_who_cannot_be_taught(settings, told):
+    with pytest.raises(ConfigError, match=told):
+        load_run_config(None, {"teacher.policy": "forecast", **settings})

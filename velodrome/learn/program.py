@@ -1,0 +1,440 @@
+"""A policy as a list of operations on a row of numbers, for a compiled loop that acts bar after bar without torch.
+
+torch takes a third of a millisecond for the few products that one account's next action needs, this a thousandth. The
+numbers are the network's own, rounded in another order: where two actions are equally good to the last bits, the two
+ways may differ. Networks of a user's own have no program, and act through torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from velodrome.learn.acting import TrainedPolicy, evaluating
+from velodrome.learn.actions import LINEAR as GROWS_LINEARLY
+from velodrome.learn.actions import OFFSET, Dirichlet
+from velodrome.learn.engines.cpu.compiled import loop
+from velodrome.learn.engines.cpu.elementary import fast_exp, fast_normal, fast_sigmoid, fast_tanh
+from velodrome.learn.engines.formulas import FLOAT, ONE, ZERO
+from velodrome.learn.networks.instruments import ContextLinear, InstrumentHead, InstrumentTrunk
+from velodrome.learn.networks.layers import ACTIVATIONS, PIECE, Dropout
+from velodrome.learn.networks.q_network import QNetwork
+from velodrome.learn.networks.trunks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
+from velodrome.learn.policy import ActorCritic
+from velodrome.rollout.moments import LIMIT
+
+# Operations; each is a row of numbers: its kind, then what its function below says.
+VALUES, WINDOWS, PRODUCT, ACTIVATE, NORMALISE, STRETCH, POOL, COPY, SPREAD, REMEMBER, RECALL, DUEL = range(12)
+WIDTH = 11  # numbers of an operation
+KINDS = tuple(ACTIVATIONS)  # of activations, by their number
+CHOICES, NUMBERS, WEIGHTS = range(3)  # what an action is
+BOUND = FLOAT(LIMIT)
+EPSILON = 1e-5  # of layer norms
+NORM_EPSILON, GROWTH_OFFSET, GROWTH_LINEAR = FLOAT(EPSILON), FLOAT(OFFSET), FLOAT(GROWS_LINEARLY)
+
+
+class Program(NamedTuple):
+    """What `decide` runs for every environment; addresses are places in `weights` and `work`."""
+
+    operations: NDArray[np.int64]  # [O, WIDTH]
+    weights: NDArray[np.float32]
+    encodings: NDArray[np.float32]  # [B, floats] what first layers see of the windows of each bar
+    position: NDArray[np.int64]  # [bars of the market] row of a bar in `encodings`
+    work: NDArray[np.float32]
+    memory: NDArray[np.float32]  # [n, floats] that the network remembers of each environment
+    head: NDArray[np.int64]  # [3] what an action is, where its parameters begin, and how many there are
+    options: NDArray[np.int64]  # [choices] of each, how many
+    low: NDArray[np.float32]  # [numbers] ends of the range of actions
+    high: NDArray[np.float32]
+
+
+# Running one
+
+
+@loop
+def product(operation, weights, work):
+    """Write rows of inputs times a matrix [inputs, outputs] plus a bias; with `added`, add them to what is there."""
+    inputs, outputs, weight, bias = operation[3], operation[4], operation[5], operation[6]
+    for row in range(operation[7]):
+        source, target = operation[1] + row * operation[8], operation[2] + row * operation[9]
+        sums = work[target : target + outputs]
+        for j in range(outputs):
+            before = sums[j] if operation[10] else ZERO
+            sums[j] = before + weights[bias + j] if bias >= 0 else before
+        for i in range(inputs):
+            x = work[source + i]
+            row_weights = weights[weight + i * outputs : weight + (i + 1) * outputs]
+            for j in range(outputs):
+                sums[j] += x * row_weights[j]
+
+
+@loop
+def activate(values, kind):
+    """Replace values by their activation."""
+    for k in range(values.size):
+        x = values[k]
+        if kind == 0:
+            values[k] = fast_tanh(x)
+        elif kind == 1:
+            values[k] = x if x > ZERO else ZERO
+        elif kind == 2:
+            values[k] = x * fast_sigmoid(x)
+        else:
+            values[k] = x * fast_normal(x)[0]
+
+
+@loop
+def normalise(values):
+    """Take the mean off values and divide them by their deviation."""
+    mean = ZERO
+    for k in range(values.size):
+        mean += values[k]
+    mean /= FLOAT(values.size)
+    square = ZERO
+    for k in range(values.size):
+        values[k] -= mean
+        square += values[k] * values[k]
+    scale = ONE / np.sqrt(square / FLOAT(values.size) + NORM_EPSILON)
+    for k in range(values.size):
+        values[k] *= scale
+
+
+@loop
+def pool(each, context):
+    """Write the means of the columns of [rows, width], then the largest of each."""
+    rows, width = each.shape
+    for j in range(width):
+        total, largest = each[0, j], each[0, j]
+        for k in range(1, rows):
+            total += each[k, j]
+            largest = max(largest, each[k, j])
+        context[j] = total / FLOAT(rows)
+        context[width + j] = largest
+
+
+@loop
+def recall(own, carried, memory):
+    """Take one step of a GRU, given the input's and the memory's part of its three gates, [3 · size] each."""
+    size = memory.size
+    for k in range(size):
+        reset = fast_sigmoid(own[k] + carried[k])
+        update = fast_sigmoid(own[size + k] + carried[size + k])
+        new = fast_tanh(own[2 * size + k] + reset * carried[2 * size + k])
+        memory[k] = (ONE - update) * new + update * memory[k]
+
+
+@loop
+def run(program, values, cursor, memory):
+    """Run all operations for one environment."""
+    work, weights = program.work, program.weights
+    for k in range(program.operations.shape[0]):
+        operation = program.operations[k]
+        kind, a, b, c, d = operation[0], operation[1], operation[2], operation[3], operation[4]
+        if kind == PRODUCT:
+            product(operation, weights, work)
+        elif kind == ACTIVATE:  # from a, of so many b, by the kind c
+            activate(work[a : a + b], c)
+        elif kind == VALUES:  # to a, of so many b, less the mean at c, times the scale at d
+            for j in range(b):
+                x = values[j]
+                if c >= 0:
+                    x = min(max((x - weights[c + j]) * weights[d + j], -BOUND), BOUND)
+                work[a + j] = x
+        elif kind == WINDOWS:  # to a, of so many b, from the column c; with d added to what is there
+            encoded = program.encodings[program.position[cursor]]
+            for j in range(b):
+                work[a + j] = encoded[c + j] + (work[a + j] if d else ZERO)
+        elif kind == NORMALISE:  # from a, rows of so many b, as many as c
+            for row in range(c):
+                normalise(work[a + row * b : a + (row + 1) * b])
+        elif kind == STRETCH:  # from a, rows of so many b, as many as c, by the factors at d, which terms follow
+            for row in range(c):
+                for j in range(b):
+                    work[a + row * b + j] = work[a + row * b + j] * weights[d + j] + weights[d + b + j]
+        elif kind == POOL:  # from a, rows of so many b, as many as c, to d
+            pool(work[a : a + b * c].reshape(c, b), work[d : d + 2 * b])
+        elif kind == COPY:  # from a to b, so many c, d apart there
+            for j in range(c):
+                work[b + j * d] = work[a + j]
+        elif kind == SPREAD:  # from a to rows at b of so many c, as many as d
+            for row in range(d):
+                work[b + row * c : b + (row + 1) * c] = work[a : a + c]
+        elif kind == REMEMBER:  # to a, so many b, from the place c of the memory
+            work[a : a + b] = memory[c : c + b]
+        elif kind == RECALL:  # the input's part at a, the memory's at b, of so many c; from the place d of the memory
+            recall(work[a : a + 3 * c], work[b : b + 3 * c], memory[d : d + c])
+        else:  # DUEL: values at a, so many b, and the state's at c
+            mean = ZERO
+            for j in range(b):
+                mean += work[a + j] / FLOAT(b)
+            for j in range(b):
+                work[a + j] += work[c] - mean
+
+
+@loop
+def decide(program, bar, seen, actions):
+    """Write the likeliest action of every environment; return −1, or the one whose network gives NaN or infinity."""
+    kind, at, width = program.head
+    flat = actions.reshape(actions.shape[0], -1)
+    found = program.work[at : at + width]
+    for n in range(actions.shape[0]):
+        run(program, seen.observations[n], seen.cursors[n], program.memory[n])
+        for k in range(width):
+            if not np.isfinite(found[k]):
+                return n
+        write_action(kind, found, program.options, program.low, program.high, flat[n])
+    return -1
+
+
+@loop
+def write_action(kind, found, options, low, high, action):
+    """Write what the parameters of a distribution ask for if nothing is drawn."""
+    if kind == CHOICES:
+        first = 0
+        for choice in range(options.size):
+            best = 0
+            for k in range(1, options[choice]):
+                if found[first + k] > found[first + best]:
+                    best = k
+            action[choice] = best
+            first += options[choice]
+        return
+    if kind == WEIGHTS:
+        largest, total = -np.inf, ZERO
+        for k in range(found.size):
+            raised = found[k] - GROWTH_OFFSET
+            if raised > GROWTH_LINEAR:
+                raised = GROWTH_LINEAR + np.log1p(raised - GROWTH_LINEAR)
+            found[k] = raised
+            largest = max(largest, raised)
+        for k in range(found.size):
+            found[k] = fast_exp(found[k] - FLOAT(largest))
+            total += found[k]
+        for k in range(found.size):
+            found[k] /= total
+    for k in range(found.size):
+        action[k] = min(max(found[k], low[k]), high[k])
+
+
+# Writing one
+
+
+class Unwritten(Exception):
+    """A network has a part that programs know nothing of."""
+
+
+class Writer:
+    """Collects the operations and weights of a program."""
+
+    def __init__(self, policy: TrainedPolicy, bars: NDArray[np.int64]) -> None:
+        """bars: those that the policy will act at."""
+        self.policy, self.bars = policy, bars
+        self.operations: list[tuple[int, ...]] = []
+        self.parts: list[NDArray[np.float32]] = []  # of the weights
+        self.encodings: list[NDArray[np.float32]] = []
+        self.floats = self.room = self.columns = 0
+
+    def add(self, kind: int, *numbers: int) -> None:
+        """Add an operation."""
+        self.operations.append((kind, *numbers, *[0] * (WIDTH - 1 - len(numbers))))
+
+    def keep(self, *tensors: Tensor) -> int:
+        """Keep numbers one after another, and return the place of the first."""
+        first = self.floats
+        for tensor in tensors:
+            part = tensor.detach().float().cpu().numpy().reshape(-1)
+            self.parts.append(part)
+            self.floats += part.size
+        return first
+
+    def place(self, count: int) -> int:
+        """Return a place for this many numbers to work on."""
+        self.room += count
+        return self.room - count
+
+    def product(
+        self, source: int, weight: Tensor, bias: Tensor | None, target: int | None = None, rows: int = 1, step: int = 0
+    ) -> int:
+        """Multiply rows, `step` apart (their width, if it is 0), and return where the results are.
+
+        target: where to add them to what is there, row after row; None: nowhere, they get a place of their own.
+        """
+        outputs, inputs = weight.shape
+        added = target is not None
+        place = self.place(rows * outputs) if target is None else target
+        kept = self.keep(weight.T.contiguous()), -1 if bias is None else self.keep(bias)
+        self.add(PRODUCT, source, place, inputs, outputs, *kept, rows, step or inputs, outputs, int(added))
+        return place
+
+    def windows(self, first: Any, target: int | None = None) -> int:
+        """Let a first layer see the windows of all bars; return where those of one are, or were added to."""
+        bank = self.policy.bank
+        if bank is None:
+            raise Unwritten
+        rows = torch.as_tensor(self.bars, device=self.policy.device)
+        seen = [first.encode(bank.gather(some).float()) for some in rows.split(max(1, PIECE // max(1, bank.floats)))]
+        self.encodings.append(torch.cat(seen).float().cpu().numpy())
+        width = self.encodings[-1].shape[1]
+        place = self.place(width) if target is None else target
+        self.add(WINDOWS, place, width, self.columns, int(target is not None))
+        self.columns += width
+        return place
+
+    def after_sums(self, layers: nn.Sequential | list[nn.Module], place: int, width: int, rows: int = 1) -> None:
+        """Do what follows the sums of a layer, in place."""
+        for layer in layers:
+            if type(layer) in ACTIVATIONS.values() and getattr(layer, "approximate", "none") == "none":
+                self.add(ACTIVATE, place, rows * width, list(ACTIVATIONS.values()).index(type(layer)))
+            elif type(layer) is nn.LayerNorm and layer.elementwise_affine and layer.eps == EPSILON:
+                self.add(NORMALISE, place, width, rows)
+                self.add(STRETCH, place, width, rows, self.keep(layer.weight, layer.bias))
+            elif type(layer) is nn.BatchNorm1d and layer.running_mean is not None and layer.running_var is not None:
+                factor = layer.weight * (layer.running_var + layer.eps).rsqrt()
+                terms = layer.bias - layer.running_mean * factor
+                self.add(STRETCH, place, width, rows, self.keep(factor, terms))
+            elif type(layer) is not Dropout:  # which leaves nothing out while nothing is learnt
+                raise Unwritten
+
+    # Trunks: each returns where its features are
+
+    def trunk(self, trunk: Trunk, values: int) -> int:
+        """Write a plain trunk; `values` is where the values are."""
+        first = trunk.first
+        joined = self.windows(first) if self.policy.shape.windows else None
+        if type(first) is LinearFirst:
+            weight, bias = first.layer.weight[:, first.window_floats :], first.layer.bias
+        elif type(first) is ConvolutionFirst:
+            weight, bias = first.values.weight, None
+        else:
+            raise Unwritten
+        place, width = self.product(values, weight, bias, joined), len(weight)
+        for layer in trunk.body:
+            if type(layer) is nn.Linear:
+                place, width = self.product(place, layer.weight, layer.bias), layer.out_features
+            else:
+                self.after_sums([layer], place, width)
+        return place
+
+    def recurrent(self, trunk: RecurrentTrunk, values: int) -> int:
+        """Write a trunk with a memory, which is the first of the policy's."""
+        cell, below = trunk.cell, self.trunk(trunk.below, values)
+        before, after = self.place(trunk.memory_size), self.place(trunk.memory_size)
+        self.add(REMEMBER, before, trunk.memory_size, 0)
+        own = self.product(below, cell.weight_ih, cell.bias_ih)
+        carried = self.product(before, cell.weight_hh, cell.bias_hh)
+        self.add(RECALL, own, carried, trunk.memory_size, 0)
+        self.add(REMEMBER, after, trunk.memory_size, 0)
+        return after
+
+    def instruments(self, trunk: InstrumentTrunk, values: int) -> tuple[int, int]:
+        """Write a trunk that looks at each instrument; return where the features of each and the context are."""
+        first, rows = trunk.first, trunk.count
+        shared, at = self.place(first.shared_floats), 0
+        for begin, end in first.shared:
+            self.add(COPY, values + begin, shared + at, end - begin, 1)
+            at += end - begin
+        weight, inputs = first.layer.weight, first.window_floats + len(first.own)
+        width = len(weight)
+        common = self.product(shared, weight[:, inputs:], first.layer.bias)
+        each = self.place(rows * width)
+        self.add(SPREAD, common, each, width, rows)
+        if first.own:
+            own = self.place(rows * len(first.own))
+            for column, begin in enumerate(first.own):
+                self.add(COPY, values + begin, own + column, rows, len(first.own))
+            self.product(own, weight[:, first.window_floats : inputs], None, each, rows)
+        if self.policy.shape.windows:
+            self.windows(first, each)
+        self.after_sums(trunk.first_after, each, width, rows)
+        context = self._context(each, width, rows, shared, first.shared_floats)
+        layers: Any = zip(trunk.layers, trunk.after, strict=True)
+        for layer, after in layers:
+            each, width = self._with_context(layer, each, context, rows)
+            self.after_sums(after, each, width, rows)
+            context = self._context(each, width, rows, shared, first.shared_floats)
+        return each, context
+
+    def _context(self, each: int, width: int, rows: int, shared: int, floats: int) -> int:
+        context = self.place(2 * width + floats)
+        self.add(POOL, each, width, rows, context)
+        self.add(COPY, shared, context + 2 * width, floats, 1)
+        return context
+
+    def _with_context(self, layer: ContextLinear, each: int, context: int, rows: int) -> tuple[int, int]:
+        weight = layer.layer.weight
+        common, place = self.product(context, weight[:, layer.own :], layer.layer.bias), self.place(rows * len(weight))
+        self.add(SPREAD, common, place, len(weight), rows)
+        self.product(each, weight[:, : layer.own], None, place, rows)
+        return place, len(weight)
+
+    def heads(self, network: ActorCritic | QNetwork, values: int) -> int:
+        """Write a network; return where the parameters of its actions are."""
+        trunk = network.actor if isinstance(network, ActorCritic) else network.trunk
+        if type(trunk) is InstrumentTrunk:
+            head = network.policy_head
+            if type(head) is not InstrumentHead:
+                raise Unwritten
+            each, context = self.instruments(trunk, values)
+            place, width = self._with_context(head.each, each, context, trunk.count)
+            if head.rest is None:
+                return place
+            rest = self.product(context, head.rest.weight, head.rest.bias)
+            both = self.place(trunk.count * width + head.rest.out_features)
+            self.add(COPY, place, both, trunk.count * width, 1)
+            self.add(COPY, rest, both + trunk.count * width, head.rest.out_features, 1)
+            return both
+        if type(trunk) is RecurrentTrunk:
+            features = self.recurrent(trunk, values)
+        elif type(trunk) is Trunk:
+            features = self.trunk(trunk, values)
+        else:
+            raise Unwritten
+        last: Any = network.policy_head if isinstance(network, ActorCritic) else network.action_head
+        if type(last) is not nn.Linear:
+            raise Unwritten
+        place = self.product(features, last.weight, last.bias)
+        if isinstance(network, QNetwork) and network.state_head is not None:
+            state = self.product(features, network.state_head.weight, network.state_head.bias)
+            self.add(DUEL, place, last.out_features, state)
+        return place
+
+
+@torch.no_grad()
+def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int) -> Program | None:
+    """Return what a policy does at some bars of its market, in this number of environments that all begin.
+
+    None: the network is not of a kind that this page knows.
+    """
+    network = policy.network
+    if type(policy) is not TrainedPolicy or type(network) not in (ActorCritic, QNetwork):
+        return None
+    writer = Writer(policy, bars)
+    values = writer.place(policy.shape.values)
+    known = (-1, -1) if policy.normalisation is None else [writer.keep(part) for part in policy.normalisation]
+    writer.add(VALUES, values, policy.shape.values, *known)
+    try:
+        with evaluating(network):
+            at = writer.heads(network, values)  # type: ignore[arg-type]
+    except Unwritten:
+        return None
+    own = policy.distribution
+    position = np.zeros(len(policy.bank.position) if policy.bank is not None else int(bars.max()) + 1, np.int64)
+    position[bars] = np.arange(len(bars))
+    shown = writer.encodings or [np.zeros((len(bars), 0), np.float32)]
+    kind = CHOICES if own.counts else WEIGHTS if isinstance(own, Dirichlet) else NUMBERS
+    ends = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
+    return Program(
+        np.array(writer.operations, np.int64),
+        np.concatenate(writer.parts),
+        np.ascontiguousarray(np.concatenate(shown, 1)),
+        position,
+        np.zeros(writer.room, np.float32),
+        np.zeros((num_envs, policy.memory_size), np.float32),
+        np.array([kind, at, own.width], np.int64),
+        np.array(own.counts, np.int64),
+        *ends,
+    )
