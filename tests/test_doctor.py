@@ -67,7 +67,7 @@ def test_json_and_exit_code(report, monkeypatch, capsys):
 
 def test_money_on_a_gpu_is_compared_once_for_each_numba_cuda(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path))
-    monkeypatch.setattr(cuda, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda *device: None)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "some GPU")
     played: list[str] = []
     differing = 1.0

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from velodrome.runs.versions import cpu_model, installed_version
-from velodrome.vector.cores import available_cores
+from velodrome.vector.cores import available_cores, free_memory
 
 Status = Literal["ok", "note", "problem"]
 
@@ -30,6 +30,10 @@ STEPS = 100
 FEW = 4  # environments of the smoke test with workers
 PROCESS_SECONDS = 120.0  # a cold compile on a busy core stays well below
 REPORT_IT = "do not use this backend; report it with `velodrome doctor --json`"
+ROCM = (
+    "device=cuda learns on an AMD GPU by autograd, with environments on the CPU (native); what is NVIDIA's does not "
+    "run: the cuda backend, its compiled engine and CUDA graphs. device=auto is the CPU"
+)
 LOW_MEMORY = 2e9  # bytes; torch and a compile need about half of that
 
 # Package of each extra -> the extra that brings it, and what it is for.
@@ -159,9 +163,9 @@ def _machine() -> Iterator[Row]:
     yield _ok("CPU", f"{cpu_model()}, {available_cores()} cores for this process")
     import psutil
 
-    memory = psutil.virtual_memory()
-    found = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available"
-    low = memory.available < LOW_MEMORY
+    free = free_memory()
+    found = f"{_gigabytes(psutil.virtual_memory().total)}, {_gigabytes(free)} available"
+    low = free < LOW_MEMORY
     yield _note("memory", found, "close other programs, or make fewer environments") if low else _ok("memory", found)
 
 
@@ -250,6 +254,11 @@ def _torch_devices(driver: bool) -> Generator[Row, None, str | None]:
     except Exception:  # told under packages
         return None
     built = torch.version.cuda
+    if getattr(torch.version, "hip", None) is not None:
+        seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        value = f"built for ROCm {torch.version.hip}, {seen} device{'' if seen == 1 else 's'}"
+        yield _note("torch", value, ROCM)
+        return None
     if not torch.cuda.is_available():
         advice = "for a GPU: install a CUDA build of torch" if built is None else "for a GPU: check nvidia-smi"
         missing = _problem if driver and built is not None else _note

@@ -143,7 +143,7 @@ def test_a_train_that_cannot_be_is_refused_and_leaves_nothing(arguments, told, t
 
 
 def test_a_gpu_that_is_not_there_is_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("velodrome.vector.cuda.unavailable_reason", lambda: "no GPU was found")
+    monkeypatch.setattr("velodrome.vector.cuda.unavailable_reason", lambda *device: "no GPU was found")
     told = refused(["train", "smoke", *words(tmp_path / "runs"), "device=cuda"], capsys)
     assert "device = 'cuda' cannot be used: no GPU was found" in told
 

@@ -43,6 +43,27 @@ def test_environments_that_cannot_be_saved_begin_anew_and_nothing_joins_across()
     assert set(begin[end < begin + 3].tolist()) == {10, 11}  # those that the resumption cut short
 
 
+# Parts of batches
+
+
+@pytest.mark.parametrize("case", [case for case in DQN_CASES if case != "batch norm"])
+def test_the_gradients_of_parts_add_up_to_the_same_steps(case):
+    network, config = DQN_CASES[case]
+    whole, parts = (make_dqn(network=network, **config) for _ in range(2))
+    parts._split(3)  # of 10, 11 and 11 transitions
+    for expected, found in zip(iterated(whole, 4), iterated(parts, 4), strict=True):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    resumed = make_dqn(network=network, **config)
+    resumed.load_state(*parts.state())
+    assert resumed.parts == 3
+
+
+def test_batches_are_split_as_far_as_that_saves_memory():
+    learner = make_dqn(batch_size=256)
+    assert [learner.split_minibatches() for _ in range(3)] == [2, 4, None]
+    assert make_dqn(network={"kind": "mlp_batch_norm"}, batch_size=256).split_minibatches() is None
+
+
 # Targets
 
 

@@ -95,19 +95,19 @@ class Dropping(torch.nn.Module):
 
 
 def rows(run: Run) -> list[tuple[int, str, float]]:
-    """Return a run's metrics as the store has them, but for times."""
+    """Return a run's metrics as the store has them, but for times and what the machine was busy with."""
     with run.store() as store:
-        kept = store.metrics(run.folder.id).filter(~pl.col("name").str.starts_with("time/"))
+        kept = store.metrics(run.folder.id).filter(~pl.col("name").str.contains("^(time|resources)/"))
     return kept.select("step", "name", "value").rows()
 
 
 def lines(run: Run) -> list[tuple[int, str, float]]:
-    """Return a run's metrics as its file has them, but for times, in the order of `rows`; doubles stay double."""
+    """Return a run's metrics as its file has them, likewise, in the order of `rows`; doubles stay double."""
     found = [
         (entry.step, name, value)
         for entry in read_lines(run.folder.metrics_path)
         for name, value in entry.values.items()
-        if not name.startswith("time/")
+        if not name.startswith(("time/", "resources/"))
     ]
     return sorted(found, key=lambda row: row[:2])
 

@@ -72,7 +72,7 @@ def test_a_typo_in_a_file_names_the_file_and_the_nearest_key(tmp_path):
 
 
 def test_a_gpu_that_is_not_there_is_told_before_there_is_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("velodrome.vector.cuda.unavailable_reason", lambda: "no GPU was found")
+    monkeypatch.setattr("velodrome.vector.cuda.unavailable_reason", lambda *device: "no GPU was found")
     with pytest.raises(BackendError, match="device = 'cuda' cannot be used: no GPU was found"):
         small_run(tmp_path / "runs", device="cuda")
     assert not (tmp_path / "runs").exists()

@@ -22,8 +22,8 @@ from velodrome.runs.profile import (
     WARM_UP,
     ProfileReport,
     Spent,
-    _without_tracing_notes,
     profile_iterations,
+    without_tracing_notes,
 )
 
 
@@ -97,7 +97,7 @@ def test_phases_that_a_learner_reports_are_added_up_once_it_learns(tmp_path: Pat
 
 
 def test_notes_of_the_tracer_do_not_leak(capfd: pytest.CaptureFixture[str]) -> None:
-    with _without_tracing_notes():
+    with without_tracing_notes():
         os.write(2, b"USDT:2026-11-16 profiler_start\na word that matters\n")
     assert capfd.readouterr().err == "a word that matters\n"
 

@@ -307,11 +307,14 @@ def profile(*words: str, iterations: int = 10, folder: Path = Path("profile"), t
         Import the code that the configuration of a run from elsewhere names.
     """
     from velodrome.runs import setup
+    from velodrome.runs.machine import plan
     from velodrome.runs.profile import profile_iterations
     from velodrome.runs.trained import check_source
 
     chosen, _ = loaded(words)
     check_source(split_source(words)[0], chosen, trust)
-    with setup.learning_worlds(chosen, setup.build_market(chosen), chosen.usable_device()) as worlds:
+    market = setup.build_market(chosen)
+    chosen, _ = plan.with_num_envs(chosen, market)
+    with setup.learning_worlds(chosen, market, chosen.usable_device()) as worlds:
         learner = setup.make_learner(chosen, worlds)
         console().print(profile_iterations(learner.iterate, learner.clock, iterations, folder).table())

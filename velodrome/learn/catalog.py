@@ -41,6 +41,7 @@ class AlgorithmEntry:
     changeable: tuple[str, ...] = CHANGEABLE
     # Ways to spend less time on learning, for the sentence about the bottleneck: "fewer epochs (ppo.epochs)".
     advice: tuple[str, ...] = ()
+    memory_advice: tuple[str, ...] = ()  # likewise ways to take less memory: "shorter rollouts (ppo.rollout_length)"
     augments: bool = False  # whether it calls `worlds.renew(steps)` before each rollout, which noise and masks need
     drops_units: bool = False  # whether it draws masks (`DropoutMasks`), without which network.dropout does nothing
     shares_trunk: bool = False  # whether network.shared makes its learning cheaper
@@ -113,6 +114,7 @@ ALGORITHMS = Registry(
                 *("entropy", "kl_penalty", "value_weight", "normalise_advantages", "target_kl", "critic_first"),
             ),
             advice=("fewer epochs (ppo.epochs)",),
+            memory_advice=("shorter rollouts (ppo.rollout_length)", "more minibatches (ppo.minibatches)"),
             augments=True,
             drops_units=True,
             shares_trunk=True,
@@ -135,6 +137,7 @@ ALGORITHMS = Registry(
             augments=True,
             drops_units=True,
             advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
+            memory_advice=("a smaller replay buffer (dqn.buffer_size)", "smaller batches (dqn.batch_size)"),
         ),
     ),
     _check,

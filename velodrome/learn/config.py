@@ -143,6 +143,14 @@ class LearnerConfig(LearnConfig):
         """Return how many environments it needs."""
         return 1
 
+    def most_envs(self) -> int | None:
+        """Return how many environments it can have; None: any number."""
+        return None
+
+    def samples(self, num_envs: int) -> int:
+        """Return how many samples it has in memory at most, with this many environments."""
+        return num_envs * self.rollout_length
+
 
 class PPOConfig(LearnerConfig):
     """Proximal policy optimisation."""
@@ -201,6 +209,14 @@ class DQNConfig(LearnerConfig):
     epsilon_start: float = Field(1.0, ge=0.0, le=1.0, description="share of random actions at the start")
     epsilon_end: float = Field(0.05, ge=0.0, le=1.0, description="share of random actions at the end")
     epsilon_fraction: float = Field(0.5, gt=0.0, le=1.0, description="part of the run over which that share falls")
+
+    def most_envs(self) -> int | None:
+        """Return how many environments the buffer holds enough steps of."""
+        return self.buffer_size // self.n_step
+
+    def samples(self, num_envs: int) -> int:
+        """Return how many samples it has in memory at most: those of the replay buffer, and a batch."""
+        return super().samples(num_envs) + self.buffer_size + self.batch_size
 
     def scheduled(self, done: float) -> dict[str, float]:
         """Return the learning rate, the share of random actions and, if used, the power of the importance weights."""

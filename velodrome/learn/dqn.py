@@ -10,6 +10,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional
 
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
-from velodrome.learn.engines.optimiser import Optimiser
+from velodrome.learn.engines.optimiser import FEWEST_SAMPLES, BatchNorm, Optimiser
 from velodrome.learn.learner import Learner, only
 from velodrome.learn.networks.layers import BarEncoding, DropoutMasks, worth_encoding
 from velodrome.learn.networks.q_network import QNetwork
@@ -56,6 +57,7 @@ class DQN(Learner):
         self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
         self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
         self.updates = 0
+        self.splitting, self.parts = self, 1  # of a batch, whose gradients are added up: the same step in less memory
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
         self.is_disturbed = worlds.bank is not None and worlds.bank.is_disturbed
@@ -83,7 +85,7 @@ class DQN(Learner):
         self.encode_rollout = self._worth_encoding(self.actions.numel())
         self.collect = self._collect
         self.learn: Callable[[], None] = self._learn
-        if worlds.device.type == "cuda" and config.cuda_graphs:
+        if self.captures_updates():
             self.learn = Captured(self._learn, self.generator)
             if self.captures_steps():
                 self.collect = Captured(self._collect, self.generator)
@@ -154,20 +156,35 @@ class DQN(Learner):
 
     def _learn(self) -> None:
         """Take one gradient step on transitions from the buffer."""
-        config, bank = self.config, self.worlds.bank
-        batch = self.replay.sample(config.batch_size, self.generator, self.correction)
+        count = self.config.batch_size
+        batch = self.replay.sample(count, self.generator, self.correction)
+        kept = None if self.kept is None else self.dropout.draw(self.kept, self.generator)
+        ends = [count * part // self.parts for part in range(self.parts + 1)]
+        self.optimiser.forget()
+        errors, reports = [], []
+        for first, end in pairwise(ends):
+            part = batch if self.parts == 1 else batch.between(first, end)
+            loss, error, mean_value = self._loss(part, None if kept is None else kept[first:end])
+            share = (end - first) / count
+            (loss if share == 1.0 else loss * share).backward()
+            errors.append(error)
+            reports.append(torch.stack([loss.detach(), mean_value]) * share)
+        norm = self.optimiser.step()
+        with torch.no_grad():
+            self.replay.set_errors(batch.places, torch.cat(errors))
+            self.report += torch.cat([sum(reports[1:], reports[0]), norm.reshape(1)])
+
+    def _loss(self, batch: Transitions, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of transitions, how wrong their values are, and the mean of those. kept: units, by row."""
         wanted = self._wanted(batch)
         self._train(True)
-        kept = None if self.kept is None else self.dropout.draw(self.kept, self.generator)
         with self._precision(), self.dropout.applied(kept):
-            values = self.values(self.seen(batch.observation), bank, self._encode(self.encode_batch))
+            values = self.values(self.seen(batch.observation), self.worlds.bank, self._encode(self.encode_batch))
         taken = values.gather(1, batch.actions.unsqueeze(1)).squeeze(1)
         losses = functional.huber_loss(taken, wanted, reduction="none")
         loss = losses.mean() if batch.weights is None else (losses * batch.weights).mean()
-        norm = self.optimiser.descend(loss)
         with torch.no_grad():
-            self.replay.set_errors(batch.places, taken - wanted)
-            self.report += torch.stack([loss, taken.mean(), norm])
+            return loss, taken - wanted, taken.mean()
 
     @torch.no_grad()
     def _wanted(self, batch: Transitions) -> Tensor:
@@ -224,6 +241,16 @@ class DQN(Learner):
     def check_size(self, num_envs: int) -> None:
         """Refuse more environments than the buffer can hold a step of."""
         self.replay.rows_for(num_envs)
+
+    def can_split(self) -> bool:
+        """Return whether batches can be cut into twice as many parts; batch norms see all of a batch at once."""
+        enough = self.config.batch_size >= 2 * self.parts * FEWEST_SAMPLES
+        return enough and not any(isinstance(module, BatchNorm) for module in self.policy.modules())
+
+    def split(self, parts: int) -> None:
+        """Learn from each batch in this many parts."""
+        self.parts = parts
+        self.encode_batch = self._worth_encoding(self.config.batch_size // parts)
 
     def make_room(self) -> None:
         """Make room for other rollouts; the transitions to replay stay."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from velodrome.learn.actions import Distribution
 from velodrome.learn.config import LearnerConfig
-from velodrome.rollout.launch import Captured
+from velodrome.rollout.launch import Captured, takes_kernels
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
@@ -33,6 +33,7 @@ class Learner:
     policy: nn.Module
     collect: Callable[[], None]  # plays a rollout; perhaps a CUDA graph
     same_on_any_threads = False  # whether another number of threads gives the same bits
+    splitting: Any = None  # what has `parts`, `can_split` and `split`, if minibatches can be learnt from in parts
 
     def __init__(
         self, worlds: Worlds, config: LearnerConfig, total_steps: int, seed: int, alike: Sequence[range] = ()
@@ -73,8 +74,11 @@ class Learner:
 
     def captures_steps(self) -> bool:
         """Whether a rollout can be a CUDA graph: it is wanted, and the environments step on the device."""
-        on_gpu = self.worlds.device.type == "cuda" and self.config.cuda_graphs
-        return on_gpu and isinstance(self.worlds, CudaWorlds)
+        return self.captures_updates() and isinstance(self.worlds, CudaWorlds)
+
+    def captures_updates(self) -> bool:
+        """Whether updates can be CUDA graphs."""
+        return self.config.cuda_graphs and takes_kernels(self.worlds.device)
 
     def metrics(self, actions: Tensor, distribution: Distribution, began: float, reward: float) -> dict[str, float]:
         """Return what all learners report of an iteration: of its actions, [steps, environments, …], the environments'
@@ -87,7 +91,10 @@ class Learner:
         found |= action_mix(actions, distribution)
         seconds = self._seconds(actions)
         samples = actions.shape[0] * actions.shape[1]
-        found["time/steps_per_second"] = samples / seconds.pop("total")
+        found["time/steps_per_second"] = found["time/sps_total"] = samples / seconds.pop("total")
+        collecting = seconds["environment"] + seconds["inference"]
+        if collecting > 0.0:
+            found["time/sps_collecting"] = samples / collecting
         return found | {f"time/{name}": value for name, value in seconds.items()}
 
     def _seconds(self, actions: Tensor) -> dict[str, float]:
@@ -113,7 +120,26 @@ class Learner:
         if self.scale is not None:
             self.scale.resize(num_envs)
         self.seconds_of_steps = None
+        self._prepare()  # graphs, then buffers, give back what they hold before other room is made
+        owners: list[Any] = [getattr(self, name, None) for name in ("engine", "rollout")]
+        for owner in owners:
+            if hasattr(owner, "let_go"):
+                owner.let_go()
         self.make_room()
+
+    def split_minibatches(self) -> int | None:
+        """Learn from minibatches in twice as many parts, whose gradients are added up: the same steps in less memory.
+
+        Return the number of parts, None if that cannot be.
+        """
+        if not hasattr(self.splitting, "can_split") or not self.splitting.can_split():
+            return None
+        self._split(2 * self.splitting.parts)
+        return self.splitting.parts
+
+    def _split(self, parts: int) -> None:
+        self._prepare()  # first, so that graphs let go of what they hold
+        self.splitting.split(parts)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything that a bit-identical continuation needs: tensors, and what JSON can hold."""
@@ -131,7 +157,8 @@ class Learner:
             parts["average"] = self.average.network.state_dict()
             plain = {**plain, "averaged_updates": self.average.updates}
         counts = {"steps": self.steps, "num_envs": self.worlds.num_envs, "threads": torch.get_num_threads()}
-        return nested(parts), {**counts, **plain}
+        split = getattr(self.splitting, "parts", 1)
+        return nested(parts), {**counts, **plain, **({"parts": split} if split > 1 else {})}
 
     def _torch_generators(self) -> dict[str, Tensor]:
         """Return the state of torch's own generators, from which dropout and other random modules draw."""
@@ -150,6 +177,9 @@ class Learner:
             if name.endswith("cursor"):  # of transitions in a replay buffer
                 self.worlds.check_cursors(tensor)
         self.resize(int(plain.get("num_envs", self.worlds.num_envs)))
+        split = int(plain.get("parts", 1))
+        if split != getattr(self.splitting, "parts", split):
+            self._split(split)
         self.load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "policy"))
         if self.average is not None and (saved := only(tensors, "average")):
@@ -218,6 +248,9 @@ class Learner:
 
     def check_size(self, num_envs: int) -> None:
         """Refuse a number of environments, before anything has changed."""
+
+    def _prepare(self) -> None:
+        """Decide which parts of an iteration are CUDA graphs, anew; what older graphs held is given back."""
 
     def make_room(self) -> None:
         """Make what depends on the number of environments, after it has changed; CUDA graphs are captured again."""

@@ -45,7 +45,7 @@ class PPO(Learner):
         self.check_size(worlds.num_envs)
         self.rollout = self._make_rollout()
         task = Task(self.policy, worlds.bank, config, network.activation, ppo_loss)
-        self.engine = make_engine(task, self.rollout)
+        self.engine = self.splitting = make_engine(task, self.rollout)
         self.same_on_any_threads = self.engine.same_on_any_threads
         self.memory = torch.zeros((worlds.num_envs, self.policy.memory_size), device=device)
         self.starts = torch.ones(worlds.num_envs, dtype=torch.bool, device=device)
@@ -71,7 +71,7 @@ class PPO(Learner):
         self.at_most_one_cut = on_device and worlds.shortest_truncation >= config.rollout_length
         if on_device:
             self.collect = Captured(self._collect, self.generator)
-        if worlds.device.type == "cuda" and config.cuda_graphs:
+        if self.captures_updates():
             # Whether to stop early is decided on the host, so the graph then ends with the epoch.
             if config.target_kl is None:
                 self.update = Captured(self._update, self.generator)
@@ -197,7 +197,6 @@ class PPO(Learner):
         self.rollout = self._make_rollout()
         self.engine.attach(self.rollout)
         self.memory, self.starts = resized(self.memory, num_envs), resized(self.starts, num_envs, True)
-        self._prepare()
 
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
         """Return the optimiser's state, and what is remembered of the episodes being played."""
@@ -222,11 +221,8 @@ def ppo_loss(
     log_prob, entropy = distribution.evaluate(outputs.parameters, log_std, batch.actions)
     change = log_prob - batch.log_prob
     ratio = change.exp()
-    advantage = batch.advantage
-    if config.normalise_advantages:
-        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
     clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-    policy_loss = -torch.minimum(advantage * ratio, advantage * clipped).mean()
+    policy_loss = -torch.minimum(batch.advantage * ratio, batch.advantage * clipped).mean()
     error = (outputs.value - batch.returns).square()
     if config.value_clip is not None:
         near = batch.value + (outputs.value - batch.value).clamp(-config.value_clip, config.value_clip)

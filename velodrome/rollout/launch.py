@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from velodrome.vector.cuda import is_rocm
+
 THREADS = 128  # per block
 WARM_UP = 2  # calls before a capture: they compile kernels, choose algorithms and allocate the optimiser's state
 
@@ -40,7 +42,7 @@ def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=own_stream(torch.cuda.current_device(), "capture")):
             yield
     finally:
         if collecting:
@@ -48,9 +50,9 @@ def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 @functools.cache
-def side_stream() -> torch.cuda.Stream:
-    """Return the one stream of all warm-up calls: cuBLAS keeps a workspace for every stream that it has seen."""
-    return torch.cuda.Stream()
+def own_stream(device: int, purpose: str) -> torch.cuda.Stream:
+    """Return a device's one stream for warm-up calls, or for captures: cuBLAS keeps a workspace for every stream."""
+    return torch.cuda.Stream(device)
 
 
 class Captured:
@@ -73,7 +75,7 @@ class Captured:
             return
         self.calls += 1
         if self.calls <= WARM_UP:
-            stream = side_stream()
+            stream = own_stream(torch.cuda.current_device(), "warm-up")
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 self.function()
@@ -110,5 +112,10 @@ class Kernel:
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is on a GPU; those of the simulator are on the CPU."""
-    return tensor.device.type == "cuda"
+    """Return whether a tensor is where CUDA kernels run: on a GPU of NVIDIA's. The simulator's are on the CPU."""
+    return takes_kernels(tensor.device)
+
+
+def takes_kernels(device: torch.device) -> bool:
+    """Return whether CUDA kernels and graphs run on a device; torch calls AMD's GPUs cuda, too."""
+    return device.type == "cuda" and not is_rocm()

@@ -30,7 +30,8 @@ class PhaseClock:
         if on_gpu and not torch.cuda.is_available():
             raise BackendError(f"No CUDA device is visible; received device={self.device}, use device=cpu.")
         self._marks = _CudaMarks(self.device) if on_gpu else _HostMarks()
-        self._phases = {name: _Phase(name, self._marks) for name in PHASES}
+        self._phases = {name: _Phase(name, self._marks, self) for name in PHASES}
+        self.failed: str | None = None  # the phase in which the last error was raised
         self._started = perf_counter()
 
     def __call__(self, name: str) -> _Phase:
@@ -146,11 +147,10 @@ class _CudaMarks:
 class _Phase:
     """The context of one phase, made once and entered many times."""
 
-    __slots__ = ("_marks", "_name")
+    __slots__ = ("_clock", "_marks", "_name")
 
-    def __init__(self, name: str, marks: _HostMarks | _CudaMarks) -> None:
-        self._name = name
-        self._marks = marks
+    def __init__(self, name: str, marks: _HostMarks | _CudaMarks, clock: PhaseClock) -> None:
+        self._name, self._marks, self._clock = name, marks, clock
 
     def __enter__(self) -> None:
         self._marks.enter(self._name)
@@ -158,4 +158,6 @@ class _Phase:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._clock.failed is None:
+            self._clock.failed = self._name
         self._marks.leave()

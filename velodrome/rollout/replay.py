@@ -10,7 +10,7 @@ The steps of one environment are then no longer a column: each transition says h
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,16 @@ class Transitions(NamedTuple):
     discount: Tensor  # [m] of the value of that: gamma to the number of steps, 0 where the episode terminated
     weights: Tensor | None  # [m] that correct for unequal chances, at most 1; None if chances are equal
     places: Tensor  # [m] in the buffer, for `set_errors`
+
+    def between(self, first: int, end: int) -> Transitions:
+        """Return some of them."""
+
+        def cut(part: Tensor | None) -> Any:
+            return None if part is None else part[first:end]
+
+        seen, following = (Observation(*map(cut, side)) for side in (self.observation, self.following))
+        others = {name: cut(getattr(self, name)) for name in ("actions", "rewards", "discount", "weights", "places")}
+        return self._replace(observation=seen, following=following, **others)
 
 
 class ReplayBuffer:

@@ -50,6 +50,12 @@ class Rollout:
         self.advantage = empty()
         self.returns = empty()
 
+    def let_go(self) -> None:
+        """Give the memory back; nothing can be stored afterwards."""
+        for name, tensor in vars(self).items():
+            if isinstance(tensor, Tensor):
+                setattr(self, name, tensor.new_empty(0))
+
     @property
     def samples(self) -> int:
         """Steps of all environments together."""

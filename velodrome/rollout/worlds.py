@@ -115,22 +115,32 @@ class Worlds(ABC):
 
 
 class RuleWorlds(Worlds):
-    """Rule environments, read in place: here on the CPU, in `CudaWorlds` on a GPU."""
+    """Rule environments, read in place: here on the CPU, in `CudaWorlds` on a GPU.
+
+    device: where the learner is, if not where they are. Each step is then copied there: AMD's GPUs run no rules.
+    """
 
     envs: Any
 
-    def __init__(self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32) -> None:
-        world, device = envs.world, getattr(envs, "device", torch.device("cpu"))
+    def __init__(
+        self, envs: RuleVectorEnv, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+    ) -> None:
+        world, own = envs.world, getattr(envs, "device", torch.device("cpu"))
+        device = own if device is None else device
+        self._is_copied = device != own
         if envs.observation != "cursor":
             raise BackendError(f"observation = {envs.observation!r}: a learner reads windows by cursor; use 'cursor'.")
         shape = ObservationShape(len(world.observed), world.window_shapes, world.instruments)
         super().__init__(envs, device, shape, world.statistics)
         if world.window_shapes:
             self.bank = self.true_bank = WindowBank(world.windows, world.cursors, device, dtype)
+        if self._is_copied:
+            self.sums = self.sums.cpu()  # episodes are counted where the environments are
         self._attach()
 
     def _attach(self) -> None:
         self.num_envs = self.envs.num_envs
+        self._copies: list[tuple[Tensor, Tensor]] = []
         blocks, out = self.envs.buffers.blocks, self.envs.buffers.out
         cursors = (None, None) if self.bank is None else map(as_tensor, (out.cursors, out.final_cursors))
         observed = map(as_tensor, (out.observations, out.final_observations))
@@ -140,14 +150,35 @@ class RuleWorlds(Worlds):
         # As bytes; what is on a device is bytes already.
         self._blocks = as_tensor(blocks if isinstance(blocks, Tensor) else blocks.view(np.ndarray).view(np.uint8))
         self._saved = {"observations": as_tensor(out.observations), "cursors": as_tensor(out.cursors)}
+        if self._is_copied:
+            self.observation, self.final = (
+                Observation(self._copied(seen.values), None if seen.cursor is None else self._copied(seen.cursor))
+                for seen in (self.observation, self.final)
+            )
+            self.reward, self.terminated, self.truncated = map(
+                self._copied, (self.reward, self.terminated, self.truncated)
+            )
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        """Return a copy where the learner is; `_send` brings it up to date."""
+        copy = torch.empty_like(tensor, device=self.device).copy_(tensor)
+        self._copies.append((copy, tensor))
+        return copy
+
+    def _send(self) -> None:
+        """Copy what was written to the learner's device, if that is another."""
+        for target, source in self._copies:
+            target.copy_(source)
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i draws from the stream (seed, i)."""
         self.envs.reset(seed=seed)
+        self._send()
 
     def step(self, actions: Tensor) -> None:
         """Step all environments."""
-        infos = self.envs.step(self.legal(actions).numpy())[4]
+        infos = self.envs.step(self.legal(actions).cpu().numpy())[4]
+        self._send()
         if infos:
             ended = infos["_statistics"]
             self.sums[0] += int(ended.sum())
@@ -177,6 +208,7 @@ class RuleWorlds(Worlds):
             column = self.envs.column(name)
             _refuse_beyond(f"the state column {name}", column.min(), column.max(), low, high)
         self.envs.mark_begun()
+        self._send()
 
     def check_cursors(self, cursors: Tensor) -> None:
         """Refuse saved cursors that are at no bar of this market."""
@@ -342,7 +374,7 @@ def as_tensor(buffer: Any) -> Tensor:
 def make_worlds(envs: VectorEnv, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Worlds:
     """Return the learner's view of environments; `dtype` is that of market windows on a GPU."""
     if isinstance(envs, NativeVectorEnv):
-        return RuleWorlds(envs)
+        return RuleWorlds(envs, dtype, torch.device(device))
     if isinstance(envs, RuleVectorEnv):
         return CudaWorlds(envs, dtype)
     return ForeignWorlds(envs, device)

@@ -2,8 +2,8 @@
 
 The page that tells the whole story of a training is session.py. Read the parts that it is made of before it: `versions`
 (what a run was made with), `folder`, `checkpoint`, `health`, `metrics` and `interrupts`; `config` (what a run is
-told) and `setup` (from that to environments and a learner); `store` (rows of all runs), `live` (the terminal while it
-trains) and `report` (what people read afterwards); `trained` (a run as it lies in its folder) and `evaluate`. Then
-`session` itself, `run`, which begins one, and what else is done with runs: `profile`, `official`, `folds` and
-`walk_forward`.
+told) and `setup` (from that to environments and a learner); `machine` (what a run takes of it); `store` (rows of all
+runs), `live` (the terminal while it trains) and `report` (what people read afterwards); `trained` (a run as it lies in
+its folder) and `evaluate`. Then `session` itself, `run`, which begins one, and what else is done with runs: `profile`,
+`official`, `folds` and `walk_forward`.
 """

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.errors import ConfigError, MissingDependencyError
+from velodrome.runs.machine.plan import without_tracing_notes
 from velodrome.writing import replace_text, replacing
 
 if TYPE_CHECKING:
@@ -136,24 +133,6 @@ def _time_phases(iterate: Callable[[], Any], clock: PhaseClock, iterations: int)
     return {name: spent / iterations for name, spent in seconds.items()}
 
 
-@contextmanager
-def _without_tracing_notes() -> Iterator[None]:
-    """Drop the lines `USDT:…` that torch's profiler writes to standard error about itself; all others pass."""
-    sys.stderr.flush()
-    error = os.dup(2)
-    with tempfile.TemporaryFile() as written:
-        os.dup2(written.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(error, 2)
-            os.close(error)
-            written.seek(0)
-            for line in written:
-                if not line.startswith(b"USDT:"):
-                    os.write(2, line)
-
-
 def _sample_stacks(iterate: Callable[[], Any], iterations: int, flame_graph: Path, speedscope: Path) -> list[Spent]:
     """Sample the Python stack of this thread and write it as a flame graph; return the functions' own time."""
     from pyinstrument import Profiler
@@ -206,7 +185,7 @@ def _record_operations(
     settings = _every_thread()
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     profiler = profile(activities=activities, experimental_config=settings, acc_events=True)
-    with _without_tracing_notes():
+    with without_tracing_notes():
         profiler.start()
     try:
         begin = perf_counter()
@@ -218,7 +197,7 @@ def _record_operations(
             torch.cuda.synchronize()
         wall = perf_counter() - begin
     finally:
-        with _without_tracing_notes():
+        with without_tracing_notes():
             profiler.stop()
     with replacing(trace) as new:
         profiler.export_chrome_trace(str(new))

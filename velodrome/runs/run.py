@@ -22,6 +22,7 @@ from velodrome.runs.config.explain import settings_in_effect
 from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.live.display import choose_mode
+from velodrome.runs.machine import plan
 from velodrome.runs.session import Session, session_of
 from velodrome.runs.trained import Run, check_source
 
@@ -76,10 +77,13 @@ def train(
         told = settings_in_effect(chosen, origins, console.width)
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     built = setup.build_market(chosen, market)
+    remarks = []
     if market is None:
         chosen, built, told = setup.with_windows_that_help(chosen, built)
+        remarks.append(told)
+    chosen, told = plan.with_num_envs(chosen, built)
     sitting = session_of(Run.create(chosen, built), built)
-    sitting.remarks += [told] if market is None and told else []
+    sitting.remarks += filter(None, (*remarks, told))
     return sitting.go(console, mode, evaluate)
 
 
@@ -110,6 +114,11 @@ def resume(
     found.check_outside()
     found.folder.check_writable("a run that goes on writes there")
     wanted = load_run_config(load_run_config(found.config, changes), overrides)
+    if wanted.vector.num_envs == "auto":
+        raise ConfigError(
+            f"num_envs = auto is measured when a training begins, and {found.path.name} goes on with what it has "
+            f"({found.config.num_envs:,}). Leave it out, or give a number."
+        )
     changed, is_child = changes_between(found.config, wanted, shlex.quote(str(found.folder.config_path)))
     last = [checkpoints.latest_checkpoint(member.path) for member in found.members]
     done = [checkpoints.checkpoint_steps(path) for path in last if path is not None]

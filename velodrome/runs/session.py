@@ -36,6 +36,9 @@ from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.live.progress import Besides
+from velodrome.runs.machine import memory, plan
+from velodrome.runs.machine.resources import ResourceMetrics
+from velodrome.runs.machine.use import MachineSampler
 from velodrome.runs.metrics import MetricsWriter
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
+SHOWN_EVERY = 1.0  # seconds between samples of the machine that the terminal shows
 START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
 
 log = logging.getLogger("velodrome.runs")
@@ -79,6 +83,7 @@ class Session:
         self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
         self.pace = math.inf  # seconds a step, in the fastest iteration so far
+        self.has_less = False  # of something than it is told: memory ran out
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
@@ -123,6 +128,7 @@ class Session:
 
     def _warn(self, text: str) -> None:
         """Tell what must not be missed in any mode, where it does not get between what other programs read."""
+        log.warning("%s", text)
         console = self.console if self.mode in ("live", "plain") else Console(stderr=True)
         console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
@@ -148,49 +154,120 @@ class Session:
             self.remarks.append(told_schedules(before, self.config, steps))
 
     def _train(self) -> bool:
-        """Make environments and a learner, then learn. Return whether all steps were done."""
+        """Make environments and a learner, then learn, with less where memory runs out; return whether all is done."""
+        device = self.config.usable_device()
+        self.validated_every = steps_between_validations(self.config, self.market, device)
+        with contextlib.ExitStack() as stack:
+            worlds = self._make_learner(stack, device)
+            begun = self.resumed and self._load_checkpoint() is not None
+            self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
+            self.remarks += [self.taught] if self.taught else []
+            how = "resumed" if self.resumed else "began"
+            log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
+            self.interrupts = stack.enter_context(Interrupts())
+            while (lacking := self._learn(worlds, device, begun)) is not None:
+                self._go_on_with_less(lacking)
+        return self._is_over
+
+    def _make_learner(self, stack: contextlib.ExitStack, device: str) -> Worlds:
+        """Make a learner in as many environments as the last checkpoint has, else as are asked for, or as fit."""
         from velodrome.vector.fleet.monitor import VecMonitor
 
-        config = self.config
-        device = config.usable_device()
-        self.validated_every = steps_between_validations(config, self.market, device)
-        with setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path) as worlds:
-            self.learner = setup.make_learner(config, worlds)
-            self.agent = setup.describe_agent(config, worlds)
-            self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
-            self.scaler = setup.make_autoscaler(config)
-            found = self._load_checkpoint() if self.resumed else None
-            taught = "" if found or self.begin_from else setup.teach(config, self.market, self.learner)
-            self.remarks += [taught] if taught else []
-            first = self.learner.steps
-            log.info("%s at step %d on %s, %s", "resumed" if self.resumed else "began", first, device, config.hash)
-            sinks = sinks_of_run(self.run.folder, config, resume_step=first if self.resumed else None)
-            self.mirror.changed(anew=True)
-            self.saved_at = time.monotonic()
-            self._show_remarks()
-            with (
-                Interrupts() as interrupts,
-                MetricsWriter(sinks) as self.writer,
-                contextlib.suppress(Interrupted),
-                self._live_view(worlds, device) as self.view,
-            ):
-                if self.mode == "json":
-                    for remark in self.remarks:
-                        self.view.note(remark)
-                if found is None:
-                    if taught and self._validate():
-                        self._save(best=True)
-                    else:
-                        self._save()
-                while not self._is_over and not interrupts.requested:
+        config, last = self.config, checkpoints.latest_valid(self.run.path) if self.resumed else None
+        num_envs = config.num_envs if last is None else int(last.plain["learner"].get("num_envs", config.num_envs))
+        if self.resumed:  # perhaps elsewhere; a new run was looked at before it had a folder
+            plan.check_that_it_fits(config.with_num_envs(num_envs), self.market)
+        while True:
+            making = setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path, num_envs)
+            try:
+                with contextlib.ExitStack() as own:
+                    worlds = own.enter_context(making)
+                    self.learner = setup.make_learner(config, worlds)
+                    stack.enter_context(own.pop_all())
+                break
+            except Exception as error:
+                lacking = memory.shortage(error)
+                if lacking is None:
+                    raise
+            memory.give_back(device)
+            told = memory.ran_out(num_envs, lacking)
+            if last is not None:
+                raise RunError(f"{told}, which its checkpoint has. Free some memory, or resume it where there is more.")
+            fewer = memory.fewer_envs(config, num_envs, lacking)
+            self._warn(f"{told}: it begins with {fewer:,}.")
+            num_envs = fewer
+        self.agent = setup.describe_agent(config, worlds)
+        self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
+        self.scaler = setup.make_autoscaler(config)
+        return worlds
+
+    def _learn(self, worlds: Worlds, device: str, begun: bool) -> str | None:
+        """Learn until the end, or until memory runs out: then return what was lacking.
+
+        begun: whether the state is that of a checkpoint.
+        """
+        first = self.learner.steps
+        sinks = sinks_of_run(self.run.folder, self.config, resume_step=first if self.resumed else None)
+        self.mirror.changed(anew=True)
+        self.saved_at = time.monotonic()
+        self._show_remarks()
+        with (
+            MetricsWriter(sinks) as self.writer,
+            contextlib.suppress(Interrupted),
+            self._sampler(device) as sampler,
+            self._live_view(worlds, device, sampler) as self.view,
+        ):
+            self.resources = ResourceMetrics(sampler, self.config.resources.every_seconds)
+            if self.mode == "json":
+                for remark in self.remarks:
+                    self.view.note(remark)
+            self.remarks.clear()
+            try:
+                if not begun or self.has_less:
+                    self._save(best=bool(self.taught) and not self.has_less and self._validate())
+                while not self._is_over and not self.interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
                     self._save()
-                if not self._is_over:
-                    raise Interrupted
-                if self.learner.steps < config.steps:
-                    self.view.note(health.ended_early(config, self.learner.steps))
-            return self._is_over
+            except Exception as error:
+                lacking = memory.shortage(error)
+                if lacking is None:
+                    raise
+                self.view.goes_on = True
+                return lacking
+            if not self._is_over:
+                raise Interrupted
+            if self.learner.steps < self.config.steps:
+                self.view.note(health.ended_early(self.config, self.learner.steps))
+        return None
+
+    def _go_on_with_less(self, lacking: str) -> None:
+        """Go back to the last checkpoint, after memory ran out, and go on from there in a way that takes less."""
+        learner, at = self.learner, self.learner.steps
+        num_envs, failed = learner.worlds.num_envs, learner.clock.failed
+        learner.clock.failed = None
+        memory.give_back(str(learner.worlds.device))
+        self.resumed = self.has_less = True
+        self._load_checkpoint()
+        told = f"{memory.ran_out(num_envs, lacking)} at step {at:,}: it goes on from step {learner.steps:,} with"
+        parts = learner.split_minibatches() if failed == "learning" else None
+        if parts is not None:
+            self._warn(
+                f"{told} as many, and learns from each minibatch in {parts} parts whose gradients are added up, which "
+                "is the same update."
+            )
+            return
+        while True:  # to make them may take more than there is, too
+            num_envs = memory.fewer_envs(self.config, num_envs, lacking)
+            try:
+                learner.resize(num_envs)
+                break
+            except Exception as error:
+                if memory.shortage(error) is None:
+                    raise
+        if self.scaler is not None:
+            self.scaler.most, self.scaler.least = num_envs, min(self.scaler.least, num_envs)
+        self._warn(f"{told} {num_envs:,}.")
 
     @property
     def _is_over(self) -> bool:
@@ -235,7 +312,13 @@ class Session:
             if self.mode in ("live", "plain"):
                 self.console.print(remark, soft_wrap=True)
 
-    def _live_view(self, worlds: Worlds, device: str) -> LiveView:
+    def _sampler(self, device: str) -> MachineSampler:
+        """Return what samples the machine: as often as it is shown, as it is recorded, or not at all."""
+        recorded = self.config.resources.every_seconds
+        shown = math.inf if self.mode == "quiet" else SHOWN_EVERY
+        return MachineSampler(self.run.path, device, min(recorded or math.inf, shown))
+
+    def _live_view(self, worlds: Worlds, device: str, sampler: MachineSampler) -> LiveView:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
         about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
@@ -243,7 +326,7 @@ class Session:
         about["always"] = {"seed": config.seed} if self.place else {}
         final = final_in_validations(config, self.market) if self.evaluates else None
         about["besides"] = Besides(self.validated_every if run.validation_split else None, final)
-        return LiveView(config.steps, title, self.console, self.mode, facts=facts, **about)
+        return LiveView(config.steps, title, self.console, self.mode, facts=facts, sampler=sampler, **about)
 
     # The loop
 
@@ -260,6 +343,7 @@ class Session:
         if self.monitor is not None and (logged or self.mode != "quiet"):
             metrics |= self.monitor.metrics()
         if logged:
+            metrics |= self.resources.take()
             self._log(metrics)
         self.view.update(steps, metrics)
         if news := self.mirror.news():

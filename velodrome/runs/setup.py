@@ -49,11 +49,16 @@ def environment_options(
     given: dict[str, Any] = dict(config.params)
     if market is not None:
         given |= {"market": market, "split": "train" if "train" in market.splits else None}
-    backend = "python" if config.vector.env_type == "python" else "cuda" if device == "cuda" else "native"
+    from velodrome.vector.cuda import is_rocm
+
+    on_gpu = device.startswith("cuda") and not is_rocm()
+    backend = "python" if config.vector.env_type == "python" else "cuda" if on_gpu else "native"
     # A few hundred environments step in microseconds, less than it takes to share them with a learner's threads.
     threads = 1 if backend == "native" and num_envs <= ONE_THREAD else None
     # The learner's actions are legal by construction.
     options = {"backend": backend, "seed": config.seed, "observation": "cursor", "check_actions": False}
+    if on_gpu:
+        options["device"] = device
     return {**options, "check_values": config.vector.check_values, "threads": threads, **given}
 
 
@@ -71,26 +76,33 @@ def make_few_environments(config: RunConfig, num_envs: int) -> Any:
 
 @contextlib.contextmanager
 def learning_worlds(
-    config: RunConfig, market: Market | Basket | None, device: str, monitor: Path | None = None
+    config: RunConfig,
+    market: Market | Basket | None,
+    device: str,
+    monitor: Path | None = None,
+    num_envs: int | None = None,
 ) -> Iterator[Worlds]:
     """Yield the environments of a run as its learner sees them, and close them at the end.
 
     monitor: file for the monitor of environments of other libraries, if the configuration wants one.
+    num_envs: how many, if not as many as the configuration says.
     """
     import torch
 
     from velodrome.rollout import worlds
     from velodrome.rollout.disturbance import Strength
     from velodrome.rollout.observation import WindowBank
+    from velodrome.vector.cuda import current_device
     from velodrome.vector.make import make_vec
 
-    half = config.learner.precision == "bfloat16" and device == "cuda"
-    vector = config.vector
+    half = config.learner.precision == "bfloat16" and device.startswith("cuda")
+    vector, num_envs = config.vector, num_envs or config.num_envs
     shown = training_market(config, market)
-    options = environment_options(config, shown, vector.num_envs, device)
+    options = environment_options(config, shown, num_envs, device)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(current_device(device))
         if vector.max_concurrent_envs is None:
-            envs = make_vec(config.env, vector.num_envs, **options)
+            envs = make_vec(config.env, num_envs, **options)
             stack.callback(envs.close)
         else:
             from velodrome.vector.fleet.pool import shared_pool
@@ -98,7 +110,7 @@ def learning_worlds(
             if "timeout" in options:
                 options["step_timeout"] = options.pop("timeout")
             pool = shared_pool(vector.max_concurrent_envs)
-            envs = stack.enter_context(pool.lease(config.env, vector.num_envs, **options))
+            envs = stack.enter_context(pool.lease(config.env, num_envs, **options))
         if not is_rule(config.env) and vector.enable_monitoring:
             from velodrome.vector.fleet.monitor import VecMonitor
 

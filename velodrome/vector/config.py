@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -53,7 +53,12 @@ class VectorizedEnvConfig(BaseModel):
         "environments on serial, process or async; auto measures",
         json_schema_extra={"legal": f"one of {', '.join(get_args(EnvType))}; {', '.join(SPELLINGS)} are understood"},
     )
-    num_envs: int = Field(256, ge=1, le=10_000_000, description="environments that are played at once")
+    num_envs: Annotated[int, Field(ge=1, le=10_000_000)] | Literal["auto"] = Field(
+        256,
+        description="environments that are played at once; auto: the fastest number that fits into free memory, which "
+        "is measured when a training begins",
+        json_schema_extra={"legal": "whole number 1 … 10,000,000, or auto"},
+    )
     max_concurrent_envs: int | None = Field(
         None,
         ge=1,
@@ -75,10 +80,13 @@ class VectorizedEnvConfig(BaseModel):
     autoscale: bool = Field(
         False, description="grow and shrink num_envs between min_envs and max_envs while training, following throughput"
     )
-    min_envs: int = Field(1, ge=1, description="environments that autoscale keeps at least")
-    max_envs: int = Field(65_536, ge=1, le=10_000_000, description="environments that autoscale goes up to")
+    min_envs: int = Field(1, ge=1, description="environments that autoscale and num_envs = auto keep at least")
+    max_envs: int = Field(65_536, ge=1, le=10_000_000, description="environments that both go up to")
     max_memory: int | None = Field(
-        None, ge=1, description="MiB of this process and its workers that autoscale stays below; null: no limit"
+        None,
+        ge=1,
+        description="MiB that a training may take, of the host's memory with its workers, on a GPU of the GPU's: "
+        "autoscale and num_envs = auto stay below it, and what needs more is refused; null: what is free",
     )
 
     @field_validator("env_type", mode="before")
@@ -88,18 +96,19 @@ class VectorizedEnvConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> VectorizedEnvConfig:
-        if self.max_concurrent_envs is not None and self.num_envs > self.max_concurrent_envs:
+        number = self.min_envs if self.num_envs == "auto" else self.num_envs
+        if self.max_concurrent_envs is not None and number > self.max_concurrent_envs:
             raise ConfigError(
-                f"num_envs = {self.num_envs:,} is more than max_concurrent_envs = {self.max_concurrent_envs:,} and "
+                f"num_envs = {number:,} is more than max_concurrent_envs = {self.max_concurrent_envs:,} and "
                 "could never begin; make one smaller or the other larger."
             )
         without_processes = tuple(map(field_name, PROCESS_OPTIONS)) if self.env_type == "serial" else ()
         self._refuse_idle(without_processes, "vector.env_type is serial, which has no worker processes")
-        without_autoscale = () if self.autoscale else ("min_envs", "max_envs", "max_memory")
-        self._refuse_idle(without_autoscale, "vector.autoscale is off")
-        if self.autoscale and not self.min_envs <= self.num_envs <= self.max_envs:
+        fixed = () if self.autoscale or self.num_envs == "auto" else ("min_envs", "max_envs")
+        self._refuse_idle(fixed, "vector.autoscale is off and vector.num_envs is a number")
+        if not fixed and not self.min_envs <= number <= self.max_envs:
             raise ConfigError(
-                f"num_envs = {self.num_envs:,} is where autoscale begins, and lies outside min_envs = "
+                f"num_envs = {number:,} is where autoscale begins, and lies outside min_envs = "
                 f"{self.min_envs:,} … max_envs = {self.max_envs:,}."
             )
         return self
@@ -137,6 +146,8 @@ class VectorizedEnvConfig(BaseModel):
 
         foreign = is_foreign(env)
         self.check(env, foreign)
+        if self.num_envs == "auto":
+            raise ConfigError("num_envs = 'auto' is measured when a training begins (vd.train); give a number here.")
         if not foreign:
             params["check_values"] = self.check_values
             return make_vec(env, self.num_envs, backend=self.env_type, seed=seed, **params)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 VARIABLE = "VELODROME_CORES"  # of the environment: a service gives each of its trainings so many
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+# By version of Linux's control groups: the limit, what is used, and how much of that is files that can be read again.
+OLD = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+NEW = ("memory.max", "memory.current", "inactive_file")
 
 
 def available_cores() -> int:
@@ -31,11 +36,27 @@ def free_memory() -> int:
     """Return the bytes that can still be taken: what the machine has free, or less where a container sets a limit."""
     import psutil
 
-    found = [int(psutil.virtual_memory().available)]
-    group = Path("/sys/fs/cgroup")
+    return max(min(int(psutil.virtual_memory().available), *free_in_groups(), 1 << 62), 0)
+
+
+def free_in_groups() -> Iterator[int]:
+    """Yield what is left in each control group that this process is in: a container, a service, a job of a cluster."""
     try:
-        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        found += [int(limit) - int(used)] if limit != "max" else []
-    except (OSError, ValueError):
-        pass  # no container, or one that says nothing
-    return max(min(found), 0)
+        own = OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return  # no Linux
+    for line in own:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, files = (GROUPS / "memory", OLD) if controllers else (GROUPS, NEW)
+        group = top / path.lstrip("/")
+        # In a container its own group may be the top, whatever it is called outside.
+        for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(top))):
+            try:
+                limit, used = ((folder / name).read_text().strip() for name in files[:2])
+                statistics = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
+                if limit != "max":
+                    yield int(limit) - int(used) + int(statistics.get(files[2], 0))
+            except (OSError, ValueError):
+                continue  # it says nothing

@@ -6,6 +6,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import methodcaller
 from typing import Any
 
@@ -13,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_dtype
-from velodrome.errors import BackendError
+from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.argument_checks import check_that_they_fit
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import (
@@ -34,22 +38,69 @@ THREADS = 64  # per block of the step kernel; on an H200 a little faster than 12
 ROWS = 4  # environments per block of the gather kernel, one warp each; likewise faster than 8 and 16
 
 
-def unavailable_reason() -> str | None:
-    """Return why CUDA cannot serve, with what to do, or None if it can."""
+def unavailable_reason(device: str = "cuda") -> str | None:
+    """Return why a CUDA device ("cuda", or by number "cuda:1") cannot serve, with what to do, or None if it can."""
     import torch
 
+    if is_rocm():
+        return f"torch {torch.__version__} is built for ROCm, and the kernels of environments are NVIDIA's"
     try:
         from velodrome.vector.compile import numba_cuda
     except Exception as error:
         return f"numba's CUDA support does not import ({type(error).__name__}: {error}); pip install 'velodrome[cuda]'"
     if numba_cuda.SIMULATED:
-        return None
+        return missing_device(device, 1)
     if not torch.cuda.is_available():
         build = torch.version.cuda or "none: a CPU build"
         return f"torch {torch.__version__} sees no CUDA device (CUDA of the build: {build})"
     if not numba_cuda.cuda.is_available():
         return "torch sees a CUDA device but numba does not; pip install 'velodrome[cuda]' and run `velodrome doctor`"
-    return None
+    return missing_device(device, torch.cuda.device_count())
+
+
+def missing_device(device: str, count: int) -> str | None:
+    """Return that there is no device of this number among so many, None if there is."""
+    number = int(device.partition(":")[2] or 0)
+    seen = "one device, cuda:0" if count == 1 else f"{count} devices, cuda:0 to cuda:{count - 1}"
+    return None if number < count else f"torch sees {seen}"
+
+
+def is_rocm() -> bool:
+    """Return whether torch is built for AMD's GPUs, which it calls cuda, too."""
+    import torch
+
+    return getattr(torch.version, "hip", None) is not None
+
+
+@contextmanager
+def current_device(device: Any) -> Iterator[None]:
+    """Let torch, its streams and graphs, and Numba work on a GPU inside; others, and one without a number, change none.
+
+    device: as torch names it. Both libraries have a current device for each thread, and launch kernels there.
+    """
+    import torch
+
+    chosen = torch.device(device)
+    if chosen.type != "cuda" or chosen.index is None or is_simulated():
+        yield
+        return
+    with torch.cuda.device(chosen):
+        if is_rocm():
+            yield
+            return
+        from velodrome.vector.compile.numba_cuda import cuda
+
+        before = cuda.get_current_device().id
+        cuda.select_device(chosen.index)
+        try:
+            yield
+        finally:
+            cuda.select_device(before)
+
+
+def is_simulated() -> bool:
+    """Return whether kernels run in Numba's simulator."""
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 
 
 class CudaVectorEnv(RuleVectorEnv):
@@ -58,20 +109,30 @@ class CudaVectorEnv(RuleVectorEnv):
     Checking actions copies one flag to the host in each step, and so does checking values, which is off unless
     check_values=True asks for it. check_actions=False avoids the former, and capturing the step in a CUDA graph both.
     `specialise` compiles the parameters in as constants: a faster step for one compilation (then cached on disk) per
-    set of parameters. `shared` are the options of `RuleVectorEnv`.
+    set of parameters. `device` is a GPU by its number, "cuda:1"; "cuda" is torch's current one. `shared` are the
+    options of `RuleVectorEnv`.
     """
 
     backend = "cuda"
     _copy_array = methodcaller("clone")
 
     def __init__(
-        self, world: World, num_envs: int, *, specialise: bool = True, check_values: bool | None = None, **shared: Any
+        self,
+        world: World,
+        num_envs: int,
+        *,
+        specialise: bool = True,
+        check_values: bool | None = None,
+        device: str = "cuda",
+        **shared: Any,
     ) -> None:
         super().__init__(world, num_envs, check_values=bool(check_values), **shared)
-        reason = unavailable_reason()
+        if re.fullmatch(r"cuda(:\d+)?", str(device)) is None:
+            raise ConfigError(f"device = {device!r}; legal: 'cuda', or a GPU by its number, such as 'cuda:1'")
+        reason = unavailable_reason(device)
         if reason is not None:
             raise BackendError(
-                f"backend='cuda' cannot serve: {reason}. Use backend='native' for all CPU cores, or set "
+                f"backend='cuda' cannot serve on {device}: {reason}. Use backend='native' for all CPU cores, or set "
                 f"NUMBA_ENABLE_CUDASIM=1 before the start to run the kernels in a (slow) simulator."
             )
         import torch
@@ -80,7 +141,13 @@ class CudaVectorEnv(RuleVectorEnv):
 
         numba_cuda.tell_of_parity()
         self._torch, self._cuda, self._loops = torch, numba_cuda, cuda_loops
-        self.device = torch.device("cpu" if numba_cuda.SIMULATED else "cuda")
+        self.device = torch.device("cpu" if numba_cuda.SIMULATED else device)
+        with current_device(self.device):
+            self._make(specialise)
+
+    def _make(self, specialise: bool) -> None:
+        """Compile the kernels and put everything on the device."""
+        world, cuda_loops = self.world, self._loops
         self._check_device_memory(self.num_envs)
         self._kernels = cuda_loops.compile_kernels(world, specialise, with_windows=self.observation != "cursor")
         self._params = constant_scalars(world)
@@ -95,7 +162,9 @@ class CudaVectorEnv(RuleVectorEnv):
         """Refuse more environments than fit on the device."""
         if not self._cuda.SIMULATED:
             each = bytes_of_buffers(self.world, num_envs, with_windows=self.observation != "cursor")
-            check_that_they_fit(num_envs, each, lambda: self._torch.cuda.mem_get_info()[0], "the GPU's memory")
+            check_that_they_fit(
+                num_envs, each, lambda: self._torch.cuda.mem_get_info(self.device)[0], "the GPU's memory"
+            )
 
     def _allocate_buffers(self, blocks: NDArray, num_envs: int) -> Buffers:
         """Allocate memory on the device, with this state in it."""
@@ -126,7 +195,8 @@ class CudaVectorEnv(RuleVectorEnv):
         copy_states(self._host_blocks(), blocks, kept)
         buffers = self._allocate_buffers(blocks, num_envs)
         copy_outputs(self.buffers.out, buffers.out, kept)
-        self._attach(buffers)
+        with current_device(self.device):
+            self._attach(buffers)
 
     def _allocate(self, dtype: Any, shape: tuple[int, ...]) -> Any:
         torch_type = getattr(self._torch, "bool" if dtype is np.bool_ else np.dtype(dtype).name)
@@ -170,9 +240,10 @@ class CudaVectorEnv(RuleVectorEnv):
 
     def _reset_chosen(self, chosen: NDArray[np.bool_]) -> None:
         mask = self._to_device(chosen)
-        arguments = (self._array(mask), self._memory, self._tables, self._params, self._out)
-        self._launch(self._kernels.reset, self._grid, *arguments)
-        self._gather(after_step=False)
+        with current_device(self.device):
+            arguments = (self._array(mask), self._memory, self._tables, self._params, self._out)
+            self._launch(self._kernels.reset, self._grid, *arguments)
+            self._gather(after_step=False)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments. The infos are always there: to know whether an episode ended would need a copy."""
@@ -217,7 +288,8 @@ class CudaVectorEnv(RuleVectorEnv):
         `actions` is a contiguous tensor on the device with the right type and shape, read in place and not checked;
         None takes what `set_actions` stored. The results are in `buffers.out`.
         """
-        source = self._action_array if actions is None else self._array(actions)
-        arguments = (source, self.autoreset, self._memory, self._tables, self._params, self._out)
-        self._launch(self._kernels.step, self._grid, *arguments)
-        self._gather(after_step=True)
+        with current_device(self.device):
+            source = self._action_array if actions is None else self._array(actions)
+            arguments = (source, self.autoreset, self._memory, self._tables, self._params, self._out)
+            self._launch(self._kernels.step, self._grid, *arguments)
+            self._gather(after_step=True)

@@ -36,7 +36,7 @@ FOREIGN_CLASSES = {
 }
 LEAST_BYTES = 2_500  # of one environment of another library; CartPole, one of the smallest, takes 2,900
 # Options that only rules have, with their defaults.
-RULE_DEFAULTS = {"observation": "flat", "check_actions": True, "threads": None, "specialise": None}
+RULE_DEFAULTS = {"observation": "flat", "check_actions": True, "threads": None, "specialise": None, "device": None}
 
 
 def _world(env: str | World, params: dict[str, Any]) -> World:
@@ -108,6 +108,7 @@ def make_vec(
     threads=None: threads of "native"; None measures from time to time whether all are faster than one.
     specialise=None: compile the parameters in as constants. Steps are faster, for one more compilation (kept on disk)
         per set of parameters. None does so on "cuda" only, where it gains more.
+    device="cuda": of the cuda backend; "cuda:1" is a GPU by its number.
 
     Further options of other environments:
 
@@ -143,6 +144,8 @@ def make_vec(
         if "threads" in of_rules:
             raise ConfigError("threads is for the native backend; the cuda backend has one thread per environment")
         return CudaVectorEnv(world, num_envs, **of_rules, **shared)
+    if "device" in of_rules:
+        raise ConfigError(f"device = {of_rules['device']!r} is for backend='cuda'; {backend} runs on the CPU")
     return NativeVectorEnv(world, num_envs, compiled=backend != "python", **of_rules, **shared)
 
 

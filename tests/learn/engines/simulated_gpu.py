@@ -40,6 +40,8 @@ from velodrome.rollout import cuda_rows, disturbance, launch
 from velodrome.rollout.disturbance import Strength
 from velodrome.rollout.worlds import CudaWorlds, make_worlds
 
+PARTED = [CASES[2], CASES[-1]]  # a discrete one that shares its trunk, and a Gaussian one
+
 
 def compare_engines(case: Case) -> dict[str, Any]:
     ours, theirs, fused = make_setting(case), make_setting(case), make_setting(case)
@@ -69,6 +71,22 @@ def compare_engines(case: Case) -> dict[str, Any]:
         assert own.keys() == other.keys()
         found |= {f"{number} {name}": (tensor, other[name]) for name, tensor in own.items()}
     return found
+
+
+def compare_parts(case: Case) -> dict[str, Any]:
+    """Let the engine learn from whole minibatches, and from parts of them."""
+    one, other = make_setting(case), make_setting(case)
+    whole, parts = (CudaEngine(setting.task, setting.rollout) for setting in (one, other))
+    parts.let_go()
+    parts.split(3)
+    fill(one, whole)
+    fill(other, parts)
+    give_outcome(one)
+    copy_rollout(one.rollout, other.rollout)
+    for engine in (whole, parts):
+        engine.begin_update()
+    expected, found = learned(one, whole, ROWS), learned(other, parts, ROWS)
+    return {name: (tensor, expected[name]) for name, tensor in found.items()}
 
 
 def compare_sums() -> dict[str, Any]:
@@ -150,6 +168,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     launch.THREADS = 8  # the simulator starts a thread of Python for each; and several blocks have to add up
     results = {case.name: tried(compare_engines, case) for case in CASES}
+    results |= {f"parts of {case.name}": tried(compare_parts, case) for case in PARTED}
     results["sums"] = tried(compare_sums)
     results["worlds"] = tried(compare_worlds)
     results["disturbances"] = tried(compare_disturbances)

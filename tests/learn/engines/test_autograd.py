@@ -62,6 +62,29 @@ def test_what_is_written_when_acting_is_what_the_policy_says(case, make):
             torch.testing.assert_close(engine.value(seen, torch.zeros(5, 0)), outputs.value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
+def test_the_gradients_of_parts_add_up_to_the_same_step(case):
+    one, other = make_setting(case), make_setting(case)
+    whole, parts = one.autograd(), other.autograd()
+    parts.split(4)  # of 3, 2, 2 and 2 samples
+    fill(one, whole)
+    surprise(one)
+    copy_rollout(one.rollout, other.rollout)
+    for _ in range(2):
+        expected, found = learned(one, whole, ROWS), learned(other, parts, ROWS)
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["gru", "conv"])
+def test_other_networks_learn_the_same_from_parts(kind):
+    one, other = (make_ppo(trading_worlds(8), {"kind": kind}, rollout_length=16) for _ in range(2))
+    other._split(2)
+    for _ in range(2):
+        expected, found = (without_times(learner.iterate()) for learner in (one, other))
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
 @pytest.mark.parametrize("make", [fused, lambda setting: setting.autograd()], ids=["fused", "autograd"])
 def test_a_gradient_step_is_the_shortened_one_of_adam(make):
     case = CASES[0]._replace(config={"max_gradient_norm": 0.05})
@@ -73,7 +96,9 @@ def test_a_gradient_step_is_the_shortened_one_of_adam(make):
     optimiser = torch.optim.Adam(free.policy.parameters(), 0.01, eps=1e-5)
     rollout = free.rollout
     outputs = free.policy(rollout.observations().select(ROWS), free.bank)
-    loss, _ = ppo_loss(outputs, None, free.policy.distribution, free.autograd()._batch(ROWS), free.config)
+    plain = free.autograd()
+    plain._begin_step(ROWS)
+    loss, _ = ppo_loss(outputs, None, free.policy.distribution, plain._batch(ROWS), free.config)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(free.policy.parameters(), 0.05)
     assert float(norm) > 0.05

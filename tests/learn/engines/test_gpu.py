@@ -41,6 +41,15 @@ def test_acting_and_learning_agree_with_autograd(case, simulated):
     assert gradients == 2 * len(list(make_setting(case).policy.parameters()))
 
 
+def test_the_gradients_of_parts_add_up_to_the_same_step(simulated):
+    parted = {name: pairs for name, pairs in simulated.items() if name.startswith("parts of")}
+    assert len(parted) == 2
+    for case, pairs in parted.items():
+        assert isinstance(pairs, dict), pairs
+        for name, (found, expected) in pairs.items():
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-6, msg=f"{case} {name}")
+
+
 def test_the_sums_along_a_rollout_agree_with_the_slow_ones(simulated):
     assert isinstance(simulated["sums"], dict), simulated["sums"]
     for name, (found, expected) in simulated["sums"].items():

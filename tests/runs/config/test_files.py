@@ -361,7 +361,7 @@ def test_a_section_that_does_not_exist_is_told_with_those_that_do():
     message = refusal(None, ["pppo.clip=0.1"])
     assert message == (
         "unknown key 'pppo.clip'. Did you mean 'ppo.clip'? Sections: vector, market, network, ppo, dqn, augment, "
-        "teacher, checkpoint, evaluation, logging."
+        "teacher, checkpoint, evaluation, logging, resources."
     )
 
 

@@ -319,12 +319,12 @@ def test_a_preset_of_parameters_means_what_the_environment_means(preset):
 def test_the_device_is_the_one_that_this_machine_has(monkeypatch):
     from velodrome.vector import cuda
 
-    monkeypatch.setattr(cuda, "unavailable_reason", lambda: "there is none")
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda *device: "there is none")
     assert load_run_config(None, ["device=auto"]).usable_device() == "cpu"
     assert load_run_config(None, ["device=cpu"]).usable_device() == "cpu"
     with pytest.raises(BackendError, match="device = 'cuda' cannot be used: there is none"):
         load_run_config(None, ["device=cuda"]).usable_device()
-    monkeypatch.setattr(cuda, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda *device: None)
     assert load_run_config(None, ["device=auto"]).usable_device() == "cuda"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from velodrome.runs.live.machine_use import MachineUse
+from velodrome.runs.machine.use import MachineUse
 
 GIB = 1024**3
 

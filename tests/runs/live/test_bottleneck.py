@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runs.live.machines import GIB, machine
 from velodrome.runs.config.run_config import SPELLINGS, RunConfig
 from velodrome.runs.live.bottleneck import RunFacts, find_bottleneck
-from velodrome.runs.live.machine_use import GpuUse, MachineUse
+from velodrome.runs.machine.use import GpuUse, MachineUse
 
 ON_GPU = RunFacts(device="cuda", environment_device="cuda")
 

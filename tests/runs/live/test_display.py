@@ -28,7 +28,7 @@ from rich.segment import Segment
 from velodrome.errors import ConfigError
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
-from velodrome.runs.live.machine_use import GpuUse, MachineUse
+from velodrome.runs.machine.use import GpuUse, MachineUse
 
 GIB = 1024**3
 REPOSITORY = Path(__file__).parents[3]

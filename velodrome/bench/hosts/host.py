@@ -143,14 +143,14 @@ class Hosted:
         assert self.batch is not None
         self.stepper = stepper_of(self.batch, self.spec)
         if self.spec.policy == "cuda":
-            from velodrome.runs.live.machine_use import open_gpu
+            from velodrome.runs.machine.use import open_gpu
 
             self.gpu, self.gpu_missing = open_gpu("cuda")
         return self.stepper.warm_up(seconds)
 
     def time(self, calls: int) -> dict[str, float]:
         """Make some calls; return their seconds, the cores that were busy, and the GPU's share if there is one."""
-        from velodrome.runs.live.machine_use import ProcessorUse
+        from velodrome.runs.machine.use import ProcessorUse
 
         processors = ProcessorUse()
         found = {**self.stepper.time(calls), "cores": processors.sample()[0]}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from velodrome.learn.config import PPOConfig
-from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser
+from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser, Splitting
 from velodrome.learn.networks.layers import DropoutMasks, worth_encoding
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
     actions: Tensor
     log_prob: Tensor  # [m] when the action was taken
-    advantage: Tensor  # [m]
+    advantage: Tensor  # [m], scaled over the minibatch if that is wanted
     returns: Tensor  # [m]
     value: Tensor  # [m] when the action was taken
 
@@ -39,7 +39,7 @@ class Task(NamedTuple):
     loss: Loss
 
 
-class AutogradEngine:
+class AutogradEngine(Splitting):
     """Plain torch: any network, any device. Other engines have the same methods.
 
     Calls of one rollout follow one another; `learn` comes between rollouts.
@@ -63,11 +63,15 @@ class AutogradEngine:
         self.rollout = rollout
         samples, market = rollout.samples, (self.policy, self.bank, self.config.per_bar)
         self.encode_once = worth_encoding(*market, samples)
-        self.encode_minibatches = worth_encoding(*market, samples // self.config.minibatches)
+        self.encode_minibatches = worth_encoding(*market, samples // (self.config.minibatches * self.parts))
         self.encoding: Encoding | None = None
         # Units that are kept, by sample: a ratio of two probabilities under different masks would mean nothing.
         size = (rollout.steps, rollout.num_envs, self.dropout.width)
         self.kept = torch.ones(size, dtype=torch.bool, device=self.device) if self.dropout.width else None
+
+    def let_go(self) -> None:
+        """Give back what belongs to the rollout, before another is attached."""
+        self.encoding = self.kept = None
 
     def _precision(self) -> Any:
         half = self.config.precision == "bfloat16"
@@ -107,13 +111,28 @@ class AutogradEngine:
 
     def learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
+        self._begin_step(rows)
+        parts = rows.tensor_split(self.parts)
+        reports = [self._add_gradient(part, len(part) / len(rows), k == 0) for k, part in enumerate(parts)]
+        norm = self.optimiser.step()
+        return torch.cat([sum(reports[1:], reports[0]), norm.reshape(1)])
+
+    def _begin_step(self, rows: Tensor) -> None:
+        """Prepare for a gradient step: find out by what the advantages of a whole minibatch are scaled."""
         self.policy.train()
+        self.optimiser.forget()
+        if self.config.normalise_advantages:
+            advantage = self._samples(self.rollout.advantage, rows)
+            self.advantages = advantage.mean(), advantage.std(correction=0) + 1e-8
+
+    def _add_gradient(self, rows: Tensor, share: float, first: bool) -> Tensor:
+        """Add the gradient of the mean loss of some samples, times their share; return [5] numbers, times it too."""
         kept = None if self.kept is None else self._samples(self.kept, rows)
         with self._precision(), self.dropout.applied(kept):
             outputs = self._outputs(rows)
         loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
-        norm = self.optimiser.descend(loss)
-        return torch.cat([report, norm.reshape(1)])
+        (loss if share == 1.0 else loss * share).backward()
+        return report * share
 
     def _outputs(self, rows: Tensor) -> Outputs:
         rollout, bank = self.rollout, self.bank
@@ -128,7 +147,11 @@ class AutogradEngine:
     def _batch(self, rows: Tensor) -> Batch:
         rollout = self.rollout
         parts = (rollout.actions, rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
-        return Batch(*(self._samples(part, rows) for part in parts))
+        batch = Batch(*(self._samples(part, rows) for part in parts))
+        if self.config.normalise_advantages:
+            mean, deviation = self.advantages
+            return batch._replace(advantage=(batch.advantage - mean) / deviation)
+        return batch
 
     def _samples(self, part: Tensor, rows: Tensor) -> Tensor:
         """Return some samples of a part of the rollout; if there is memory, all of some environments."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from velodrome.learn.engines.autograd import AutogradEngine, Task
 from velodrome.rollout.storage import Rollout
+from velodrome.vector.cuda import is_rocm
 from velodrome.vector.messages import tell
 
 try:
@@ -36,6 +37,7 @@ def _perceptron(task: Task) -> str | None:
 BOTH, CPU, GPU = ("fused", "cuda"), ("fused",), ("cuda",)
 REASONS: tuple[tuple[tuple[str, ...], str, Callable[[Task], object]], ...] = (
     (CPU, NUMBA_CHANGED, lambda task: NUMBA_CHANGED),
+    (GPU, "torch is built for ROCm; this engine's kernels are NVIDIA's", lambda task: is_rocm()),
     (BOTH, "network.layer_norm = true; this engine has no norms", lambda task: task.policy.layer_norm),
     (BOTH, "network.dropout = {found:g}; this engine leaves no units out", lambda task: task.policy.dropout),
     (BOTH, "the network is not a plain perceptron", lambda task: task.policy.linear_layers() is None),

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import LearnerConfig
 
 ADAM_EPSILON = 1e-5  # of PPO
+FEWEST_SAMPLES = 64  # in a part of a minibatch: smaller ones would save no memory worth mentioning
 
 
 class WeightDecay:
@@ -53,9 +55,13 @@ class Optimiser:
 
     def descend(self, loss: Tensor) -> Tensor:
         """Take a step down the gradient of a loss; return the length that the gradient had."""
-        self.adam.zero_grad(set_to_none=not self.fixed)
+        self.forget()
         loss.backward()
         return self.step()
+
+    def forget(self) -> None:
+        """Forget the gradients of the last step."""
+        self.adam.zero_grad(set_to_none=not self.fixed)
 
     def step(self) -> Tensor:
         """Take a step down the gradients that the parameters have; return the length that they had."""
@@ -83,3 +89,26 @@ class Optimiser:
             if kept and kept != {"step": (), "exp_avg": own.shape, "exp_avg_sq": own.shape}:
                 raise ConfigError(f"The saved optimiser has other numbers of {self.names[index]} than Adam keeps.")
         self.adam.load_state_dict({**self.adam.state_dict(), "state": state})
+
+
+class Splitting:
+    """An engine whose minibatches are cut into parts, gradients added up: the same step in less memory."""
+
+    parts = 1
+    policy: Any
+    rollout: Any
+    config: Any
+    attach: Any
+    let_go: Any
+
+    def can_split(self) -> bool:
+        """Return whether twice as many parts give the same step; batch norms take means of what they see at once."""
+        rollout, parts = self.rollout, 2 * self.parts * self.config.minibatches
+        whole = rollout.num_envs if self.policy.recurrent else rollout.samples // FEWEST_SAMPLES
+        return whole >= parts and not any(isinstance(module, BatchNorm) for module in self.policy.modules())
+
+    def split(self, parts: int) -> None:
+        """Learn from each minibatch in this many parts."""
+        self.parts = parts
+        self.let_go()
+        self.attach(self.rollout)

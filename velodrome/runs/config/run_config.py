@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -21,7 +21,7 @@ from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, L
 from velodrome.vector.config import WORKER_FIELDS, VectorizedEnvConfig
 
 # Fields that change what is kept of a run, but not what it learns.
-NOT_IN_HASH = ("name", "checkpoint", "logging")
+NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
 LATER = (
     *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
@@ -72,8 +72,12 @@ class RunConfig(Section):
         legal=lambda: f"one of {', '.join(ALGORITHMS.names())}",
     )
     steps: int = setting(2_000_000, "environment steps in all, over all environments", ge=1)
-    device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "where environments and networks live; auto is cuda where that is usable, else cpu"
+    device: str = setting(
+        "auto",
+        "where environments and networks live; auto is cuda where that is usable, else cpu; cuda:1 is a GPU by its "
+        "number",
+        legal="auto, cpu, cuda or cuda:N",
+        pattern=r"^(auto|cpu|cuda|cuda:\d{1,3})$",
     )
     vector: VectorizedEnvConfig = Field(default_factory=VectorizedEnvConfig)
     market: sections.MarketConfig = Field(default_factory=sections.MarketConfig)
@@ -88,6 +92,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    resources: sections.ResourcesConfig = Field(default_factory=sections.ResourcesConfig)
 
     @model_validator(mode="before")
     @classmethod
@@ -128,12 +133,12 @@ class RunConfig(Section):
                 "while it shares its layers with the policy. Set ppo.critic_first = 0, or network.shared = false."
             )
         self._check_backend()
-        length = getattr(self.learner, "rollout_length", 1)
-        if self.steps < self.num_envs * length:
+        length, vector = getattr(self.learner, "rollout_length", 1), self.vector
+        number = vector.min_envs if vector.num_envs == "auto" else vector.num_envs
+        if self.steps < number * length:
             raise ConfigError(
                 f"steps = {self.steps:,} is less than one rollout: num_envs × {self.algorithm}.rollout_length is "
-                f"{self.num_envs:,} × {length:,} = {self.num_envs * length:,}. Give at least that, or make those "
-                "smaller."
+                f"{number:,} × {length:,} = {number * length:,}. Give at least that, or make those smaller."
             )
         if price_data(self.env) is not None:
             self._check_splits()
@@ -148,7 +153,7 @@ class RunConfig(Section):
                 "those that stand still. Use restart, or raise."
             )
         contradicting = {"native": "cuda", "python": "cuda", "cuda": "cpu"}.get(vector.env_type)
-        if self.device == contradicting:
+        if self.device.partition(":")[0] == contradicting:
             raise ConfigError(
                 f"vector.env_type = {vector.env_type!r} and device = {self.device!r} contradict each other: rules of "
                 "Velodrome live where the network does. Leave one of them at auto."
@@ -171,8 +176,15 @@ class RunConfig(Section):
 
     @property
     def num_envs(self) -> int:
-        """Environments that are played at once."""
-        return self.vector.num_envs
+        """Environments that are played at once; `auto` is none until a training has chosen them."""
+        number = self.vector.num_envs
+        if number == "auto":
+            raise ConfigError("num_envs = 'auto' is measured when a training begins; give a number here.")
+        return number
+
+    def with_num_envs(self, num_envs: int) -> RunConfig:
+        """Return the same with another number of environments."""
+        return self.model_copy(update={"vector": self.vector.model_copy(update={"num_envs": num_envs})})
 
     @property
     def trainings(self) -> int:
@@ -231,18 +243,26 @@ class RunConfig(Section):
             named["logging.store"] = self.logging.store
         return [f"{key} = {value}" for key, value in named.items()]
 
-    def usable_device(self) -> Literal["cpu", "cuda"]:
-        """Return the device that `device` means on this machine; cuda where it cannot be used is an error."""
+    def usable_device(self) -> str:
+        """Return the device that `device` means on this machine; one that cannot be used is an error."""
         if self.device == "cpu" or self.vector.env_type in ("native", "python"):
             return "cpu"
-        from velodrome.vector.cuda import unavailable_reason
+        from velodrome.vector.cuda import is_rocm, missing_device, unavailable_reason
 
-        reason = unavailable_reason()
+        if is_rocm() and self.device.startswith("cuda"):
+            import torch
+
+            # AMD's GPUs: networks learn there, and environments stay on the CPU.
+            reason = missing_device(self.device, torch.cuda.device_count())
+        else:
+            reason = unavailable_reason(self.device if self.device != "auto" else "cuda")
         if reason is None:
-            return "cuda"
+            return "cuda" if self.device == "auto" else self.device
         for key, value in (("device", self.device), ("vector.env_type", self.vector.env_type)):
-            if value == "cuda":
-                raise BackendError(f"{key} = 'cuda' cannot be used: {reason}. Use device=cpu, or device=auto.")
+            if value.startswith("cuda"):
+                raise BackendError(
+                    f"{key} = {value!r} cannot be used: {reason}. Use another, device=cpu or device=auto."
+                )
         return "cpu"
 
 

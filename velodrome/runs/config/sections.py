@@ -1,5 +1,5 @@
-"""How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, market,
-augment, teacher."""
+"""How a field is declared with its meaning and range, and the sections: checkpoint, evaluation, logging, resources,
+market, augment, teacher."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def _text(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_text)]  # may be given as a path or a date
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 
 
 class CheckpointConfig(Section):
@@ -103,6 +104,16 @@ class LoggingConfig(Section):
     wandb: bool = setting(False, "write metrics for Weights & Biases too")
     wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
     wandb_mode: Literal["offline", "online"] = setting("offline", "online sends while the run goes on")
+    wandb_group: str | None = setting(None, "group of runs of Weights & Biases; null: none", min_length=1)
+    wandb_tags: Names = setting((), "tags of the run in Weights & Biases", legal="list of texts")
+
+
+class ResourcesConfig(Section):
+    """What is recorded of the machine while a run trains: processors, memory, GPU and disk, as metrics."""
+
+    every_seconds: float = setting(
+        5.0, "seconds between rows of `resources/` metrics, means of samples taken beside the training; 0: none", ge=0.0
+    )
 
 
 # The price data
@@ -132,7 +143,6 @@ def unused_by_source(name: str, source: str) -> str | None:
 
 
 Dates = tuple[Text | None, Text | None]  # from, to (not part of it)
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 
 
 def _legal_columns(columns: dict[str, str] | None) -> dict[str, str] | None:
@@ -275,9 +285,9 @@ class MarketConfig(Section):
 
     def _check_memory(self, symbols: int) -> None:
         """Refuse bars of a built-in process that would not fit into the memory that is free."""
-        import psutil
+        from velodrome.vector.cores import free_memory
 
-        needed, free = BAR_BYTES * self.length * symbols, psutil.virtual_memory().available
+        needed, free = BAR_BYTES * self.length * symbols, free_memory()
         if needed > free:
             raise ConfigError(
                 f"market.length = {self.length:,}: bars of {symbols:,} instruments need {needed / 1e9:,.0f} GB, and "

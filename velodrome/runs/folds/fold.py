@@ -18,6 +18,7 @@ from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import run_folders
 from velodrome.runs.live.display import choose_mode
+from velodrome.runs.machine import plan
 from velodrome.runs.run import Run, resume, train
 from velodrome.runs.trained import check_source
 
@@ -117,6 +118,7 @@ def wanted_by(
         folder = Path(config.logging.folder).resolve() if "logging.folder" in overrides or run is None else folder
     whole = whole or setup.build_market(config, market)
     assert whole is not None
+    config, _ = plan.with_num_envs(config, whole)  # the same for all folds
     return Wanted(config, folder, whole, moved)
 
 

@@ -1,5 +1,5 @@
 """The terminal while a run trains.
 
-Read `machine_use` (how busy the machine is), `bottleneck` (what holds the training up), `progress` (how far it is),
-`page` (what a terminal shows of that) and `display` (the view that a training is opened in).
+Read `bottleneck` (what holds the training up), `progress` (how far it is), `page` (what a terminal shows of that) and
+`display` (the view that a training is opened in).
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.parameters import is_rule
-from velodrome.runs.live.machine_use import MachineUse
+from velodrome.runs.machine.use import MachineUse
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig

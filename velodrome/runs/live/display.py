@@ -15,7 +15,6 @@ from rich.text import Text
 
 from velodrome.errors import ConfigError
 from velodrome.runs.live.bottleneck import RunFacts
-from velodrome.runs.live.machine_use import MachineSampler
 from velodrome.runs.live.page import Page
 from velodrome.runs.live.progress import (
     Besides,
@@ -26,6 +25,7 @@ from velodrome.runs.live.progress import (
     plain_line,
     update_object,
 )
+from velodrome.runs.machine.use import MachineSampler
 
 Mode = Literal["live", "plain", "json", "quiet"]
 
@@ -65,6 +65,7 @@ class LiveView:
         facts: RunFacts | None = None,
         action_names: Sequence[str] | None = None,
         always: Mapping[str, object] | None = None,
+        sampler: MachineSampler | None = None,
         besides: Besides | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,8 +73,11 @@ class LiveView:
         self.folder, self.resume, self.action_names = folder, resume, action_names
         self.always = always or {}
         self.progress = Progress(total_steps, first_steps, facts, clock, besides)
-        self.sampler = MachineSampler(_existing(folder), self.progress.facts.device)
+        # One that is given is opened and closed by whoever gives it.
+        self.sampler = sampler or MachineSampler(_existing(folder), self.progress.facts.device)
+        self._samples = sampler is None
         self.failure: str | None = None  # why the drawing ended early
+        self.goes_on = False  # another view follows: this one's end is not that of the training
         self._closing: str | None = None
         self._next_line = 0.0
         self._warned: set[str] = set()
@@ -93,7 +97,8 @@ class LiveView:
         elif self.mode == "plain":
             place = "" if self.folder is None else f", in {self.folder}"
             self._print(f"{self.title}: {self.progress.total_steps:,} steps{place}")
-        self.sampler.__enter__()
+        if self._samples:
+            self.sampler.__enter__()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -104,11 +109,14 @@ class LiveView:
             self._stop.set()
             if self._drawing is not None:
                 self._drawing.join(timeout=5.0)
-            self.sampler.__exit__(kind, error, trace)
+            if self._samples:
+                self.sampler.__exit__(kind, error, trace)
         finally:
             # Even when a second Ctrl-C arrives meanwhile.
-            self._closing = closing_line(self.progress, use, error)
+            self._closing = "" if self.goes_on else closing_line(self.progress, use, error)
             self._close()
+        if self.goes_on:
+            return
         stopped = None if error is None else type(error).__name__
         self._tell(self._closing, "end", error=stopped, text=self._closing)
 
@@ -216,7 +224,7 @@ class LiveView:
             page.sentence("Folder", str(self.folder))
         for note in self.progress.notes:
             page.sentence("Note", note, "dim")
-        if self._closing is not None:
+        if self._closing:
             page.sentence("End", self._closing, "bold")
         hint = "Ctrl-C saves and stops" if self._closing is None else ""
         if self.resume is not None and self.progress.steps < self.progress.total_steps:

@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.runs.live.machine_use import GpuUse, MachineSampler, MachineUse, bytes_text
 from velodrome.runs.live.progress import Progress, compact, duration, sparkline, told_figures
+from velodrome.runs.machine.use import GpuUse, MachineSampler, MachineUse, bytes_text
 
 LABEL_WIDTH = 10  # characters
 WIDE = 76  # characters from which a meter and its numbers share a line

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.live.bottleneck import Bottleneck, RunFacts, find_bottleneck
-from velodrome.runs.live.machine_use import MachineUse
+from velodrome.runs.machine.use import MachineUse
 
 PHASE_NAMES = ("environment", "inference", "learning", "other")
 # Figures of an account that are written in per cent.

@@ -36,8 +36,9 @@ def sinks_of_run(folder: RunFolder, config: RunConfig, resume_step: int | None) 
     if chosen.tensorboard:
         sinks.append(TensorBoardSink(folder.path / "tensorboard", resume_step))
     if chosen.wandb:
-        named = {"project": chosen.wandb_project, "name": folder.path.name, "mode": chosen.wandb_mode}
-        sinks.append(WandbSink(folder.path, folder.id, config=config.content(), **named))
+        named = {"project": chosen.wandb_project, "name": folder.path.name, "group": chosen.wandb_group}
+        how: dict[str, Any] = {"mode": chosen.wandb_mode, "tags": chosen.wandb_tags, **named}
+        sinks.append(WandbSink(folder.path, folder.id, config=config.content(), **how))
     return sinks
 
 
@@ -177,13 +178,20 @@ class WandbSink:
     """A run of Weights & Biases; `offline` writes below the folder, and `wandb sync` sends that later.
 
     Weights & Biases takes steps in rising order only: what a resumed run does again is not drawn twice there.
-    `named` is what it shows: `project` ("velodrome" if not given) and `name`.
+    `named` is what it shows: `project` ("velodrome" if not given), `name`, and `group`.
     """
 
     is_copy = True
 
     def __init__(
-        self, folder: Path, run: str, *, config: dict[str, Any] | None = None, mode: str = "offline", **named: str
+        self,
+        folder: Path,
+        run: str,
+        *,
+        config: dict[str, Any] | None = None,
+        mode: str = "offline",
+        tags: Sequence[str] = (),
+        **named: str | None,
     ):
         if mode not in ("offline", "online"):
             raise ConfigError(f"wandb mode {mode!r}: it is offline or online.")
@@ -200,7 +208,12 @@ class WandbSink:
         quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, save_code=False, disable_git=True)
         try:
             about: dict[str, Any] = {"project": "velodrome", "id": run, "dir": str(folder), "config": config, **named}
-            about |= {"mode": mode, "resume": "allow" if mode == "online" else None, "reinit": "create_new"}
+            about |= {
+                "mode": mode,
+                "tags": list(tags) or None,
+                "resume": "allow" if mode == "online" else None,
+                "reinit": "create_new",
+            }
             self._run = wandb.init(settings=quiet, **about)
         except wandb.Error as error:
             raise MetricsError(

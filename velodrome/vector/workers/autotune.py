@@ -20,10 +20,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import psutil
-
 from velodrome.vector.argument_checks import checked_count
-from velodrome.vector.cores import available_cores
+from velodrome.vector.cores import available_cores, free_memory
 from velodrome.vector.messages import seconds_text
 from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers, is_foreign
 from velodrome.vector.workers.faults import EnvironmentFaultError
@@ -180,7 +178,7 @@ def predict(cost: RowCost, round_trip: float, num_envs: int, workers: int, cores
 
 def fits(workers: int, bytes_per_worker: int) -> bool:
     """Return whether this many workers fit into the memory that is free now."""
-    return workers * bytes_per_worker <= MEMORY_SHARE * psutil.virtual_memory().available
+    return workers * bytes_per_worker <= MEMORY_SHARE * free_memory()
 
 
 def worth_a_trial(predicted: dict[str, float], counts: list[int], first: int) -> list[int]:

@@ -52,6 +52,11 @@ class FusedEngine:
             *(part.view(-1) for part in numbers),
         )
 
+    def let_go(self) -> None:
+        """Give back what belongs to the rollout, before another is attached."""
+        vars(self).pop("samples", None)
+        self.network.read = None
+
     def _observations(self, observation: Observation) -> Observations:
         values, cursor = observation.values.contiguous(), observation.cursor
         if self.bank is None or cursor is None:

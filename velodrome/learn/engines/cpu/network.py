@@ -57,8 +57,7 @@ class FusedActorCritic:
         self._tiles = [Tile(self.network, TILE_ROWS) for _ in range(self.threads)]
         self._policy = torch.zeros(0, self.network.last.width - 1)
         self._values = torch.zeros(0)
-        self._rollout: FlatRollout | None = None
-        self._readers: Any = None
+        self.read: tuple[FlatRollout, Any] | None = None  # the last rollout, and what reads it
         self.adam_steps = 0
 
     def _lane(self, lane: int) -> LaneGradient:
@@ -165,11 +164,11 @@ class FusedActorCritic:
 
     def _readers_of(self, rollout: FlatRollout) -> Any:
         """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
-        if self._rollout is not rollout:
+        if self.read is None or self.read[0] is not rollout:
             gather, count = reading.observation_reader(rollout.observations, self.network.features)
             samples = reading.sample_reader(rollout, count, self.network.sizes, self.network.last.width - 1)
-            self._rollout, self._readers = rollout, (gather, *samples)
-        return self._readers
+            self.read = rollout, (gather, *samples)
+        return self.read[1]
 
     def adam_step(self, learning_rate: float, max_gradient_norm: float | None = None, epsilon: float = 1e-5) -> float:
         """Shorten the gradient to the norm given, take one step of Adam, and return the norm that it had before."""

@@ -102,14 +102,15 @@ class Stack:
                 torch.ops.aten.tanh_backward.grad_input(next_slope, below, grad_input=next_slope)
             slope = next_slope
 
-    def give_gradients(self) -> None:
-        """Write the gradients into the modules' parameters."""
+    def give_gradients(self, first: bool) -> None:
+        """Write the gradients into the modules' parameters; those of later parts of a minibatch are added."""
+        put = Tensor.copy_ if first else Tensor.add_
         for depth, module, rows in self._modules():
             gradient, bias, inputs = self.gradients[depth], self.bias_gradients[depth], module.in_features
             assert module.weight.grad is not None
             assert module.bias.grad is not None
-            module.weight.grad.copy_(gradient[rows, :inputs])
-            module.bias.grad.copy_(bias[0, rows] if depth else gradient[rows, inputs])
+            put(module.weight.grad, gradient[rows, :inputs])
+            put(module.bias.grad, bias[0, rows] if depth else gradient[rows, inputs])
 
 
 class CudaEngine(AutogradEngine):
@@ -150,7 +151,7 @@ class CudaEngine(AutogradEngine):
         values = rollout.values.shape[2]
         windows = 0 if self.bank is None else self.bank.floats
         width = padded(windows + values + 1)
-        rows = max(-(-rollout.samples // self.config.minibatches), rollout.num_envs)
+        rows = max(-(-rollout.samples // (self.config.minibatches * self.parts)), rollout.num_envs)
         self.stacks = [Stack(trunk, width, rows, dtype, self.activation) for trunk in self.trunks]
         self.inputs = torch.zeros((rows, width), dtype=dtype, device=device)
         # Everything but the windows of an input row, [samples, values and 1 and 0 …]: of the rollout, and of others.
@@ -165,6 +166,12 @@ class CudaEngine(AutogradEngine):
         self.chances = torch.zeros((rollout.num_envs, distribution.width), device=device)
         self.d_log_std = torch.zeros((0 if self.discrete else rows, distribution.width), device=device)
         self.ones = torch.ones((1, len(self.d_log_std)), device=device)
+
+    def let_go(self) -> None:
+        """Give back what belongs to the rollout, before another is attached."""
+        super().let_go()
+        self.stacks = []
+        self.inputs = self.tail = self.other_tail = self.samples = self.d_log_std = self.inputs.new_empty(0)
 
     def _prepare_words(self, dtype: torch.dtype) -> None:
         """Lay the bank out in the longest words on which all windows begin and end: 8 bytes, or fewer."""
@@ -243,28 +250,34 @@ class CudaEngine(AutogradEngine):
             self.samples[:, column].copy_(part.view(-1))
         self.samples[:, len(parts) :].copy_(rollout.actions.view(rollout.samples, -1))
 
-    def learn(self, rows: Tensor) -> Tensor:
-        """Take one gradient step on some samples; return [6] numbers to report."""
-        rollout, config, count = self.rollout, self.config, len(rows)
-        inputs = self._rows(rows, self.cursor, self.tail)
+    def _begin_step(self, rows: Tensor) -> None:
+        """Prepare for a gradient step: copy weights, and find out by what advantages are scaled."""
         for stack in self.stacks:
             stack.refresh()
-        outputs = [stack.forward(inputs) for stack in self.stacks]
-        slopes = [stack.d_outputs[:count] for stack in self.stacks]
-        if config.normalise_advantages:
-            deviation, mean = torch.std_mean(rollout.advantage.view(-1).index_select(0, rows), correction=0)
+        if self.config.normalise_advantages:
+            advantage = self.rollout.advantage.view(-1).index_select(0, rows)
+            deviation, mean = torch.std_mean(advantage, correction=0)
             self.scalars[kernels.MEAN].copy_(mean)
             self.scalars[kernels.SCALE].copy_(1.0 / (deviation + 1e-8))
+
+    def _add_gradient(self, rows: Tensor, share: float, first: bool) -> Tensor:
+        """Add the gradient of the mean loss of some samples, times their share; return [5] numbers, times it too."""
+        count, log_std = len(rows), self.policy.log_std
+        inputs = self._rows(rows, self.cursor, self.tail)
+        outputs = [stack.forward(inputs) for stack in self.stacks]
+        slopes = [stack.d_outputs[:count] for stack in self.stacks]
         self.sums.zero_()
-        log_std = self.policy.log_std
         read = (rows, outputs[0], outputs[-1], self.value_column, self.head, self.samples, self.scalars)
         written = (slopes[0], slopes[-1], *([] if log_std is None else [self.d_log_std]), self.sums)
         self.gradient(-(-count // kernels.STRIDE), *read, *written)
+        if share != 1.0:
+            for slope in (*slopes, self.d_log_std):
+                slope.mul_(share)
         for stack in self.stacks:
             stack.backward(inputs)
-            stack.give_gradients()
+            stack.give_gradients(first)
         if log_std is not None:
             assert log_std.grad is not None
-            torch.mm(self.ones[:, :count], self.d_log_std[:count], out=log_std.grad.view(1, -1))
-        norm = self.optimiser.step()
-        return torch.cat([self.sums / count, norm.reshape(1)])
+            target, ones = log_std.grad.view(1, -1), self.ones[:, :count]
+            torch.addmm(target, ones, self.d_log_std[:count], beta=0.0 if first else 1.0, out=target)
+        return self.sums / (count / share)

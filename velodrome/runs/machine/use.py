@@ -1,35 +1,25 @@
-"""How much of the machine a run uses: processors, memory, GPU and disk, sampled once a second by a thread."""
+"""How much of the machine a run uses: processors, memory, GPU and disk, sampled by a thread."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from velodrome.runs.machine.gpus import Gpu, GpuUse, open_gpu
 from velodrome.vector.cores import available_cores
 
 LOW_DISK = 2 * 1024**3  # bytes; a few checkpoints of a large network
 LOW_DISK_SHARE = 0.1  # of the file system, where that is less: a small one is not short of space by being small
 LOW_MEMORY_SHARE = 0.05  # of the machine's memory
-
-
-@dataclass(frozen=True)
-class GpuUse:
-    """What the driver tells about one GPU; a value that the GPU does not report is None."""
-
-    name: str
-    busy: float | None  # share of the time in which a kernel ran, 0 to 1
-    memory_used: int | None  # bytes, by all processes
-    memory_total: int | None  # bytes
-    temperature: float | None  # degrees Celsius
-    power: float | None  # watts
+MOST_SAMPLES = 3600  # kept until they are taken
 
 
 @dataclass(frozen=True)
@@ -46,7 +36,9 @@ class MachineUse:
     memory_total: int  # bytes
     disk_free: int | None  # bytes where the runs are kept; None if the folder cannot be read
     disk_total: int | None  # bytes
-    gpu: GpuUse | None  # None where there is no NVIDIA GPU, or no way to ask it
+    gpu: GpuUse | None  # None where there is none, or no way to ask it
+    disk_read: float | None = None  # bytes a second by this process; None where the system does not count them
+    disk_written: float | None = None
 
     def warnings(self) -> list[str]:
         """Say what is about to run out."""
@@ -85,12 +77,15 @@ class MachineSampler:
         self.device = device
         self.every = every  # seconds
         self.latest: MachineUse | None = None
+        self.samples: deque[MachineUse] = deque(maxlen=MOST_SAMPLES)  # that nobody has taken yet
         self.failure: str | None = None
         self.gpu_missing: str | None = None  # why there is no GPU in the samples
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> MachineSampler:
+        if math.isinf(self.every):  # nobody wants a sample
+            return self
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name="velodrome-machine-use", daemon=True)
         self._thread.start()
@@ -103,7 +98,7 @@ class MachineSampler:
             self._thread = None
 
     def _run(self) -> None:
-        gpu: _Gpu | None = None
+        gpu: Gpu | None = None
         try:
             gpu, self.gpu_missing = open_gpu(self.device)
             processors = ProcessorUse()
@@ -111,6 +106,7 @@ class MachineSampler:
             wait = min(0.2, self.every)
             while not self._stop.wait(wait):
                 self.latest = self._sample(processors, gpu)
+                self.samples.append(self.latest)
                 wait = self.every
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
@@ -118,8 +114,9 @@ class MachineSampler:
             if gpu is not None:
                 gpu.close()
 
-    def _sample(self, processors: ProcessorUse, gpu: _Gpu | None) -> MachineUse:
+    def _sample(self, processors: ProcessorUse, gpu: Gpu | None) -> MachineUse:
         process_cpu, machine_cpu, disk_wait, process_memory = processors.sample()
+        read, written = processors.transfers()
         memory = psutil.virtual_memory()
         try:
             disk = shutil.disk_usage(self.folder)
@@ -137,6 +134,8 @@ class MachineSampler:
             disk_free=None if disk is None else disk.free,
             disk_total=None if disk is None else disk.total,
             gpu=None if gpu is None else gpu.sample(),
+            disk_read=read,
+            disk_written=written,
         )
 
 
@@ -148,6 +147,25 @@ class ProcessorUse:
         self._time = time.monotonic()
         self._seconds, _ = self._tree()  # processor seconds by (pid, creation time)
         self._machine = _machine_seconds()
+        self._transferred = self._bytes()
+
+    def transfers(self) -> tuple[float | None, float | None]:
+        """Return the bytes a second that this process read from disks and wrote to them since the last call."""
+        before, self._transferred = self._transferred, self._bytes()
+        if before is None or self._transferred is None:
+            return None, None
+        elapsed = max(self._transferred[0] - before[0], 1e-6)
+        read, written = (
+            max(now - then, 0) / elapsed for now, then in zip(self._transferred[1:], before[1:], strict=True)
+        )
+        return read, written
+
+    def _bytes(self) -> tuple[float, int, int] | None:
+        try:
+            counted = self._own.io_counters()
+        except (AttributeError, NotImplementedError, OSError, psutil.Error):
+            return None
+        return time.monotonic(), counted.read_bytes, counted.write_bytes
 
     def sample(self) -> tuple[float, float, float, int]:
         """Return cores kept busy by the processes, by all of the machine, cores waiting for a disk, and bytes."""
@@ -190,65 +208,3 @@ def _machine_seconds() -> tuple[float, float]:
     # The kernel counts the time of guests in `user` and `nice` too.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return total - times.idle - waiting, waiting
-
-
-def open_gpu(device: str) -> tuple[_Gpu | None, str | None]:
-    """Return the run's GPU (for device=cpu: the machine's first), or None and the reason why there is none to show."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return None, "CUDA_VISIBLE_DEVICES hides the GPUs"
-    try:
-        import pynvml
-    except ImportError:
-        return None, "nvidia-ml-py is not installed (pip install 'velodrome[cuda]')"
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return None, f"no NVIDIA driver answers ({error})"
-    try:
-        return _Gpu(pynvml, _handle(pynvml, device)), None
-    except (pynvml.NVMLError, RuntimeError, AssertionError) as error:
-        pynvml.nvmlShutdown()
-        return None, f"the driver does not show the GPU of device={device} ({error})"
-
-
-def _handle(pynvml: Any, device: str) -> Any:
-    if not device.startswith("cuda"):
-        return pynvml.nvmlDeviceGetHandleByIndex(0)
-    import torch
-
-    # CUDA numbers the visible devices, in an order of its own; the driver's library numbers all of them.
-    number = torch.device(device).index or 0
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(number).uuid}")
-
-
-class _Gpu:
-    """One GPU, asked through NVIDIA's management library."""
-
-    def __init__(self, pynvml: Any, handle: Any) -> None:
-        self._pynvml = pynvml
-        self._handle = handle
-        self._name = self._ask(lambda: str(pynvml.nvmlDeviceGetName(handle))) or "GPU"
-
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return the answer, or None where this GPU cannot say (slices of a GPU and laptops report less)."""
-        try:
-            return question()
-        except self._pynvml.NVMLError:
-            return None
-
-    def sample(self) -> GpuUse:
-        library, handle = self._pynvml, self._handle
-        memory = self._ask(lambda: library.nvmlDeviceGetMemoryInfo(handle))
-        return GpuUse(
-            name=self._name,
-            busy=self._ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0),
-            memory_used=None if memory is None else int(memory.used),
-            memory_total=None if memory is None else int(memory.total),
-            temperature=self._ask(
-                lambda: float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU))
-            ),
-            power=self._ask(lambda: library.nvmlDeviceGetPowerUsage(handle) / 1000.0),  # milliwatts
-        )
-
-    def close(self) -> None:
-        self._ask(self._pynvml.nvmlShutdown)

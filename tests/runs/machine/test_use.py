@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from tests.runs.live.machines import GIB, machine
-from velodrome.runs.live import machine_use
-from velodrome.runs.live.machine_use import MachineSampler, ProcessorUse, bytes_text, open_gpu
+from velodrome.runs.machine import use as machine_use
+from velodrome.runs.machine.use import MachineSampler, ProcessorUse, bytes_text, open_gpu
 
 
 def wait_for(condition: Any, seconds: float = 10.0) -> None:
