@@ -26,6 +26,7 @@ from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import open_store
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.service import AgentTrainingService
+from velodrome.writing import replace_text
 
 
 def seconds_of(executor: LocalExecutor, cores: int, cores_of_each: int, chosen: argparse.Namespace) -> dict[str, float]:
@@ -97,7 +98,7 @@ def main() -> None:
         result["runs list"] = list_seconds(chosen.runs)
         print(result["runs list"])
     if chosen.out is not None:
-        chosen.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        replace_text(chosen.out, json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

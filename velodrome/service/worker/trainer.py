@@ -16,6 +16,7 @@ from velodrome.runs.store.fence import Fence
 from velodrome.service.job import Job
 from velodrome.service.worker.task import Task, folder_of
 from velodrome.vector.cores import VARIABLE as CORES
+from velodrome.writing import new_folder
 
 if TYPE_CHECKING:
     from velodrome.runs.trained import Run
@@ -122,16 +123,15 @@ def folder_of_its_own(root: str, job: Job, now: float) -> str:
     name = folder_name(job.name, max(now, job.created + 1.0), job.id)
     if old is None:
         return name
-    writing = Path(root) / f"{LEFT}copy-{name}"
+    unwanted = shutil.ignore_patterns("lock", ".*")
     for attempt in range(COPIES):
-        shutil.rmtree(writing, ignore_errors=True)
         try:
-            shutil.copytree(old.path, writing, ignore=shutil.ignore_patterns("lock", ".*"))
+            with new_folder(Path(root) / name) as new:
+                shutil.copytree(old.path, new, dirs_exist_ok=True, ignore=unwanted)
             break
-        except (shutil.Error, FileNotFoundError):  # what was there a moment ago is not any more: somebody writes there
+        except OSError:  # what was there a moment ago may not be there any more: somebody writes there
             if attempt == COPIES - 1:
                 raise
-    writing.rename(Path(root) / name)
     return name
 
 
