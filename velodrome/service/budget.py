@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from velodrome.errors import ConfigError
-from velodrome.runs.live.machine_use import bytes_text
+from velodrome.runs.machine.use import bytes_text
 from velodrome.service.job import Job
 from velodrome.service.queue import Choice, Waiting
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from velodrome.runs.live.machine_use import bytes_text
 from velodrome.runs.live.progress import compact
+from velodrome.runs.machine.use import bytes_text
 from velodrome.runs.report.listing import NOTHING, age
 from velodrome.service.job import ENDS, Job
 from velodrome.service.queue import Event

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from velodrome.errors import JobError, LeaseLostError, StoreError, VelodromeError
 from velodrome.runs.interrupts import SIGNALS
-from velodrome.runs.live.machine_use import bytes_text
+from velodrome.runs.machine.use import bytes_text
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.from_folder import members_of
 from velodrome.runs.store.rebuild import catch_up
