@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,11 @@ def service(tmp_path, executor) -> Iterator[AgentTrainingService]:
     made = AgentTrainingService(tmp_path / "runs", cores=3, patience=QUICK, executor=executor)
     yield made
     made.stop(save=False)
-    for job in made.queue.running():
-        executor.stop(job.machine, job.process)
+    deadline = time.monotonic() + 20.0
+    # A process that has just begun may not have said its number yet.
+    while not all([executor.stop(job.machine, job.process) for job in made.queue.running()]):
+        assert time.monotonic() < deadline, made.queue.running()
+        time.sleep(0.1)
     made.store.close()
 
 
