@@ -108,7 +108,7 @@ def make_vec(
     threads=None: threads of "native"; None measures from time to time whether all are faster than one.
     specialise=None: compile the parameters in as constants. Steps are faster, for one more compilation (kept on disk)
         per set of parameters. None does so on "cuda" only, where it gains more.
-    device="cuda": of the cuda backend; "cuda:1" is a GPU by its number.
+    device=None: GPU of the "cuda" backend, such as "cuda:1"; None is the first.
 
     Further options of other environments:
 
