@@ -37,8 +37,8 @@ def service(tmp_path, executor) -> Iterator[AgentTrainingService]:
     made.stop(save=False)
     deadline = time.monotonic() + 20.0
     # A process that has just begun may not have said its number yet.
-    while not all([executor.stop(job.machine, job.process) for job in made.queue.running()]):
-        assert time.monotonic() < deadline, made.queue.running()
+    while left := [job for job in made.queue.running() if not executor.stop(job.machine, job.process)]:
+        assert time.monotonic() < deadline, left
         time.sleep(0.1)
     made.store.close()
 
