@@ -29,6 +29,11 @@ def executor() -> Iterator[LocalExecutor]:
     made.close()
 
 
+def _is_ended(executor: LocalExecutor, job: Job) -> bool:
+    """End a job's processes; those of a machine that a test made up were never there."""
+    return job.machine != executor.machine or executor.stop(job.machine, job.process)
+
+
 @pytest.fixture
 def service(tmp_path, executor) -> Iterator[AgentTrainingService]:
     """A service that does not run yet; what it leaves is ended."""
@@ -37,7 +42,7 @@ def service(tmp_path, executor) -> Iterator[AgentTrainingService]:
     made.stop(save=False)
     deadline = time.monotonic() + 20.0
     # A process that has just begun may not have said its number yet.
-    while left := [job for job in made.queue.running() if not executor.stop(job.machine, job.process)]:
+    while left := [job for job in made.queue.running() if not _is_ended(executor, job)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
     made.store.close()

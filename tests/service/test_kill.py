@@ -66,6 +66,7 @@ def test_a_frozen_training_that_wakes_up_after_its_work_was_given_away_changes_n
     assert_undisturbed(serving, serving.list(), left_alone(**COURSE))
 
 
+@pytest.mark.slow
 def test_a_training_on_another_machine_goes_on_here_in_a_folder_of_its_own(service, left_alone, executor, monkeypatch):
     """A frozen process there cannot be ended from here: what it writes later is refused, or read by nobody."""
     from velodrome.service.machine import this_machine
