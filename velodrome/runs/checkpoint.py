@@ -143,6 +143,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except DamagedCheckpointError:
         raise
     except (OSError, SafetensorError, *UNFIT) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise  # the file may be as it was written
         raise DamagedCheckpointError(f"{path / TENSORS}: cannot be read ({_told(error)}).") from error
     return Checkpoint(state["steps"], tensors, state["plain"], path)
 
