@@ -59,7 +59,7 @@ def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert cli.run(["jobs", "show", submitted]) == 0
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
-    for part in ("cancelled", "alice", "pause asked", "resume asked", "cancel asked", "1 cores, 8 environments"):
+    for part in ("cancelled", "alice", "pause asked", "resume asked", "cancel asked", "1 core, 8 environments"):
         assert part in told
     assert cli.run(["jobs", "show", submitted, "--json"]) == 0
     content = json.loads(capsys.readouterr().out)

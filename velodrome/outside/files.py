@@ -15,6 +15,7 @@ from typing import Any
 
 MOST_BYTES = 1 << 25  # of a file that is read whole: a hundred times what a run writes
 MOST_LINE = 1 << 20  # bytes of a line
+PART = 1 << 20  # bytes that are read at a time
 DEEPEST = 64  # lists and mappings in one another
 # What Python and torch raise at numbers, names and shapes that are of another kind than those that were written.
 UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -32,8 +33,11 @@ def open_regular(path: Path) -> int:
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """Return the text of a file in UTF-8 of no more than `most` bytes."""
+    content = bytearray()
     with open(open_regular(path), "rb") as file:
-        content = file.read(most + 1)
+        # Asked for all of it at once, Python makes room for `most` bytes however short the file is.
+        while len(content) <= most and (part := file.read(PART)):
+            content += part
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
     return content.decode("utf-8")

@@ -248,7 +248,14 @@ class Session:
         learner.clock.failed = None
         memory.give_back(str(learner.worlds.device))
         self.resumed = self.has_less = True
-        self._load_checkpoint()
+        try:
+            self._load_checkpoint()
+        except Exception as error:
+            if memory.shortage(error) is None:
+                raise
+            learner.resize(memory.fewer_envs(self.config, num_envs, lacking))  # room to read it
+            memory.give_back(str(learner.worlds.device))
+            self._load_checkpoint()
         told = f"{memory.ran_out(num_envs, lacking)} at step {at:,}: it goes on from step {learner.steps:,} with"
         parts = learner.split_minibatches() if failed == "learning" else None
         if parts is not None:

@@ -79,7 +79,9 @@ def show_view(job: Job, events: Sequence[Event], folder: str) -> Group:
 
     host = job.machine.partition("|")[0]
     retried = ", ".join(f"{ENDS[kind].told} {count} ×" for kind, count in job.retries.items())
-    needs = f"{job.cores} cores, {job.envs:,} environments, {bytes_text(job.memory)} of memory"
+    needs = (
+        f"{job.cores} core{'s' if job.cores > 1 else ''}, {job.envs:,} environments, {bytes_text(job.memory)} of memory"
+    )
     needs += f", {bytes_text(job.gpu_memory)} of GPU memory" if job.gpu_memory else ""
     facts = {
         "status": status_of(job),
