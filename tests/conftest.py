@@ -29,6 +29,19 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="velodrome-tests-")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Numba tries many signatures for one that fits, and paints the message of each that does not: a twentieth of compiling.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
+
+# What a process of tests has imported stays: looked through for garbage again and again, it takes a tenth of the time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, seldom, and not among what is imported by now."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
+
 
 # The files that take longest, some 15 s and more: begun last, one of them would keep a single process busy while the
 # others have nothing left to do. What compiles the rules comes first, beside a file that needs none of them; those that
@@ -76,12 +89,10 @@ def registrations_of_its_own() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def quick_collections() -> Iterator[None]:
+def quick_collections() -> None:
     """Keep what other modules left behind out of `gc.collect`, which else takes seconds in a process that ran many."""
     gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    gc.freeze()  # for good: what is in use by now is little beside all that is imported
 
 
 class Unpainted:
