@@ -51,7 +51,7 @@ COMPILING = (
     "compat/test_alpaca_crypto", "envs/portfolio/test_cuda", "envs/trading/test_contract",
     "envs/trading/test_properties", "bench/test_step", "test_examples", "cli/test_cli", "envs/cage2/test_contract",
     "bench/problems/test_cage2", "envs/cage2/test_cage2", "envs/cage2/test_oracle", "envs/test_template",
-    "vector/compile/test_inlining",
+    "vector/compile/test_inlining", "runs/test_old_runs",
 )  # fmt: skip
 # The other files that take longest, some 10 s and more: begun last, one of them would keep a single process busy while
 # the others have nothing left to do. Those at first need no rules; the rest finds compiled what it needs.

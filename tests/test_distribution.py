@@ -42,7 +42,10 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert [name for name in tracked if name not in packed] == []
 
 
-def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_path):
+# What an evaluation needs would be compiled again beside the installed files, 10 s; that its files are there is tested
+# above.
+@pytest.mark.parametrize("evaluated", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_path, evaluated):
     home, work = tmp_path / "environment", tmp_path / "work"
     work.mkdir()
     venv.create(home, with_pip=False)
@@ -54,9 +57,11 @@ def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_p
     run([*installer, "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)], work)
     where = run([str(python), "-c", "import velodrome; print(velodrome.__file__)"], work)
     assert where.startswith(str(home))
-    # The loops of the default engine would be compiled again beside the installed files.
-    run([str(home / "bin" / "velodrome"), "train", "smoke", "ppo.engine=autograd"], work, OMP_NUM_THREADS="1")
-    assert len(list(work.glob("runs/*/report.html"))) == 1
+    # The loops of the default engine, and of further features, would be compiled again beside the installed files.
+    chosen = ["ppo.engine=autograd", "market.features=[log_return]", *([] if evaluated else ["--no-evaluation"])]
+    run([str(home / "bin" / "velodrome"), "train", "smoke", *chosen], work, OMP_NUM_THREADS="1")
+    assert len(list(work.glob("runs/*/checkpoints/*"))) > 1
+    assert len(list(work.glob("runs/*/report.html"))) == evaluated
 
 
 def shared_site_packages() -> str:

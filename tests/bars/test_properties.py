@@ -70,7 +70,7 @@ moment = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     header=st.sampled_from(
         ["time,o,h,l,c,v", "Date,Open,High,Low,Close,Adj Close", "a,b,c,d,e,f", "date,time,o,h,l,c"]

@@ -215,7 +215,7 @@ chapters = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), min_size=1,
 
 
 @given(chapters, st.integers(1, 4), st.integers(0, 40), st.booleans(), st.integers(0, 100))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_what_is_drawn_after_resizes_is_what_happened(course, n_step, further, prioritised, seed):
     capacity = 6 * n_step + further
     rng = np.random.default_rng(seed)

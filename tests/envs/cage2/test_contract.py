@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contracts.environment import EnvironmentContract
 from tests.oracles.cage2_rewards import everything
 from velodrome.envs.cage2 import cage2_world
@@ -23,3 +25,8 @@ class TestEverything(EnvironmentContract):
 class TestOwnReward(EnvironmentContract):
     def world(self):
         return cage2_world(red_agent="meander", episode_length=15, reward=everything)
+
+    # Compiles a loop of its own; the two above show it of the same rule.
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.contracts.environment import EnvironmentContract
 from tests.markets import small_market
 from velodrome.envs.trading.world import trading_world
@@ -19,6 +21,11 @@ class TestContinuousWithRanges(EnvironmentContract):
             half_spread=1e-4, initial_cash=(100.0, 1e5), funding=1e-4, cooldown=(0, 2), episode_length=(5, 20),
         )  # fmt: skip
 
+    # Compiles a loop of its own; drawn parameters are no constants, and levels and brackets show the others.
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()
+
 
 class TestBrackets(EnvironmentContract):
     def world(self):
@@ -35,3 +42,8 @@ def reward_with_a_memory_of_the_peak(old, new):
 class TestOwnReward(EnvironmentContract):
     def world(self):
         return trading_world(small_market(), reward=reward_with_a_memory_of_the_peak, fee=1e-3, episode_length=15)
+
+    # Compiles a loop of its own; the levels above show it of the same rule.
+    @pytest.mark.slow
+    def test_specialised_parameters_change_nothing(self):
+        super().test_specialised_parameters_change_nothing()
