@@ -133,8 +133,10 @@ def test_per_bar_encodings_lead_to_the_same_weights():
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("terminates", [False, True])
+@pytest.mark.parametrize(
+    ("terminates", "n_step"),
+    [(False, 3), (True, 1), *(pytest.param(*both, marks=pytest.mark.slow) for both in ((False, 1), (True, 3)))],
+)
 def test_a_cut_off_episode_is_worth_what_would_have_come_and_a_terminated_one_is_not(terminates, n_step):
     worlds = foreign_worlds(partial(Endless, 5, terminates=terminates, shows_time=terminates), 4)
     learner = make_dqn(

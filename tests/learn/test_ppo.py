@@ -143,7 +143,8 @@ def values_learned(terminates, engine, iterations=120):
         return learner.policy(Observation(torch.eye(6))).value.numpy()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+# Where an episode ends is looked at above, with both engines.
+@pytest.mark.parametrize("engine", ["auto", pytest.param("autograd", marks=pytest.mark.slow)])
 def test_rewards_go_on_after_a_truncation_and_end_with_a_termination(engine):
     assert values_learned(False, engine)[0] == pytest.approx(1.0 / (1.0 - 0.9), abs=0.1)
     finite = [sum(0.9**k for k in range(5 - t)) for t in range(5)]
@@ -275,13 +276,24 @@ def test_rewards_are_scaled_for_learning_and_reported_as_they_were():
 # What is learned
 
 
+KINDS = {
+    "discrete": gymnasium.spaces.Discrete(2),
+    "multi_discrete": gymnasium.spaces.MultiDiscrete([2, 3]),
+    "continuous": gymnasium.spaces.Box(-1.0, 2.0, (2,)),
+}
+
+
+# The gradients of all kinds are those of autograd (tests/learn/engines), which takes four times as long.
 @pytest.mark.parametrize(
-    "space",
-    [gymnasium.spaces.Discrete(2), gymnasium.spaces.MultiDiscrete([2, 3]), gymnasium.spaces.Box(-1.0, 2.0, (2,))],
-    ids=["discrete", "multi_discrete", "continuous"],
+    ("engine", "kind"),
+    [
+        *(("auto", kind) for kind in KINDS),
+        ("autograd", "discrete"),
+        *(pytest.param("autograd", kind, marks=pytest.mark.slow) for kind in ("multi_discrete", "continuous")),
+    ],
 )
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_kind_of_action_is_learned(space, engine):
+def test_every_kind_of_action_is_learned(engine, kind):
+    space = KINDS[kind]
     worlds = foreign_worlds(partial(Bandit, space), 32)
     learner = make_ppo(worlds, learning_rate=1e-2, epochs=8, gamma=0.0, engine=engine)
     for _ in range(40):

@@ -203,6 +203,8 @@ def cartpole_return(learner: PPO) -> float:
     return float(play_episodes(policy, foreign_worlds(make, 20).envs, 40, 999).returns.mean())
 
 
+# A rule is learnt above in a fifth of the time.
+@pytest.mark.slow
 def test_cartpole_is_learnt_with_4_then_64_then_2_environments():
     worlds = make_worlds(vd.make_vec("CartPole-v1", 4, backend="serial", seed=0))
     learner = make_ppo(worlds, {"hidden": (64, 64)}, **CARTPOLE)
