@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing.forkserver
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,25 @@ def registrations_of_its_own() -> Iterator[None]:
     yield
     for registry, entries in before:
         registry._entries = entries
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Leave what is written to the system: only a machine that fails loses it, and none of these tests is about that.
+
+    A small run waits a hundred times for the disk. Programs that tests start do so as ever.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        if store := sys.modules.get("velodrome.runs.store.store"):
+            prepare = store._prepare_sqlite
+
+            def prepare_without_waiting(connection: Any, record: Any) -> None:
+                prepare(connection, record)
+                connection.execute("PRAGMA synchronous=OFF").close()
+
+            patch.setattr(store, "_prepare_sqlite", prepare_without_waiting)
+        yield
 
 
 @pytest.fixture(scope="module")
