@@ -54,6 +54,8 @@ class Forked(AsyncVectorEnv):
         super().__init__(makers, context="forkserver", **options)
 
 
+# Nothing of Velodrome's is in it: that the contract describes Gymnasium is shown by the loop above.
+@pytest.mark.slow
 class TestAsync(GymnasiumContract):
     kind = Forked
 
