@@ -103,7 +103,7 @@ def test_every_numeric_parameter_is_drawn():
     assert set(NUMBERS) == set(ranged_names(TradingConfig))
 
 
-@settings(max_examples=45)
+@settings(max_examples=25)
 @given(market=MARKETS, values=parameters(), autoreset=st.booleans(), seed=st.integers(0, 2**40))
 def test_plain_python_and_compiled_code_agree_to_the_bit(market, values, autoreset, seed):
     options = {"seed": seed, "autoreset": autoreset}

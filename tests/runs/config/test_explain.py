@@ -169,7 +169,7 @@ settings_of = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(settings_of, st.booleans())
 def test_any_configuration_loads_again_from_its_yaml(content, comments):
     config = load_run_config(content)
@@ -179,7 +179,7 @@ def test_any_configuration_loads_again_from_its_yaml(content, comments):
     assert again.hash == config.hash
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @example({"limit": float("inf")})
 @given(st.dictionaries(words, st.one_of(scalars, st.lists(scalars), st.dictionaries(words, scalars)), max_size=3))
 def test_parameters_of_any_environment_load_again(params):
