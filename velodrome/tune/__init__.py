@@ -1,0 +1,4 @@
+"""Many runs: studies, promotion, the paper loop.
+
+Read `overfitting` (what choosing the best of many trials is worth).
+"""
