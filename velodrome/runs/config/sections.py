@@ -304,16 +304,21 @@ class MarketConfig(Section):
         timeframe = None if self.is_synthetic else self.timeframe
         return {**{name: getattr(self, name) for name in names}, "timeframe": timeframe}
 
+    def lay_out(self, bars: Bars, kind: str, **changes: Any) -> Any:
+        """Build the "market" or the "basket" that these settings make of some bars. changes: further choices."""
+        from velodrome.tables import build_basket, build_market
+
+        choices = {**self._choices(), **changes}
+        if kind == "basket":
+            return build_basket(bars, min_instruments=self.min_instruments, **choices)
+        return build_market(bars, session=self.session, **choices)
+
     def build(self) -> Market:
         """Build the market: bars, features, windows, splits and scalers."""
-        from velodrome.tables import build_market
-
-        return build_market(self.bars(), session=self.session, **self._choices())
+        return self.lay_out(self.bars(), "market")
 
     def build_basket(self) -> Basket:
         """Build the basket: all instruments on one grid, with features, windows, splits and scalers."""
-        from velodrome.tables import build_basket
-
         bars = self.bars()
         if len(bars.symbols) < FEWEST_INSTRUMENTS:
             wanted = "a number or names" if self.is_synthetic else "a folder of several files"
@@ -322,7 +327,7 @@ class MarketConfig(Section):
                 f"{FEWEST_INSTRUMENTS} or more: give {'market.symbols' if self.is_synthetic else 'market.source'} "
                 f"{wanted}, or pass the run's own basket as market=…."
             )
-        return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
+        return self.lay_out(bars, "basket")
 
 
 class TeacherConfig(Section):
