@@ -1,8 +1,8 @@
 """The command `velodrome`: parsing only. What a command needs is imported when it runs, so that `--help` is quick.
 
 Read `shared` (what all commands use), then the commands: `training` (train, eval, config, profile), `trained_runs`
-(runs list, show, compare, export, rebuild), `service` (submit, jobs, serve), `inspection` (data check, features,
-doctor) and `measuring` (bench).
+(runs list, show, compare, export, rebuild), `service` (submit, jobs, serve), `studies` (tune, studies list,
+show), `inspection` (data check, features, doctor) and `measuring` (bench).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from velodrome.cli import inspection, measuring, service, trained_runs, training
+from velodrome.cli import inspection, measuring, service, studies, trained_runs, training
 from velodrome.cli.shared import DEBUG_FLAG, DEBUG_VARIABLE, INTERRUPTED, PROBLEM_FOUND, REFUSED, app
 from velodrome.errors import VelodromeError
 
@@ -24,6 +24,7 @@ COMMANDS = (
     training,
     trained_runs,
     service,
+    studies,
     inspection,
     measuring,
 )  # importing them adds their commands to the application
