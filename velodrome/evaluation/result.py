@@ -151,9 +151,11 @@ class Evaluation(Summarised):
             rows = [Row(**_numbers(row)) for row in plain["rows"]]
             seeds = {one["seed"]: [Row(**_numbers(row)) for row in one["rows"]] for one in plain.get("seeds", ())}
             policy = NamedPolicy.from_dict(plain["policy"]) if plain.get("policy") else None
+            look = plain["information"].get("look")
         except (OSError, *UNFIT) as error:
             raise ConfigError(f"{path}: is no evaluation ({type(error).__name__}: {error}). Evaluate again.") from error
-        return {"split": plain["split"], "label": label, "rows": rows, "seeds": seeds, "policy": policy}
+        found = {"split": plain["split"], "label": label, "rows": rows, "seeds": seeds, "policy": policy}
+        return {**found, "look": look}
 
     @classmethod
     def load(cls, folder: str | Path, split: str, checkpoint: CheckpointChoice = "best") -> Evaluation:

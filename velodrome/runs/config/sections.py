@@ -24,9 +24,19 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
-def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
-    """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not."""
-    extra: Any = {"legal": legal} if legal else None
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    legal: str | Callable[[], str] | None = None,
+    search: dict[str, Any] | None = None,
+    **limits: Any,
+) -> Any:
+    """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not.
+
+    search: what a study tries of it unless it is told, as `searched` and `searched_among` of `learn.config` say it.
+    """
+    extra: Any = {**({"legal": legal} if legal else {}), **(search or {})} or None
     return Field(default, description=meaning, json_schema_extra=extra, **limits)
 
 
