@@ -24,7 +24,7 @@ _HOMES = {
     "register_algorithm": "velodrome.learn.catalog",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
-    "recommend": "velodrome.vector.workers.autotune",
+    "recommend": "velodrome.runs.machine.recommendation",
     "EnvPool": "velodrome.vector.fleet.pool",
     "VecMonitor": "velodrome.vector.fleet.monitor",
     "VectorizedEnvConfig": "velodrome.vector.config",
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from velodrome.learn.catalog import register_algorithm
     from velodrome.runs.evaluate import evaluate
     from velodrome.runs.folds.cross_validation import cross_validate
+    from velodrome.runs.machine.recommendation import recommend
     from velodrome.runs.run import Run, resume, train
     from velodrome.service.service import AgentTrainingService
     from velodrome.tables import (
@@ -92,7 +93,6 @@ if TYPE_CHECKING:
     from velodrome.vector.fleet.monitor import VecMonitor
     from velodrome.vector.fleet.pool import EnvPool
     from velodrome.vector.make import make, make_vec
-    from velodrome.vector.workers.autotune import recommend
 
 
 def __getattr__(name: str) -> Any:

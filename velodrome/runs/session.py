@@ -238,7 +238,8 @@ class Session:
             if not self._is_over:
                 raise Interrupted
             if self.learner.steps < self.config.steps:
-                self.view.note(health.ended_early(self.config, self.learner.steps))
+                enough = self._has_episodes and health.enough_episodes(self.learner.episodes, self.learner.steps)
+                self.view.note(enough or health.ended_early(self.config, self.learner.steps))
         return None
 
     def _go_on_with_less(self, lacking: str) -> None:
@@ -278,9 +279,15 @@ class Session:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all steps are done, or validation has not become better for as long as one was told to wait."""
+        """Whether all steps or episodes are done, or validation has not become better for as long as is waited."""
         patience = self.config.evaluation.patience
-        return self.learner.steps >= self.config.steps or (patience is not None and self.validations_since >= patience)
+        waited = patience is not None and self.validations_since >= patience
+        return self.learner.steps >= self.config.steps or self._has_episodes or waited
+
+    @property
+    def _has_episodes(self) -> bool:
+        """Whether as many episodes have ended as the run is told to play."""
+        return self.config.episodes is not None and self.learner.episodes >= self.config.episodes
 
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
