@@ -28,6 +28,7 @@ _HOMES = {
     "EnvPool": "velodrome.vector.fleet.pool",
     "VecMonitor": "velodrome.vector.fleet.monitor",
     "VectorizedEnvConfig": "velodrome.vector.config",
+    "to_elegantrl": "velodrome.adapters",
     "to_sb3": "velodrome.adapters",
     "to_torchrl": "velodrome.adapters",
     "from_gymnasium": "velodrome.adapters",
@@ -64,6 +65,7 @@ __all__ = [
     "register_env",
     "resume",
     "synthetic_bars",
+    "to_elegantrl",
     "to_sb3",
     "to_torchrl",
     "train",
@@ -71,7 +73,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from velodrome.adapters import from_gymnasium, to_sb3, to_torchrl
+    from velodrome.adapters import from_gymnasium, to_elegantrl, to_sb3, to_torchrl
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
     from velodrome.envs.catalog import register_env
     from velodrome.learn.catalog import register_algorithm

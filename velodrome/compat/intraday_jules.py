@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.bars import read_bars, synthetic_bars
 from velodrome.errors import ConfigError, DataError, VelodromeError, did_you_mean, sentence
 from velodrome.learn.catalog import ALGORITHMS
-from velodrome.runs.config.files import load_run_config, read_file
-from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.files import read_file
 from velodrome.runs.machine.recommendation import recommend
 from velodrome.runs.run import train as train_run
 from velodrome.tables import build_market
@@ -290,8 +289,3 @@ def recommended(settings: Mapping[str, Any], symbols: Sequence[str], data_dir: s
 
 def _params(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix("params."): value for key, value in settings.items() if key.startswith("params.")}
-
-
-def run_config(config: Mapping[str, Any]) -> RunConfig:
-    """Return the run that the nested configuration says."""
-    return load_run_config("trading", run_settings(config))

@@ -39,7 +39,7 @@ from velodrome.runs.live.progress import Besides
 from velodrome.runs.machine import memory, plan
 from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
-from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.metrics import MetricsWriter, with_names_of
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
@@ -163,6 +163,7 @@ class Session:
             self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
             self.remarks += [self.taught] if self.taught else []
             how = "resumed" if self.resumed else "began"
+            log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
             self.interrupts = stack.enter_context(Interrupts())
             while (lacking := self._learn(worlds, device, begun)) is not None:
@@ -375,7 +376,7 @@ class Session:
     def _log(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to their writer; it tries again, and what is not written by the end is an error."""
         try:
-            self.writer.add(self.learner.steps, metrics)
+            self.writer.add(self.learner.steps, with_names_of(self.config.logging.metric_names, metrics))
         except MetricsError as error:
             self.view.note(f"warning: {error}")
 
