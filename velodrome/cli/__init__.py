@@ -61,4 +61,5 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process."""
+    sys.path.append(os.getcwd())  # a module of the user's that is named, such as env=my_module:MyEnv, may lie here
     sys.exit(run(sys.argv[1:]))

@@ -71,6 +71,7 @@ class NetworkConfig(LearnConfig):
     @field_validator("kind")
     @classmethod
     def _kind_is_known(cls, kind: str) -> str:
+        kind = "mlp_batch_norm" if kind == "batchnorm_mlp" else kind  # TorchTrade's word
         if kind not in NETWORKS and ":" not in kind:
             raise ValueError(
                 f"no network {kind!r}; there are {', '.join(NETWORKS)}, or write module:Class."

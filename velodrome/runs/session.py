@@ -39,7 +39,7 @@ from velodrome.runs.live.progress import Besides
 from velodrome.runs.machine import memory, plan
 from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
-from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.metrics import MetricsWriter, with_names_of
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
@@ -163,6 +163,7 @@ class Session:
             self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
             self.remarks += [self.taught] if self.taught else []
             how = "resumed" if self.resumed else "began"
+            log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
             self.interrupts = stack.enter_context(Interrupts())
             while (lacking := self._learn(worlds, device, begun)) is not None:
@@ -238,7 +239,8 @@ class Session:
             if not self._is_over:
                 raise Interrupted
             if self.learner.steps < self.config.steps:
-                self.view.note(health.ended_early(self.config, self.learner.steps))
+                enough = self._has_episodes and health.enough_episodes(self.learner.episodes, self.learner.steps)
+                self.view.note(enough or health.ended_early(self.config, self.learner.steps))
         return None
 
     def _go_on_with_less(self, lacking: str) -> None:
@@ -278,9 +280,15 @@ class Session:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all steps are done, or validation has not become better for as long as one was told to wait."""
+        """Whether all steps or episodes are done, or validation has not become better for as long as is waited."""
         patience = self.config.evaluation.patience
-        return self.learner.steps >= self.config.steps or (patience is not None and self.validations_since >= patience)
+        waited = patience is not None and self.validations_since >= patience
+        return self.learner.steps >= self.config.steps or self._has_episodes or waited
+
+    @property
+    def _has_episodes(self) -> bool:
+        """Whether as many episodes have ended as the run is told to play."""
+        return self.config.episodes is not None and self.learner.episodes >= self.config.episodes
 
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
@@ -368,7 +376,7 @@ class Session:
     def _log(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to their writer; it tries again, and what is not written by the end is an error."""
         try:
-            self.writer.add(self.learner.steps, metrics)
+            self.writer.add(self.learner.steps, with_names_of(self.config.logging.metric_names, metrics))
         except MetricsError as error:
             self.view.note(f"warning: {error}")
 

@@ -110,6 +110,10 @@ class LoggingConfig(Section):
         "if null",
     )
     log_every: int = setting(1, "iterations between rows of metrics", ge=1, le=1_000_000)
+    metric_names: Literal["velodrome", "torchtrade"] = setting(
+        "velodrome",
+        "torchtrade: write time/SPS-collecting, time/SPS-total, train/reward and eval/reward beside Velodrome's names",
+    )
     tensorboard: bool = setting(False, "write metrics for TensorBoard too")
     wandb: bool = setting(False, "write metrics for Weights & Biases too")
     wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
