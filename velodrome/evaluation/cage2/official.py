@@ -179,7 +179,7 @@ def play_official(
     contenders: list[tuple[str, Policy, dict[str, Any]]] = [(name, policy, rule)]
     if baselines:
         # These know the 52 bits and the 145 actions only.
-        plain = {**rule, "action_set": "full", "scan_memory": False, "decoy_memory": False}
+        plain = {**rule, "action_set": "full", **{name: False for name in rule if name.endswith("_memory")}}
         contenders += [(each, make(seed), plain) for each, make in SIMPLE.items()]
     entries = [(one, red, length) for one in contenders for red in RED_AGENTS for length in LENGTHS]
     scores: list[Score] = []
