@@ -45,7 +45,7 @@ def trained(variant: dict[str, Any], folder: str, episodes: int) -> dict[str, An
     curve = metrics.filter(pl.col("name").str.starts_with("evaluation/"))
     for name in ("of_optimum", "return"):
         rows = curve.filter(pl.col("name").str.ends_with(f"/{name}"))
-        found[f"curve/{name}"] = [[int(step), float(value)] for step, value in zip(rows["step"], rows["value"])]
+        found[f"curve/{name}"] = list(rows.select("step", "value").iter_rows())
     if run.config.env == "cage2":
         from velodrome.evaluation.cage2.official import LENGTHS, play_official
 
