@@ -6,6 +6,7 @@ a memory is asked for: `world` then puts the functions of the same names with `_
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def show_memory_of_activity(i: int, state: Any, tables: Any, params: Any, first:
         out[first + 1] = recognised >> 5 & 1
 
 
-MEMORY_OF_ACTIVITY = {
+MEMORY_OF_ACTIVITY: dict[str, Callable] = {
     "begin_memory": begin_memory_of_activity,
     "keep_memory": keep_memory_of_activity,
     "show_memory": show_memory_of_activity,
