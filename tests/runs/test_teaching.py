@@ -62,7 +62,6 @@ def test_too_little_to_be_taught_by(tmp_path):
     ("settings", "told"),
     [
         ({"algorithm": "dqn"}, "algorithm is dqn, whose policy cannot be taught"),
-        ({"env": "portfolio"}, "env is portfolio, which has no teacher"),
         ({"env": "cage2"}, "env is cage2, which plays on no market"),
         ({"network.shared": True, "ppo.critic_first": 64}, "the critic cannot learn alone while it shares its layers"),
         ({"teacher.policy": "buy_and_hold"}, "it takes: one of forecast, or null"),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from velodrome.errors import ConfigError
+from velodrome.learn.actions import Gaussian
 from velodrome.learn.learner import Learner
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation
@@ -71,5 +72,7 @@ def _distance(policy: ActorCritic, parameters: Tensor, targets: Tensor) -> Tenso
     """Return the mean KL divergence of the policy from the targets."""
     if policy.log_std is None:
         return functional.kl_div(functional.log_softmax(parameters, 1), targets, reduction="batchmean")
+    assert isinstance(policy.distribution, Gaussian)
     # Of two normal distributions with the same deviation, which is not taught.
-    return (0.5 * ((parameters - targets) / policy.log_std.detach().exp()).square()).sum(1).mean()
+    deviation = policy.distribution.each(policy.log_std.detach()).exp()
+    return (0.5 * ((parameters - targets) / deviation).square()).sum(1).mean()

@@ -18,6 +18,7 @@ from velodrome.vector.compile.playing import Plan
 
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
+KINDS = ("ridge", "logistic")  # of regression, the one to use unless another is clearly better first
 MOST_ROWS = 100_000  # the latest ones, from which the length of windows is chosen
 TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
 
@@ -157,18 +158,17 @@ def describe(model: Model, fitted: Fitted) -> str:
     )
 
 
-def forecast_alone(fitted: Fitted, stakes: Stakes) -> tuple[Model, Rule, str]:
-    """Return ridge or logistic regression with its threshold, on instruments by themselves, and what was done.
+def forecast_alone(fitted: Fitted, stakes: Stakes, kinds: Sequence[str] = KINDS) -> tuple[Model, Rule, str]:
+    """Return a regression of the first kind with its threshold, on instruments by themselves, and what was done.
 
-    Ridge, unless logistic regression would have earned more after costs by one standard error, on rows of the training
+    Another kind takes its place if it would have earned more after costs by one standard error, on rows of the training
     split that were not fitted to.
     """
-    ridge, logistic = (
-        _traded(fitted, model, stakes) for model in (fitted.regression.ridge(), fitted.regression.logistic())
-    )
-    more = logistic[1].earned - ridge[1].earned
-    better = len(more) > 1 and more.mean() > more.std(ddof=1) / np.sqrt(len(more))
-    model, rule = logistic if better else ridge
+    (model, rule), *others = (_traded(fitted, getattr(fitted.regression, kind)(), stakes) for kind in kinds)
+    for other, its_rule in others:
+        more = its_rule.earned - rule.earned
+        if len(more) > 1 and more.mean() > more.std(ddof=1) / np.sqrt(len(more)):
+            model, rule = other, its_rule
     about = f"{describe(model, fitted)}; inputs, penalty and threshold by walk-forward inside it"
     if np.isinf(rule.threshold):
         return model, rule, f"{about}; no threshold gained anything there after costs, so it stays flat"
