@@ -185,7 +185,7 @@ def bench_generalise(
         Bars in an observation, such as 8 32.
     contenders
         What to train: defaults (the preset as it is), all, or some of whole-windows, before, not-taught,
-        latest-weights, slower, more-entropy, small-network, weight-decay, kl-penalty, noise, masked-features,
+        not-held, latest-weights, slower, more-entropy, small-network, weight-decay, kl-penalty, noise, masked-features,
         masked-bars, layer-norm, dropout, other-histories, other-histories-whole-windows and ensemble-of-8. Each
         changes one thing of the preset.
     markets

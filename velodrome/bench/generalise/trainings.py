@@ -28,7 +28,7 @@ CHECKS = 10  # evaluations of a training, as many as the preset has
 MEMBERS = 8  # of an ensemble
 RIDGE, LOGISTIC, SB3, ENSEMBLE = "ridge", "logistic", "sb3", f"ensemble-of-{MEMBERS}"
 REGRESSIONS = (RIDGE, LOGISTIC)
-UNTAUGHT = {"teacher.policy": None, "ppo.critic_first": 0, "ppo.average_weights": False}
+UNTAUGHT = {"teacher.policy": None, "teacher.hold": 0.0, "ppo.critic_first": 0, "ppo.average_weights": False}
 # Settings that are changed against the preset of the problem, by name; the first is the preset itself.
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -42,6 +42,7 @@ REMEDIES: dict[str, dict[str, Any]] = {
         **UNTAUGHT,
     },
     "not-taught": UNTAUGHT,
+    "not-held": {"teacher.hold": 0.0},
     "latest-weights": {"ppo.average_weights": False},
     "slower": {"ppo.learning_rate": 3e-4},
     "more-entropy": {"ppo.entropy": 0.01},
