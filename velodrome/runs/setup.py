@@ -188,6 +188,19 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> st
     return f"The policy begins as the {told.policy}er's rule (teacher.policy): {found.about}.{held}"
 
 
+def told_choices(market: Market | Basket | None, *chosen: str) -> list[str]:
+    """Return the paragraph about what was chosen by the data of a run; none where nothing was."""
+    if market is None or not any(chosen):
+        return []
+    from velodrome.bars.timeframe import infer_timeframe
+    from velodrome.evaluation.forecast.forecast import Part
+    from velodrome.tables.scaling import TRAIN
+
+    rows = Part(market, TRAIN).rows
+    size = infer_timeframe(market.time[market.begin[0] : market.end[0]]).text
+    return [f"Chosen by {len(rows):,} training bars of {size} and what trading costs. {' '.join(filter(None, chosen))}"]
+
+
 def make_learner(config: RunConfig, worlds: Worlds) -> Any:
     """Return the learner of a run."""
     entry = ALGORITHMS.get(config.algorithm)

@@ -10,6 +10,7 @@ from velodrome.bench.generalise import benchmark, trainings
 from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions, cells_of
 from velodrome.bench.generalise.trainings import (
     ENSEMBLE,
+    LOGISTIC,
     PROBLEMS,
     REGRESSIONS,
     REMEDIES,
@@ -21,6 +22,7 @@ from velodrome.bench.generalise.trainings import (
     train,
 )
 from velodrome.bench.run import run_benchmark
+from velodrome.cli.shared import split_words
 from velodrome.errors import ConfigError
 from velodrome.runs.config.files import load_run_config
 
@@ -74,6 +76,24 @@ def test_an_ensemble_is_judged_beside_its_members(monkeypatch):
 @pytest.mark.parametrize("contender", REMEDIES)
 def test_every_remedy_is_a_legal_configuration(contender):
     assert load_run_config("trading", REMEDIES[contender])
+
+
+def test_names_can_be_given_on_a_command_line_and_are_in_its_help():
+    from velodrome.cli.measuring import bench_generalise
+
+    told = " ".join(bench_generalise.__doc__.split())
+    for name in (*PROBLEMS, *REMEDIES):
+        assert split_words([name]) == (name,)
+        assert name in told
+
+
+def test_portfolios_are_not_asked_what_they_cannot_do():
+    asked = [name for name in (*REMEDIES, *REGRESSIONS) if not trainings.can_be_asked("factors", name)]
+    assert asked == ["before", "other-histories", "other-histories-whole-windows", LOGISTIC]
+    for name in REMEDIES:
+        if trainings.can_be_asked("factors", name):
+            training = Training("factors", 2_000, 8, name, 0, 0, 0)
+            assert load_run_config(None, trainings.settings_of(training, PROBLEMS["factors"]), own_data=True)
 
 
 def test_what_is_in_the_file_is_not_trained_again(tmp_path, monkeypatch, capsys):
