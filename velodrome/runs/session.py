@@ -87,6 +87,7 @@ class Session:
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
+        self.shortened = ""  # what was done to the windows, for people
         self.recent: list[float] = []  # results of the last validations, as many as are averaged
         self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
@@ -169,7 +170,7 @@ class Session:
             worlds = self._make_learner(stack, device)
             begun = self.resumed and self._load_checkpoint() is not None
             self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
-            self.remarks += [self.taught] if self.taught else []
+            self.remarks[:0] = setup.told_choices(self.market, self.shortened, self.taught)
             how = "resumed" if self.resumed else "began"
             log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
@@ -479,6 +480,7 @@ class GroupSession(Session):
         """Train the members that have not finished. Return whether all have."""
         group = self.run
         assert isinstance(group, SeedGroup)
+        self.remarks[:0] = setup.told_choices(self.market, self.shortened)
         self._show_remarks()
         finished = {run.config.seed for run in group.members if run.status == "finished" and group.has_all(run)}
         left = [seed for seed in group.seeds if seed not in finished]

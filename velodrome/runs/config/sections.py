@@ -357,6 +357,12 @@ class TeacherConfig(Section):
     )
     samples: int = setting(65_536, "decisions of the rule that the policy sees", ge=256, le=100_000_000)
     epochs: int = setting(8, "times that it sees each of them", ge=1, le=10_000)
+    hold: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = setting(
+        0.0,
+        "share of the way back to what it was taught that the policy goes after every update, so that few data cannot "
+        "lead it far away; auto: 5,000 over the number of training bars, 0.1 at most",
+        legal="number 0 … 1 (below), or auto",
+    )
 
 
 OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")
