@@ -1,4 +1,4 @@
-"""Commands about champions: promote a candidate, list and show what is in use, go back to the one before."""
+"""Commands about champions: promote a candidate, list and show what is in use, go back, follow a feed on paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.cli.shared import PROBLEM_FOUND, Flag, app, champions, console, print_json
+from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, champions, console, print_json
 
 if TYPE_CHECKING:
     from velodrome.tune.champions.registry import Record, Registry
@@ -219,6 +219,84 @@ def rollback(name: str, *, to: int | None = None, folder: Path = RUNS) -> None:
     _enter(registry, [record])
     print_to = console().print
     print_to(f"champion {name} is promotion {record.current} again ({record.now.hash[:16]}), as it was promoted")
+
+
+@app.command
+def paper(
+    champion: str,
+    *,
+    feed: Path,
+    follow: Flag = False,
+    since: str | None = None,
+    state: Path | None = None,
+    seed: int = 0,
+    poll: float = 1.0,
+    folder: Path = RUNS,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Let a champion decide on each bar of a feed, as if it traded; no order is placed anywhere.
+
+    The rule is that of its training, one bar at a time. Decisions, orders and equity are logged as JSON lines, and
+    compared with the backtest of the same bars: exit code 1 if they differ. Ctrl-C keeps everything, and the same
+    command goes on with the same positions; a champion that is promoted meanwhile takes them over.
+
+    Parameters
+    ----------
+    champion
+        Its name (champions list).
+    feed
+        A price file or a folder of them, with the symbols and the bar size of its training.
+    follow
+        Wait for more bars at the end of the feed, until Ctrl-C; without it, the feed is replayed once.
+    since
+        No decision before this date, such as 2024-01-31; bars before it are history for its windows.
+    state
+        Folder that it goes on from; paper/CHAMPION in the folder of the runs if none is given.
+    seed
+        Of what the environment draws, such as slippage.
+    poll
+        Seconds between two looks at the feed.
+    folder
+        Folder of the runs; champions lie in it.
+    quiet
+        Show nothing but the end.
+    json
+        Print the log as it is written, a JSON line for each bar, and nothing else.
+    """
+    from dataclasses import asdict
+
+    from velodrome.tune.paper.loop import follow as follow_feed
+    from velodrome.tune.paper.view import JsonLines, View
+
+    screen = console()
+    shown = JsonLines() if json else View(screen, champion, quiet)
+    with shown.shown():
+        done = follow_feed(
+            champion,
+            feed,
+            grows=follow,
+            root=folder,
+            state=state,
+            since=since,
+            seed=seed,
+            poll_seconds=poll,
+            view=shown,
+        )
+    drift = done.drift
+    if json:
+        shown.entry({"kind": "end", **asdict(done), "folder": str(done.folder), "drift": drift._asdict()})
+    else:
+        equity = ", ".join(f"{name or 'portfolio'} {value:,.2f}" for name, value in done.equity.items())
+        screen.print(f"{champion}, promotion {done.number}: {done.bars:,} bars; equity {equity or 'none yet'}")
+        same = (
+            "none, to the bit" if drift.is_none else f"{drift.actions + drift.missing} bars, {drift.equity:g} of equity"
+        )
+        screen.print(f"drift against the backtest of the same bars: {same}")
+        screen.print(f"log: {done.folder / 'log.jsonl'}", soft_wrap=True, highlight=False)
+    if not drift.is_none:
+        return PROBLEM_FOUND
+    return INTERRUPTED if done.stopped else 0
 
 
 def _registry(folder: Path) -> Registry:
