@@ -24,8 +24,8 @@ def lines_of(series: Series) -> list[str]:
     """Return bars as lines of a file, to the bit."""
     columns = (series.open, series.high, series.low, series.close, series.volume)
     values = np.stack(columns, axis=1).tolist()
-    moments = (series.time // 10**9).tolist()
-    return [",".join(map(repr, (moment, *row))) + "\n" for moment, row in zip(moments, values, strict=True)]
+    moments = series.time.astype("datetime64[ns]").astype("datetime64[s]").astype(str).tolist()
+    return [",".join((moment, *map(repr, row))) + "\n" for moment, row in zip(moments, values, strict=True)]
 
 
 def write_feed(path: Path, lines: Sequence[str]) -> Path:

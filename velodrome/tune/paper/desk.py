@@ -204,29 +204,22 @@ class Desk:
 
     def backtest(self) -> Iterator[Entry]:
         """Play all bars of the tape again, from the first on and in one piece, as the same champions would."""
-        if not self.takeovers:
-            return
-        first = Desk(
-            self.tape, self.takeovers[0].number, self.open_champion(self.takeovers[0].number), self.open_champion
-        )
-        for name, seat in self.seats.items():
+        for place, (name, seat) in enumerate(self.seats.items()):
             own = [one for one in self.takeovers if one.account == name]
             if not own or seat.held is None:
                 continue
-            other = Seat(first.champion, first.seats[name].bare, list(self.seats).index(name), self.seed)
-            first.seats = {name: other}
-            first.takeovers = own[:1]
+            champion = self.open_champion(own[0].number)
+            other = Seat(champion, champion.policy(), place, self.seed)
             other.lay_out(self.tape.bars(name or None))
             other.begin(own[0].time)
             until = seat.time
             at = {one.time: one.number for one in own[1:]}
             while other.time < until and other.has_next:
                 step = other.step()
-                yield first._entry(name, other, step)
+                yield self._entry(name, other, step)
                 if other.time in at:
                     champion = self.open_champion(at[other.time])
                     other.take_over(champion, champion.policy(), self.tape.bars(name or None))
-                    first.takeovers.append(Takeover(name, other.time, at[other.time]))
                 other.decide()
 
 
