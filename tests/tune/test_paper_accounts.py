@@ -76,7 +76,7 @@ def cut(bars, begin, end):
     [
         {"market.symbols": 2, "params.slippage": 1e-4, "market.per_instrument": True},
         pytest.param({"ensemble": 2}, marks=pytest.mark.slow),
-        pytest.param({"network.kind": "gru"}, marks=pytest.mark.slow),
+        pytest.param({"network.kind": "gru", "params.action": "continuous"}, marks=pytest.mark.slow),
         pytest.param({"params.action": "continuous", "params.flat_at_session_end": True}, marks=pytest.mark.slow),
         pytest.param({"market.windows": {"1m": 4, "5m": 3}}, marks=pytest.mark.slow),
         pytest.param({"algorithm": "dqn"}, marks=pytest.mark.slow),

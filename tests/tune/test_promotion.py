@@ -278,3 +278,32 @@ def test_what_cannot_be_promoted_says_why(folder, good_run, tmp_path):
     status.write_text(status.read_text().replace("finished", "interrupted"))
     with pytest.raises(RunError, match="is interrupted: a run is promoted when it has finished"):
         promote(Run.open(tmp_path / good_run.path.name))
+
+
+@pytest.mark.slow
+def test_several_training_seeds_are_judged_together_and_an_ensemble_as_one(tmp_path):
+    taught = {**GOOD, "teacher.samples": 8192, "teacher.epochs": 16}
+    group = small_run(tmp_path, seeds=5, **taught)
+    verdict = promote(group, name="group")
+    assert verdict.promoted, verdict.reasons
+    assert "5 training seeds" in verdict.said[1]
+    champion = Registry(tmp_path).champion("group")
+    best = max(group.members, key=lambda run: run.find_checkpoint("best").plain["best"])
+    assert champion.about["lineage"]["run"] == group.folder.id
+    assert champion.about["lineage"]["policy_of"] == best.folder.id
+    assert len(champion.about["members"]) == 1
+    ensemble = small_run(tmp_path, ensemble=2, **taught)
+    verdict = promote(ensemble, name="ensemble")
+    assert verdict.promoted, verdict.reasons
+    champion = Registry(tmp_path).champion("ensemble")
+    assert len(champion.about["members"]) == 2
+    assert champion.policy().members == 2
+
+
+@pytest.mark.slow
+def test_looks_of_other_runs_at_the_same_split_are_trials(tmp_path):
+    runs = [small_run(tmp_path, evaluate=True, seed=seed, **GOOD) for seed in range(3)]
+    verdict = promote(runs[0], root=tmp_path)
+    assert verdict.said[0].startswith("3 trials: the run, and 2 looks of other runs of this store at the split 'test'")
+    overfitting = next(check for check in verdict.checks if "overfitting" in check.name)
+    assert "slope" in overfitting.found

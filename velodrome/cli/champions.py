@@ -71,7 +71,7 @@ def promote(
     if json:
         print_json(_verdict_content(verdict))
     else:
-        _show_verdict(verdict)
+        _show_verdict(verdict, folder)
     for problem in verdict.failed_hooks:
         sys.stderr.write(f"warning: {problem}\n")
     return 0 if verdict.promoted else PROBLEM_FOUND
@@ -93,7 +93,9 @@ def _verdict_content(verdict: Verdict) -> dict[str, Any]:
     return {**asdict(verdict), "promoted": verdict.promoted, "reasons": list(verdict.reasons)}
 
 
-def _show_verdict(verdict: Verdict) -> None:
+def _show_verdict(verdict: Verdict, folder: Path) -> None:
+    import shlex
+
     from rich.table import Table
     from rich.text import Text
 
@@ -110,7 +112,9 @@ def _show_verdict(verdict: Verdict) -> None:
     if verdict.record is not None:
         number = verdict.record.current
         screen.print(f"promoted: champion {verdict.name} is now promotion {number} ({verdict.record.now.hash[:16]})")
-        screen.print(f"follow a feed with it: velodrome paper {verdict.name} --feed PATH", highlight=False)
+        there = "" if folder == RUNS else f" --folder {shlex.quote(str(folder))}"
+        command = f"velodrome paper {verdict.name} --feed PATH{there}"
+        screen.print(f"follow a feed with it: {command}", highlight=False, soft_wrap=True)
     else:
         screen.print(Text("not promoted: " + "; ".join(verdict.reasons) + "."))
 

@@ -22,7 +22,7 @@ from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT,
 from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
 from velodrome.evaluation.measures import bars_per_year
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
-from velodrome.runs.store.store import SqlStore
+from velodrome.runs.store.store import SqlStore, open_store
 from velodrome.runs.trained import Run, SeedGroup, run_name
 from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
@@ -98,7 +98,7 @@ def promote(
     name: str | None = None,
     chosen: Chosen | None = None,
     margin: float = 0.0,
-    root: str | Path = "runs",
+    root: str | Path | None = None,
     data: str | Path | None = None,
     hooks: Hooks | None = None,
     trust: bool = False,
@@ -109,25 +109,27 @@ def promote(
     name: of the champion; that of the run's configuration, or its environment's, if none is given.
     chosen: among what the run was chosen, which a study knows; None: what the store knows of its test split.
     margin: by how much the lead must exceed 0 on the whole split, as a log return: 0.01 is about 1 %.
-    root: folder of the runs; champions lie in it. data: where the run's files lie now, if they moved.
+    root: folder in which champions lie, with its store; that of the run if none is given.
+    data: where the run's files lie now, if they moved. hooks: who is told of a promotion.
     """
     if not math.isfinite(margin) or margin < 0.0:
         raise ConfigError(f"margin = {margin!r}: needs a log return of at least 0, such as 0.01 for about 1 %.")
-    run = Run.open(run, root, trust)
+    run = Run.open(run, root or "runs", trust)
+    home = Path(root) if root is not None else run.root
     run.check_outside()
     if run.status != "finished":
         raise RunError(
             f"{run.path.name} is {run.status}: a run is promoted when it has finished. Go on with it: "
             f"{run.resume_command}"
         )
-    registry = Registry(run.root)
+    registry = Registry(home)
     name = name or run_name(run.config)
     check_name(name)
     trial = _Trial(run, data)
     before = registry.find(name)
     rival = None if before is None else registry.open(before.now)
     leads = trial.leads(rival, name)
-    with run.store(create=True) as store:
+    with open_store(home, run.config.logging.store) as store:
         if before is not None:
             enter(store, before)  # what a crash may have kept from it
         found = chosen or looks_of(run, store, trial)
@@ -249,7 +251,7 @@ class _Trial:
 
     def _simple(self) -> tuple[str, Played]:
         """Play buy and hold, or equal weights; what cannot express them has to beat an account that does nothing."""
-        wanted = (EQUAL_REBALANCED,) if self.config.env == "portfolio" else (BUY_AND_HOLD, EQUAL_REBALANCED, FLAT)
+        wanted = (EQUAL_REBALANCED, BUY_AND_HOLD, FLAT)
         offered = {one.name: one for one in self.evaluator.baselines(self.agents[0], self.seeds[0])}
         for baseline in (offered[one] for one in wanted if one in offered):
             if baseline.policy is not None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from velodrome.bars.timeframe import describe_time
 from velodrome.envs.trading.codes import CODE_NAMES
-from velodrome.errors import ConfigError, DataError
+from velodrome.errors import ConfigError, DataError, VelodromeError
 from velodrome.tune.champions.frozen import Champion
-from velodrome.tune.paper.seat import Held, Seat
+from velodrome.tune.paper.seat import TOO_EARLY, Held, Seat
 from velodrome.tune.paper.tape import Tape
 
 GRID = ""  # name of the account of a basket
@@ -57,6 +57,8 @@ class Desk:
     seats: dict[str, Seat] = field(default_factory=dict)
     takeovers: list[Takeover] = field(default_factory=list)
     refused: int | None = None  # promotion that could not take over
+    early: bool = False  # it may do so once there are more bars
+    told: str = ""  # why it could not
     laid_out: int = -1  # bars of the tape in the seats' tables
     begun: list[Entry] = field(default_factory=list)  # accounts that have begun, and were not told of
 
@@ -80,6 +82,7 @@ class Desk:
         waiting = ""
         if self.laid_out == len(self.tape):
             return waiting
+        self.refused = None if self.early else self.refused
         for name, seat in self.seats.items():
             if name != GRID and name not in self.tape.series:
                 continue
@@ -98,7 +101,7 @@ class Desk:
         seat.begin(self.since)
         self.takeovers.append(Takeover(name, seat.time, self.number))
         about = {"account": name, "time": describe_time(np.int64(seat.time)), "promotion": self.number}
-        self.begun.append({"kind": "begin", **about, "equity": seat.equity, "decision": _action(seat)})
+        self.begun.append({"kind": "begin", **about, "equity": seat.equity, **_decision(seat)})
 
     def play(self, wanted: Callable[[], int]) -> Iterator[Entry]:
         """Play all bars that there are, and yield what each brought; the state is whole after each entry.
@@ -115,21 +118,26 @@ class Desk:
                 other = number not in (self._number_of(name), self.refused) and not step.over
                 taken = self._take_over(name, seat, number) if other else None
                 seat.decide()
-                yield {**entry, "decision": None if step.over else _action(seat)}
+                yield {**entry, **_decision(seat)}
                 if taken is not None:
                     yield taken
 
     def _number_of(self, account: str) -> int:
         return [one.number for one in self.takeovers if one.account == account][-1]
 
-    def _take_over(self, name: str, seat: Seat, number: int) -> Entry:
-        champion = self.open_champion(number)
-        problem = self._lacks(champion) or seat.take_over(champion, champion.policy(), self.tape.bars(name or None))
+    def _take_over(self, name: str, seat: Seat, number: int) -> Entry | None:
+        """Let a promotion take over an account; return what there is to say, which is said once."""
+        try:
+            champion = self.open_champion(number)
+            problem = self._lacks(champion) or seat.take_over(champion, champion.policy(), self.tape.bars(name or None))
+        except VelodromeError as error:  # damaged files, code that nobody trusts: the one before is still good
+            problem = str(error)
         before, about = self._number_of(name), {"account": name, "time": describe_time(np.int64(seat.time))}
         if problem:
-            self.refused = number
+            self.refused, self.early = number, problem == TOO_EARLY
             told = f"promotion {number} cannot take over: {problem}. Promotion {before} goes on."
-            return {"kind": "note", **about, "text": told}
+            known, self.told = self.told, told
+            return None if known == told else {"kind": "note", **about, "text": told}
         self.takeovers.append(Takeover(name, seat.time, number))
         self.number, self.champion = number, champion
         return {"kind": "takeover", **about, "number": number, "hash": champion.hash, "instead_of": before}
@@ -236,9 +244,13 @@ def drift_of(log: Sequence[Entry], backtest: Sequence[Entry]) -> Drift:
     return Drift(len(both), float(equity), differ, len(ours.keys() ^ theirs.keys()))
 
 
-def _action(seat: Seat) -> Any:
+def _decision(seat: Seat) -> Entry:
+    """Return what was decided for the next bar, by number and, where actions have names, by name."""
     assert seat.held is not None
-    return _plain(seat.held.pending)
+    if seat.held.over:
+        return {"decision": None}
+    action, names = _plain(seat.held.pending), seat.envs.world.action_names
+    return {"decision": action, **({"decides": names[action]} if names and isinstance(action, int) else {})}
 
 
 def _plain(action: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -72,7 +73,9 @@ class _Names:
     def wanted(self) -> int:
         """Return the number of the promotion in use."""
         if (stamp := self._stamp()) != self._seen:
-            self._seen, self.record = stamp, self.registry.record(self.name)
+            self._seen = stamp
+            with contextlib.suppress(ChampionError):  # a record that cannot be read changes nobody's mind
+                self.record = self.registry.record(self.name)
         return self.record.current
 
     def champion(self, number: int) -> Champion:

@@ -19,7 +19,7 @@ from velodrome.bars.frame import Bars
 from velodrome.bars.timeframe import parse_timeframe
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.contract import World, params_record, state_columns
-from velodrome.errors import ChampionError, ConfigError
+from velodrome.errors import ChampionError, ConfigError, DataError
 from velodrome.evaluation.evaluator import keeps_account, world_on
 from velodrome.evaluation.play import never_end, one_thread, stream_of
 from velodrome.learn.acting import TrainedPolicy
@@ -31,6 +31,7 @@ from velodrome.vector.make import make_vec
 
 # Columns of the state that follow from a champion's parameters, not from what happened to the account.
 OF_PARAMETERS = ("margin", "sizing", "drawn")
+TOO_EARLY = "its windows reach further back than there are bars"
 
 
 @dataclass
@@ -232,13 +233,13 @@ class Seat:
             return f"it plays {champion.config.env}, and the account is one of {self.champion.config.env}"
         try:
             other.lay_out(bars)
-        except ConfigError as error:
+        except (ConfigError, DataError) as error:
             return str(error)
         assert other.market is not None
         if not np.array_equal(other.market.time, self.market.time):
             return f"it trades bars of {other.market.timeframe}, and the account those of {self.market.timeframe}"
         if cursor < int(other.market.begin[0]):
-            return "its windows reach further back than there are bars"
+            return TOO_EARLY
         envs = other.envs
         envs.reset(seed=[self.stream], options={"cursor": np.array([cursor]), "last": np.array([other._last])})
         fresh = {name: np.array(envs.column(name)) for name in state_columns(envs.world.state_type)}

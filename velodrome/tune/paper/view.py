@@ -118,10 +118,10 @@ def positions(units: Mapping[str, float]) -> str:
 
 def decision(entry: Mapping[str, Any]) -> str:
     """Return what was decided for the next bar, for people."""
-    action = entry.get("decision")
+    action = entry.get("decides", entry.get("decision"))
     if action is None:
         return "nothing: the account has ended"
     if isinstance(action, list):
         shown = ", ".join(f"{number:.3g}" for number in action[:POSITIONS_SHOWN])
         return f"{shown}{', …' if len(action) > POSITIONS_SHOWN else ''}"
-    return f"{action:.4g}" if isinstance(action, float) else f"action {action}"
+    return f"{action:.4g}" if isinstance(action, float) else str(action)
