@@ -24,9 +24,19 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
-def setting(default: Any, meaning: str, *, legal: str | Callable[[], str] | None = None, **limits: Any) -> Any:
-    """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not."""
-    extra: Any = {"legal": legal} if legal else None
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    legal: str | Callable[[], str] | None = None,
+    search: dict[str, Any] | None = None,
+    **limits: Any,
+) -> Any:
+    """Declare a field: default, meaning and limits; `legal` says in words, perhaps later, what its type does not.
+
+    search: what a study tries of it unless it is told, as `searched` and `searched_among` of `learn.config` say it.
+    """
+    extra: Any = {**({"legal": legal} if legal else {}), **(search or {})} or None
     return Field(default, description=meaning, json_schema_extra=extra, **limits)
 
 
@@ -85,6 +95,9 @@ class EvaluationConfig(Section):
         5, "blocks of time that `velodrome cv` leaves out in turn, to choose settings by", ge=2, le=1_000
     )
     final_split: str | None = setting("test", "split that is played once training has ended; null: none")
+    official: bool = setting(
+        False, "play the environment's own evaluation, such as CAGE-2's scores, too, once training has ended"
+    )
     seeds: int = setting(5, "seeds that the final evaluation is repeated with", ge=1, le=10_000)
     bootstrap_samples: int = setting(1_000, "resamples behind a confidence interval", ge=10, le=10_000_000)
     confidence: float = setting(0.95, "level of the confidence intervals", gt=0.0, lt=1.0)
@@ -100,6 +113,10 @@ class LoggingConfig(Section):
         "if null",
     )
     log_every: int = setting(1, "iterations between rows of metrics", ge=1, le=1_000_000)
+    metric_names: Literal["velodrome", "torchtrade"] = setting(
+        "velodrome",
+        "torchtrade: write time/SPS-collecting, time/SPS-total, train/reward and eval/reward beside Velodrome's names",
+    )
     tensorboard: bool = setting(False, "write metrics for TensorBoard too")
     wandb: bool = setting(False, "write metrics for Weights & Biases too")
     wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
@@ -340,6 +357,12 @@ class TeacherConfig(Section):
     )
     samples: int = setting(65_536, "decisions of the rule that the policy sees", ge=256, le=100_000_000)
     epochs: int = setting(8, "times that it sees each of them", ge=1, le=10_000)
+    hold: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = setting(
+        0.0,
+        "share of the way back to what it was taught that the policy goes after every update, so that few data cannot "
+        "lead it far away; auto: 5,000 over the number of training bars, 0.1 at most",
+        legal="number 0 … 1 (below), or auto",
+    )
 
 
 OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")
