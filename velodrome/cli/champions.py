@@ -40,7 +40,7 @@ def promote(
     Parameters
     ----------
     candidate
-        A study, whose winner it is, or a run: its folder, id, the start of either, or latest.
+        A study by its name, whose winner it is, or a run: its folder, id, the start of either, or latest.
     name
         Of the champion; the run's own name, or that of its environment, if none is given.
     margin
@@ -62,12 +62,18 @@ def promote(
     """
     from velodrome.tune.champions.hooks import Hooks
     from velodrome.tune.promotion import promote as promote_run
+    from velodrome.tune.promotion import promote_study
 
-    hooks = Hooks(command, webhook)  # refused before anything is evaluated
-    run, chosen = _candidate(candidate, folder, store)
-    verdict = promote_run(
-        run, name=name, chosen=chosen, margin=margin / 100.0, root=folder, data=data, hooks=hooks, trust=trust
-    )
+    options: dict[str, Any] = {
+        "margin": margin / 100.0,
+        "data": data,
+        "hooks": Hooks(command, webhook),  # refused before anything is evaluated
+        "trust": trust,
+    }
+    if _is_study(candidate, folder, store):
+        verdict = promote_study(candidate, folder, store, champion=name, **options)
+    else:
+        verdict = promote_run(candidate, name=name, root=folder, **options)
     if json:
         print_json(_verdict_content(verdict))
     else:
@@ -77,14 +83,17 @@ def promote(
     return 0 if verdict.promoted else PROBLEM_FOUND
 
 
-def _candidate(text: str, folder: Path, store: str | None) -> tuple[Any, Any]:
-    """Return the run that is meant, and among what it was chosen if a study made it."""
-    from importlib import import_module
-    from importlib.util import find_spec
+def _is_study(text: str, folder: Path, store: str | None) -> bool:
+    """Return whether a study has this name or id; what is none is a run, or nothing."""
+    from velodrome.errors import StoreError
+    from velodrome.runs.store.store import open_store
+    from velodrome.tune.study import Studies
 
-    if find_spec("velodrome.tune.study") is None:
-        return text, None
-    return import_module("velodrome.tune.study").candidate_of(text, folder, store) or (text, None)
+    try:
+        with open_store(folder, store, create=False) as opened:
+            return any(text in (study.name, study.id) for study in Studies(opened).all())
+    except StoreError:  # a run may be named by its folder
+        return False
 
 
 def _verdict_content(verdict: Verdict) -> dict[str, Any]:
