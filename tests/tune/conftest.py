@@ -8,6 +8,8 @@ import pytest
 
 from tests.runs.small_runs import small_run
 from velodrome.runs.run import Run
+from velodrome.tune.champions.frozen import freeze
+from velodrome.tune.champions.registry import Registry
 
 # Prices that mostly undo what the last bar did, and a policy that begins as the regression that knows it.
 GOOD = {
@@ -33,3 +35,12 @@ def fresh_folder(tmp_path_factory):
         return folder
 
     return make
+
+
+def crown(run: Run, root: Path, name: str = "trading") -> int:
+    """Let a run's policy be the champion of a name without asking whether it is any good; return its number."""
+    registry = Registry(root)
+    before = registry.find(name)
+    about = {"lineage": {"run": run.folder.id}, "evaluation": {}}
+    champion = freeze(run, run.market_settings.bars(), run.market, registry.home, about)
+    return registry.add(name, champion, before and before.current, "crowned", run=run.folder.id).current

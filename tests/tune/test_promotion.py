@@ -20,14 +20,14 @@ from velodrome.runs.store.store import open_store
 from velodrome.tune.champions.frozen import Champion
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import Registry, enter
-from velodrome.tune.promotion import Chosen, judge, lead_over, promote
+from velodrome.tune.promotion import Evidence, judge, lead_over, overfitting_of, promote
 
 TRIALS, BARS = 500, 400
 
 
-def chosen_of(validation: np.ndarray) -> Chosen:
+def chosen_of(validation: np.ndarray) -> Evidence:
     ratios = [moments(column).sharpe for column in validation.T]
-    return Chosen(Trials.of(ratios), validation, "all that were tried")
+    return Evidence(Trials.of(ratios), overfitting_of(validation), ("all that were tried",))
 
 
 def repeat(seed: int, skill: float = 0.0) -> bool:
@@ -73,8 +73,9 @@ def test_each_check_refuses_by_itself():
     assert failed(returns=rng.normal(0.0, 0.01, (BARS, 1))) == ["the deflated Sharpe ratio"]
     assert failed(returns=np.zeros((BARS, 1))) == ["the deflated Sharpe ratio"]
     centred = validation - validation.mean(axis=0)
-    assert failed(Chosen(chosen.trials, centred, "")) == ["the probability of overfitting"]
-    assert failed(Chosen(chosen.trials, validation[:10], "")) == ["the probability of overfitting"]
+    assert failed(Evidence(chosen.trials, overfitting_of(centred), ())) == ["the probability of overfitting"]
+    assert failed(Evidence(chosen.trials, overfitting_of(validation[:10]), ())) == ["the probability of overfitting"]
+    assert failed(Evidence(Trials(1, 0.0), None, ())) == []
     assert failed(margin=0.3) == ["its lead over hold"]
     assert failed(champion=Interval(0.1, -0.1, 0.3), hold=ahead) == ["its lead over champion"]
     assert failed(hold=Interval(0.1, float("nan"), float("nan"))) == ["its lead over hold"]
@@ -115,7 +116,7 @@ def rows(folder, table: str) -> list:
 
 def test_a_good_run_becomes_the_champion_with_its_lineage(folder, promoted, good_run):
     assert promoted.promoted, promoted.reasons
-    assert promoted.said[0].startswith("1 trial: no other run of this store has looked at the split 'test'")
+    assert promoted.said[0].startswith("1 trial: the test data is looked at for the first time")
     champion = Registry(folder).champion("trading")
     assert {path.name for path in champion.path.iterdir()} == {"champion.json", "config.yaml", "policy-0.safetensors"}
     assert champion.about["lineage"]["run"] == good_run.folder.id
@@ -164,6 +165,9 @@ def test_the_champion_does_not_lead_over_itself(folder, promoted, good_run):
     verdict = promote(good_run.path.name, root=folder)
     assert [reason.split(" is ")[0] for reason in verdict.reasons] == ["its lead over the champion 'trading'"]
     assert "+0.00% (95% interval +0.00% … +0.00%)" in verdict.reasons[0]
+    # The run that was refused before has looked at the same data, and its curve is known.
+    assert verdict.said[0].startswith("2 trials: look number 2 at this test data")
+    assert "slope" in verdict.checks[1].found
 
 
 # Names, hashes, rollback: on files that any run would have
@@ -278,3 +282,32 @@ def test_what_cannot_be_promoted_says_why(folder, good_run, tmp_path):
     status.write_text(status.read_text().replace("finished", "interrupted"))
     with pytest.raises(RunError, match="is interrupted: a run is promoted when it has finished"):
         promote(Run.open(tmp_path / good_run.path.name))
+
+
+@pytest.mark.slow
+def test_several_training_seeds_are_judged_together_and_an_ensemble_as_one(tmp_path):
+    taught = {**GOOD, "teacher.samples": 8192, "teacher.epochs": 16}
+    group = small_run(tmp_path, seeds=5, **taught)
+    verdict = promote(group, name="group")
+    assert verdict.promoted, verdict.reasons
+    assert "5 training seeds" in verdict.said[1]
+    champion = Registry(tmp_path).champion("group")
+    best = max(group.members, key=lambda run: run.find_checkpoint("best").plain["best"])
+    assert champion.about["lineage"]["run"] == group.folder.id
+    assert champion.about["lineage"]["policy_of"] == best.folder.id
+    assert len(champion.about["members"]) == 1
+    ensemble = small_run(tmp_path, ensemble=2, **taught)
+    verdict = promote(ensemble, name="ensemble")
+    assert verdict.promoted, verdict.reasons
+    champion = Registry(tmp_path).champion("ensemble")
+    assert len(champion.about["members"]) == 2
+    assert champion.policy().members == 2
+
+
+@pytest.mark.slow
+def test_looks_of_other_runs_at_the_same_split_are_trials(tmp_path):
+    runs = [small_run(tmp_path, evaluate=True, seed=seed, **GOOD) for seed in range(3)]
+    verdict = promote(runs[0], root=tmp_path)
+    assert verdict.said[0].startswith("3 trials: look number 3 at this test data: 2 other policies were played on it")
+    overfitting = next(check for check in verdict.checks if "overfitting" in check.name)
+    assert "slope" in overfitting.found

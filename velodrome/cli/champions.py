@@ -1,4 +1,4 @@
-"""Commands about champions: promote a candidate, list and show what is in use, go back to the one before."""
+"""Commands about champions: promote a candidate, list and show what is in use, go back, follow a feed on paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.cli.shared import PROBLEM_FOUND, Flag, app, champions, console, print_json
+from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, champions, console, print_json
 
 if TYPE_CHECKING:
     from velodrome.tune.champions.registry import Record, Registry
@@ -40,7 +40,7 @@ def promote(
     Parameters
     ----------
     candidate
-        A study, whose winner it is, or a run: its folder, id, the start of either, or latest.
+        A study by its name, whose winner it is, or a run: its folder, id, the start of either, or latest.
     name
         Of the champion; the run's own name, or that of its environment, if none is given.
     margin
@@ -62,29 +62,38 @@ def promote(
     """
     from velodrome.tune.champions.hooks import Hooks
     from velodrome.tune.promotion import promote as promote_run
+    from velodrome.tune.promotion import promote_study
 
-    hooks = Hooks(command, webhook)  # refused before anything is evaluated
-    run, chosen = _candidate(candidate, folder, store)
-    verdict = promote_run(
-        run, name=name, chosen=chosen, margin=margin / 100.0, root=folder, data=data, hooks=hooks, trust=trust
-    )
+    options: dict[str, Any] = {
+        "margin": margin / 100.0,
+        "data": data,
+        "hooks": Hooks(command, webhook),  # refused before anything is evaluated
+        "trust": trust,
+    }
+    if _is_study(candidate, folder, store):
+        verdict = promote_study(candidate, folder, store, champion=name, **options)
+    else:
+        verdict = promote_run(candidate, name=name, root=folder, **options)
     if json:
         print_json(_verdict_content(verdict))
     else:
-        _show_verdict(verdict)
+        _show_verdict(verdict, folder)
     for problem in verdict.failed_hooks:
         sys.stderr.write(f"warning: {problem}\n")
     return 0 if verdict.promoted else PROBLEM_FOUND
 
 
-def _candidate(text: str, folder: Path, store: str | None) -> tuple[Any, Any]:
-    """Return the run that is meant, and among what it was chosen if a study made it."""
-    from importlib import import_module
-    from importlib.util import find_spec
+def _is_study(text: str, folder: Path, store: str | None) -> bool:
+    """Return whether a study has this name or id; what is none is a run, or nothing."""
+    from velodrome.errors import StoreError
+    from velodrome.runs.store.store import open_store
+    from velodrome.tune.study import Studies
 
-    if find_spec("velodrome.tune.study") is None:
-        return text, None
-    return import_module("velodrome.tune.study").candidate_of(text, folder, store) or (text, None)
+    try:
+        with open_store(folder, store, create=False) as opened:
+            return any(text in (study.name, study.id) for study in Studies(opened).all())
+    except StoreError:  # a run may be named by its folder
+        return False
 
 
 def _verdict_content(verdict: Verdict) -> dict[str, Any]:
@@ -93,7 +102,9 @@ def _verdict_content(verdict: Verdict) -> dict[str, Any]:
     return {**asdict(verdict), "promoted": verdict.promoted, "reasons": list(verdict.reasons)}
 
 
-def _show_verdict(verdict: Verdict) -> None:
+def _show_verdict(verdict: Verdict, folder: Path) -> None:
+    import shlex
+
     from rich.table import Table
     from rich.text import Text
 
@@ -110,7 +121,9 @@ def _show_verdict(verdict: Verdict) -> None:
     if verdict.record is not None:
         number = verdict.record.current
         screen.print(f"promoted: champion {verdict.name} is now promotion {number} ({verdict.record.now.hash[:16]})")
-        screen.print(f"follow a feed with it: velodrome paper {verdict.name} --feed PATH", highlight=False)
+        there = "" if folder == RUNS else f" --folder {shlex.quote(str(folder))}"
+        command = f"velodrome paper {verdict.name} --feed PATH{there}"
+        screen.print(f"follow a feed with it: {command}", highlight=False, soft_wrap=True)
     else:
         screen.print(Text("not promoted: " + "; ".join(verdict.reasons) + "."))
 
@@ -219,6 +232,84 @@ def rollback(name: str, *, to: int | None = None, folder: Path = RUNS) -> None:
     _enter(registry, [record])
     print_to = console().print
     print_to(f"champion {name} is promotion {record.current} again ({record.now.hash[:16]}), as it was promoted")
+
+
+@app.command
+def paper(
+    champion: str,
+    *,
+    feed: Path,
+    follow: Flag = False,
+    since: str | None = None,
+    state: Path | None = None,
+    seed: int = 0,
+    poll: float = 1.0,
+    folder: Path = RUNS,
+    quiet: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Let a champion decide on each bar of a feed, as if it traded; no order is placed anywhere.
+
+    The rule is that of its training, one bar at a time. Decisions, orders and equity are logged as JSON lines, and
+    compared with the backtest of the same bars: exit code 1 if they differ. Ctrl-C keeps everything, and the same
+    command goes on with the same positions; a champion that is promoted meanwhile takes them over.
+
+    Parameters
+    ----------
+    champion
+        Its name (champions list).
+    feed
+        A price file or a folder of them, with the symbols and the bar size of its training.
+    follow
+        Wait for more bars at the end of the feed, until Ctrl-C; without it, the feed is replayed once.
+    since
+        No decision before this date, such as 2024-01-31; bars before it are history for its windows.
+    state
+        Folder that it goes on from; paper/CHAMPION in the folder of the runs if none is given.
+    seed
+        Of what the environment draws, such as slippage.
+    poll
+        Seconds between two looks at the feed.
+    folder
+        Folder of the runs; champions lie in it.
+    quiet
+        Show nothing but the end.
+    json
+        Print the log as it is written, a JSON line for each bar, and nothing else.
+    """
+    from dataclasses import asdict
+
+    from velodrome.tune.paper.loop import follow as follow_feed
+    from velodrome.tune.paper.view import JsonLines, View
+
+    screen = console()
+    shown = JsonLines() if json else View(screen, champion, quiet)
+    with shown.shown():
+        done = follow_feed(
+            champion,
+            feed,
+            grows=follow,
+            root=folder,
+            state=state,
+            since=since,
+            seed=seed,
+            poll_seconds=poll,
+            view=shown,
+        )
+    drift = done.drift
+    if json:
+        shown.entry({"kind": "end", **asdict(done), "folder": str(done.folder), "drift": drift._asdict()})
+    else:
+        equity = ", ".join(f"{name or 'portfolio'} {value:,.2f}" for name, value in done.equity.items())
+        screen.print(f"{champion}, promotion {done.number}: {done.bars:,} bars; equity {equity or 'none yet'}")
+        same = (
+            "none, to the bit" if drift.is_none else f"{drift.actions + drift.missing} bars, {drift.equity:g} of equity"
+        )
+        screen.print(f"drift against the backtest of the same bars: {same}")
+        screen.print(f"log: {done.folder / 'log.jsonl'}", soft_wrap=True, highlight=False)
+    if not drift.is_none:
+        return PROBLEM_FOUND
+    return INTERRUPTED if done.stopped else 0
 
 
 def _registry(folder: Path) -> Registry:

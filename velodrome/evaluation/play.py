@@ -24,6 +24,7 @@ from velodrome.vector.make import make_vec
 
 Progress = Callable[[int, int], None] | None  # called now and then with (bars played, bars in all)
 BETWEEN_NEWS = 4096  # bars between two calls of it, where they are played in a compiled loop
+ENDLESS = 2**30  # bars of an episode whose end is not known
 WHOLE_SPLIT = {"start": "first", "episode_length": None}  # parameters of episodes that play all of a split
 
 
@@ -163,11 +164,13 @@ def play_split(
     wanted: Recording,
     progress: Progress = None,
     pieces: Pieces | None = None,
+    endless: bool = False,
 ) -> tuple[Track, ...]:
     """Play every stretch of a market from its first bar to its last under every seed, all in one batch.
 
     world: on that market; it takes the reset options "cursor" and "last".
     pieces: of the stretches, in place of the whole ones; there is a track for each.
+    endless: the policy is not shown how far the end is, as where nobody knows it (see `never_end`).
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds = {tuple(seeds)!r}: needs one or more different whole numbers")
@@ -178,8 +181,10 @@ def play_split(
     count, longest = len(first), int((last - first).max())
     envs = make_vec(world, count, backend="native", observation="cursor", autoreset=False, threads=1)
     # A seed for each instrument, so that they do not share their draws.
-    streams = [np.random.SeedSequence([seed, k]).generate_state(1)[0] for seed in seeds for k in range(stretches)]
-    observation, _ = envs.reset(seed=[int(stream) for stream in streams], options={"cursor": first, "last": last})
+    streams = [stream_of(seed, k) for seed in seeds for k in range(stretches)]
+    observation, _ = envs.reset(seed=streams, options={"cursor": first, "last": last})
+    if endless:
+        never_end(envs)
     records = _Records(envs, longest, wanted, stretches)
     policy.begin(count)
     decider = _network(policy, envs, ways)
@@ -199,6 +204,21 @@ def play_split(
         progress(longest, longest)
     envs.close()
     return tuple(records.track(part, ways, k) for k in range(stretches))
+
+
+def stream_of(seed: int, place: int) -> int:
+    """Return the seed of what is drawn for the stretch at a place, so that instruments do not share their draws."""
+    return int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
+
+
+def never_end(envs: Any) -> None:
+    """Let episodes on a market that have just begun go on for ever: all but nothing of one has passed at any bar.
+
+    Who follows a live feed does not know its end, and an agent must not be told what nobody knows.
+    """
+    rows, start = np.arange(envs.num_envs), envs.column("start")
+    envs._write_state("last", rows, start + ENDLESS)
+    envs._write_state("per_bar", rows, np.full(envs.num_envs, 1.0 / ENDLESS))
 
 
 class _Decider(NamedTuple):

@@ -110,6 +110,20 @@ class TrainedPolicy:
             )
         self._memory = torch.where(mask.unsqueeze(1), 0.0, self._memory)
 
+    @property
+    def memory(self) -> NDArray[np.float32]:
+        """What it remembers of each environment, [n, memory_size]; a copy."""
+        return self._memory_for(self._num_envs or 1).cpu().numpy().copy()
+
+    def recall(self, memory: NDArray[np.float32]) -> None:
+        """Go on with what it, or a copy of it, remembered of as many environments, [n, memory_size]."""
+        self.begin(len(memory))
+        if memory.shape != (len(memory), self.memory_size):
+            raise ConfigError(
+                f"a memory of shape {memory.shape}: the policy remembers {self.memory_size} numbers each."
+            )
+        self._memory = torch.as_tensor(memory, dtype=torch.float32, device=self.device).clone()
+
     @torch.no_grad()
     def act(self, observation: Any, deterministic: bool = True) -> NDArray:
         """Return an action for every environment, ready for `env.step`; for a single observation, a single action.

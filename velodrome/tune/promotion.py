@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,14 +21,19 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError, RunError, VelodromeError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT, LABELS
 from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
-from velodrome.evaluation.measures import bars_per_year
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
-from velodrome.runs.store.store import SqlStore
+from velodrome.outside.files import UNFIT
+from velodrome.runs.store.looks import Look, add_looks, looks_at, told_looks
+from velodrome.runs.store.store import SqlStore, open_store
 from velodrome.runs.trained import Run, SeedGroup, run_name
+from velodrome.tables.hashing import price_hash
 from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
 from velodrome.tune.overfitting import Overfitting, cscv
+from velodrome.tune.study import Studies, Study, StudyError
+from velodrome.tune.verdict import chosen_among
+from velodrome.writing import replacing
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -42,16 +48,17 @@ FRESH_SEEDS = range(7_000_001, 7_000_006)  # of what an environment draws; no ev
 BLOCKS = (16, 8, 4, 2)  # of CSCV; the most that leave each block BARS_IN_A_BLOCK
 BARS_IN_A_BLOCK = 8
 CHAMPION = "champion"
+RETURNS = "promotion-returns.npy"  # of a candidate on its test split, in its run's folder
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Evidence:
     """Among what a candidate was chosen."""
 
     trials: Trials  # all that were tried, pruned ones too, and the variance of their Sharpe ratios per bar
-    returns: NDArray[np.float64] | None  # [bars, trials] on the bars that they were chosen by; None: there was one
-    said: str  # what counts as a trial, for people
-    study: str | None = None
+    overfitting: Overfitting | None  # of the choice; None: there was one trial, or too little is known of them
+    said: tuple[str, ...]  # what counts as a trial, for people
+    study: str | None = None  # id
     trial: int | None = None
 
 
@@ -96,9 +103,9 @@ def promote(
     run: str | Path | Run,
     *,
     name: str | None = None,
-    chosen: Chosen | None = None,
+    evidence: Evidence | None = None,
     margin: float = 0.0,
-    root: str | Path = "runs",
+    root: str | Path | None = None,
     data: str | Path | None = None,
     hooks: Hooks | None = None,
     trust: bool = False,
@@ -107,32 +114,35 @@ def promote(
 
     run: of a group of training seeds all agents are judged, and the one that did best on validation becomes champion.
     name: of the champion; that of the run's configuration, or its environment's, if none is given.
-    chosen: among what the run was chosen, which a study knows; None: what the store knows of its test split.
+    evidence: among what the run was chosen, which a study knows; None: what the store knows of its test split.
     margin: by how much the lead must exceed 0 on the whole split, as a log return: 0.01 is about 1 %.
-    root: folder of the runs; champions lie in it. data: where the run's files lie now, if they moved.
+    root: folder in which champions lie, with its store; that of the run if none is given.
+    data: where the run's files lie now, if they moved. hooks: who is told of a promotion.
     """
     if not math.isfinite(margin) or margin < 0.0:
         raise ConfigError(f"margin = {margin!r}: needs a log return of at least 0, such as 0.01 for about 1 %.")
-    run = Run.open(run, root, trust)
+    run = Run.open(run, root or "runs", trust)
+    home = Path(root) if root is not None else run.root
     run.check_outside()
     if run.status != "finished":
         raise RunError(
             f"{run.path.name} is {run.status}: a run is promoted when it has finished. Go on with it: "
             f"{run.resume_command}"
         )
-    registry = Registry(run.root)
+    registry = Registry(home)
     name = name or run_name(run.config)
     check_name(name)
     trial = _Trial(run, data)
     before = registry.find(name)
     rival = None if before is None else registry.open(before.now)
     leads = trial.leads(rival, name)
-    with run.store(create=True) as store:
+    with open_store(home, run.config.logging.store) as store:
         if before is not None:
             enter(store, before)  # what a crash may have kept from it
-        found = chosen or looks_of(run, store, trial)
+        found = evidence or looks_of(run, store, trial)
         checks = judge(found, trial.returns, leads, margin)
-        said = (found.said, trial.said)
+        trial.keep_look(store)
+        said = (*found.said, trial.said)
         if not all(check.passed for check in checks):
             verdict = Verdict(name, run.folder.id, checks, said, None)
             note(store, REFUSED, _told(verdict), run.folder.id, found.study, name=name, reasons=list(verdict.reasons))
@@ -148,17 +158,17 @@ def promote(
 
 
 def judge(
-    chosen: Chosen, returns: NDArray[np.float64], leads: Mapping[str, Interval], margin: float = 0.0
+    evidence: Evidence, returns: NDArray[np.float64], leads: Mapping[str, Interval], margin: float = 0.0
 ) -> tuple[Check, ...]:
     """Return the checks of a candidate.
 
     returns: [bars, agents] of the candidate on a split that it never saw. leads: over whom, as sums of log returns.
     """
-    each = [deflated_sharpe(moments(own), chosen.trials) for own in returns.T]
+    each = [deflated_sharpe(moments(own), evidence.trials) for own in returns.T]
     sharpe = float(np.mean(each))
     found = f"{sharpe:.1%}" if math.isfinite(sharpe) else "not known (its returns do not vary)"
     checks = [Check("the deflated Sharpe ratio", found, f"{LEAST_SHARPE:.0%} or more", sharpe >= LEAST_SHARPE)]
-    checks.append(_overfitting_check(chosen.returns))
+    checks.append(_overfitting_check(evidence))
     for rival, lead in leads.items():
         interval = f"{lead.value:+.2%} ({CONFIDENCE:.0%} interval {lead.low:+.2%} … {lead.high:+.2%})"
         found = interval if math.isfinite(lead.low) else "not known (one of them lost everything, or never varied)"
@@ -166,22 +176,20 @@ def judge(
     return tuple(checks)
 
 
-def _overfitting_check(returns: NDArray[np.float64] | None) -> Check:
-    name, needed = "the probability of overfitting", f"{MOST_OVERFITTING:.0%} or less"
-    if returns is None or returns.shape[1] < 2:
-        return Check(name, "none: nothing was chosen among several", needed, True)
-    found = overfitting_of(returns)
-    if found is None:
-        bars = f"{len(returns)} bars are too few to tell"
-        return Check(name, f"not known: {bars}", needed, False)
-    told = f"{found.probability:.1%} (slope {found.slope:+.2f}, probability of loss {found.loss:.1%})"
-    return Check(name, told, needed, found.probability <= MOST_OVERFITTING)
+def _overfitting_check(evidence: Evidence) -> Check:
+    name, needed, found = "the probability of overfitting", f"{MOST_OVERFITTING:.0%} or less", evidence.overfitting
+    if found is not None:
+        told = f"{found.probability:.1%} (slope {found.slope:+.2f}, probability of loss {found.loss:.1%})"
+        return Check(name, told, needed, found.probability <= MOST_OVERFITTING)
+    if evidence.trials.count > 1:
+        return Check(name, "not known: the returns of too few trials, or of too few bars, are there", needed, False)
+    return Check(name, "none: nothing was chosen among several", needed, True)
 
 
 def overfitting_of(returns: NDArray[np.float64]) -> Overfitting | None:
-    """Return the probability of overfitting by as many blocks as the bars allow; None: too few for any."""
+    """Return the probability of overfitting by as many blocks as the bars allow; None: too few bars or trials."""
     blocks = next((count for count in BLOCKS if len(returns) >= BARS_IN_A_BLOCK * count), None)
-    return None if blocks is None else cscv(returns, blocks)
+    return None if blocks is None or returns.shape[1] < 2 else cscv(returns, blocks)
 
 
 def lead_over(own: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
@@ -224,12 +232,18 @@ class _Trial:
             raise ConfigError(f"{run.path.name}: env = {self.config.env!r} keeps no account to be judged by.")
         self.seeds = tuple(FRESH_SEEDS) if self.evaluator.draws else tuple(FRESH_SEEDS[:1])
         self.agents = [_play(self.evaluator, "agent", policy, market, self.seeds) for policy in policies]
-        self.number = len(named.agents)
+        self.look = Look(price_hash(market, self.split), run.folder.id, named.step, self.split, time.time())
 
     @property
     def returns(self) -> NDArray[np.float64]:
         """[bars, agents] on the test split, means over what the environment draws."""
         return np.stack([agent.curve.returns.mean(axis=1) for agent in self.agents], axis=1)
+
+    def keep_look(self, store: SqlStore) -> None:
+        """Enter this look at the test data, and keep the returns for those who are compared with it later."""
+        with replacing(self.run.path / RETURNS) as new, new.open("wb") as file:
+            np.save(file, self.returns.mean(axis=1), allow_pickle=False)
+        add_looks(store, [self.look])
 
     @property
     def said(self) -> str:
@@ -249,7 +263,7 @@ class _Trial:
 
     def _simple(self) -> tuple[str, Played]:
         """Play buy and hold, or equal weights; what cannot express them has to beat an account that does nothing."""
-        wanted = (EQUAL_REBALANCED,) if self.config.env == "portfolio" else (BUY_AND_HOLD, EQUAL_REBALANCED, FLAT)
+        wanted = (EQUAL_REBALANCED, BUY_AND_HOLD, FLAT)
         offered = {one.name: one for one in self.evaluator.baselines(self.agents[0], self.seeds[0])}
         for baseline in (offered[one] for one in wanted if one in offered):
             if baseline.policy is not None:
@@ -298,7 +312,7 @@ class _Trial:
         registry: Registry,
         before: Record | None,
         name: str,
-        chosen: Chosen,
+        evidence: Evidence,
         checks: Sequence[Check],
         said: Sequence[str],
     ) -> Record:
@@ -309,8 +323,8 @@ class _Trial:
             "run": self.run.folder.id,
             "policy_of": run.folder.id,
             "run_folder": self.run.path.name,
-            "study": chosen.study,
-            "trial": chosen.trial,
+            "study": evidence.study,
+            "trial": evidence.trial,
             "config_hash": self.config.hash,
             "data_hash": self.market.content_hash,
         }
@@ -322,8 +336,8 @@ class _Trial:
             before.current if before else None,
             f"{name}: {run.path.name} is the champion",
             run=self.run.folder.id,
-            study=chosen.study,
-            trial=chosen.trial,
+            study=evidence.study,
+            trial=evidence.trial,
             data_hash=self.market.content_hash,
             evaluation=evaluation,
         )
@@ -343,47 +357,77 @@ def _play(evaluator: Evaluator, name: str, policy: Any, market: Market | Basket,
     return evaluator.play(name, shown, seeds if evaluator.draws else seeds[:1], 1, None)
 
 
-# What counts as a trial of a run that no study made
+# What counts as a trial
 
 
-def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Chosen:
-    """Return the looks of other runs at the same split of the same data, each a trial, and the run itself."""
-    members = store.groups()
-    same = {one.id: one.folder for one in store.runs(data_hash=trial.market.content_hash) if one.id not in members}
-    looks = [
-        (same[identity], figure["value"] / math.sqrt(bars_per_year(trial.market.time)))
-        for identity, figures in store.evaluations_of_runs("sharpe").items()
-        if identity in same and identity != run.folder.id
-        for figure in figures
-        if figure["split"] == trial.split
-    ]
+def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
+    """Return the looks of other policies at the same test data, each a trial, and the run itself."""
+    looks = [look for look in looks_at(store, trial.look.data_hash) if look.run != run.folder.id]
+    told = told_looks(len(looks), trial.split)
     if not looks:
-        told = f"1 trial: no other run of this store has looked at the split {trial.split!r} of this data"
-        return Chosen(Trials(1, 0.0), None, told)
-    told = (
-        f"{len(looks) + 1} trials: the run, and {len(looks)} looks of other runs of this store at the split "
-        f"{trial.split!r} of this data"
-    )
+        return Evidence(Trials(1, 0.0), None, (f"1 trial: {told}",))
+    folders = {record.id: Path(record.folder) for record in store.runs()}
     own = trial.returns.mean(axis=1)
-    curves = [curve for folder, _ in looks if (curve := _returns_in(folder, trial)) is not None]
-    if len(curves) < len(looks):
-        told += f"; the curves of {len(looks) - len(curves)} are gone, so the probability of overfitting lacks them"
-    known = [ratio for ratio in (moments(own).sharpe, *(ratio for _, ratio in looks)) if not math.isnan(ratio)]
-    trials = replace(Trials.of(known) if known else Trials(1, 0.0), count=len(looks) + 1)
-    return Chosen(trials, np.stack([own, *curves], axis=1) if curves else None, told)
+    found = [_returns_in(folders[look.run], trial) for look in looks if look.run in folders]
+    curves = [own, *(curve for curve in found if curve is not None)]
+    said = [f"{len(looks) + 1} trials: {told}"]
+    if len(curves) <= len(looks):
+        lost = len(looks) + 1 - len(curves)
+        said.append(f"the curves of {lost} of them are gone, so that the choice is known in part (velodrome eval RUN)")
+    ratios = [ratio for curve in curves if not math.isnan(ratio := moments(curve).sharpe)]
+    trials = replace(Trials.of(ratios) if ratios else Trials(1, 0.0), count=len(looks) + 1)
+    return Evidence(trials, overfitting_of(np.stack(curves, axis=1)), tuple(said))
 
 
-def _returns_in(folder: str, trial: _Trial) -> NDArray[np.float64] | None:
-    """Return the returns that another run's evaluation has kept, None if they are gone or of other bars."""
+def winner_of(studies: Studies, study: Study, root: Path) -> tuple[Run, Evidence]:
+    """Return the run of a study's winner, trained anew with fresh seeds, and among what it was chosen."""
+    course = study.course()
+    course.trials[:] = studies.trials(study)
+    winner, last = course.winner, course.settings.final_step
+    if study.status != "finished" or winner is None:
+        raise StudyError(
+            f"study {study.name!r} is {study.status}: it has no winner to promote yet (velodrome studies show "
+            f"{shlex.quote(study.name)})."
+        )
+    if last not in winner.outcomes:
+        raise StudyError(
+            f"study {study.name!r} did not train its winner anew (test=false), so nothing was tested. Train it with "
+            "fresh seeds and promote that run."
+        )
+    chosen = chosen_among(studies, study, root)
+    said = tuple(chosen.told()) or (f"the winner among {chosen.own} trials",)
+    trials = chosen.trials or Trials(max(chosen.own, 1), 0.0)
+    evidence = Evidence(trials, chosen.overfitting, said, study.id, winner.number)
+    return Run.open(winner.outcomes[last].run, root), evidence
+
+
+def promote_study(
+    name: str, root: Path | str = "runs", store: str | None = None, *, champion: str | None = None, **options: Any
+) -> Verdict:
+    """Promote the winner of a study. champion: name; that of the study's configuration if none is given.
+
+    options: as for `promote`.
+    """
+    with open_store(root, store, create=False) as opened:
+        studies = Studies(opened)
+        study = studies.get(name)
+        run, evidence = winner_of(studies, study, Path(root))
+    return promote(run, name=champion or run_name(study.run_config), evidence=evidence, root=root, **options)
+
+
+def _returns_in(folder: Path, trial: _Trial) -> NDArray[np.float64] | None:
+    """Return the returns that another run's evaluation, or its promotion, has kept; None: gone, or of other bars."""
     from velodrome.evaluation.result import Evaluation
 
     try:
         growth = Evaluation.load(folder, trial.split).equity["agent"].to_numpy()
+        returns = growth[1:] / growth[:-1] - 1.0
     except (VelodromeError, OSError, LookupError, ValueError):
-        return None
-    if len(growth) != len(trial.returns) + 1 or not (growth[:-1] > 0.0).all():
-        return None
-    return growth[1:] / growth[:-1] - 1.0
+        try:
+            returns = np.load(folder / RETURNS, allow_pickle=False)
+        except (OSError, *UNFIT):
+            return None
+    return returns if returns.shape == (len(trial.returns),) and np.isfinite(returns).all() else None
 
 
 def _told(verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,8 @@ class Champion:
 
     def lay_out(self, bars: Bars, **changes: Any) -> Market | Basket:
         """Return what it sees of some bars, with the scalers of its training; the bars have no splits."""
+        ordered = {symbol: bars.series[symbol] for symbol in self.symbols if symbol in bars.series}
+        bars = replace(bars, series=ordered)
         choices = {"splits": {}, "embargo": 0, "check_leaks": False, **changes}
         return self.config.market.lay_out(bars, self.kind, scalers=self.scalers, **choices)
 
@@ -115,6 +117,10 @@ class Champion:
         """Return what it does. trust: code that it names may be imported, though it was not used here before."""
         if not trust:
             check_code(self.config, f"champion {self.path.name}")
+        return self._policy
+
+    @cached_property
+    def _policy(self) -> TrainedPolicy:
         policies = []
         for number, plain in enumerate(self.about["members"]):
             found = Checkpoint(int(plain["steps"]), _load(self.path / _member(number)), plain, self.path)
