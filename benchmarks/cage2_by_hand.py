@@ -35,7 +35,7 @@ def act(kind: str, host: int) -> int:
 
 
 def choose(access: int, decoys: int, first: int, left: int, restore_user2: bool) -> int:
-    """Return what to do, given sessions and decoys (words), the host that Red attacks first (0: none yet), steps left."""
+    """Return what to do, given sessions and decoys (words), Red's first target (0: none yet) and the steps left."""
     if not first:
         return act("Decoy", USER2)
     goal = ENTERPRISE1 if first <= USER2 else ENTERPRISE0
