@@ -43,6 +43,15 @@ def test_there_are_at_least_four_and_what_is_asked_for_goes_before():
         load_run_config(config, {"evaluation.every_steps": 0})
 
 
+def test_environments_without_bars_have_a_number_for_each_kind_of_device():
+    cage2 = load_run_config("cage2", {**AUTO, "steps": 10**9})
+    assert [steps_between_validations(cage2, None, device) for device in ("cpu", "cuda:1")] == [250_000, 20_000_000]
+    short = load_run_config(cage2, {"steps": 40_000_000})
+    assert steps_between_validations(short, None, "cuda") == 10_000_000, "at least four"
+    elsewhere = load_run_config("cartpole", AUTO)
+    assert steps_between_validations(elsewhere, None, "cuda") == 250_000, "it steps on the host"
+
+
 def test_the_evaluation_at_the_end_is_known_in_validations():
     config, market = market_of()
     bars = split_bars(market, "test") / split_bars(market, "validation")

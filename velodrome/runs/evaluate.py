@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, StoreError
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import told_lineage
+from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.store.looks import looks_at, told_looks
 from velodrome.runs.store.mirror import StoreMirror
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("velodrome.runs")
 # What a validation takes in steps of learning that take as long: for itself, and for each of its bars. Measured with
-# the presets on 2 cores; for a GPU reckoned from its 77 million steps a second. A network of another size changes both
-# sides alike.
-VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_500_000, 80.0)}
+# the presets on 2 cores, and on an H200, where one of 15,000 bars took 0.042 s and 65,536 environments learn 78 million
+# steps a second (the preset gpu has fewer and 12.5 million). A network of another size changes both sides alike.
+VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_000_000, 85.0)}
 FEWEST_VALIDATIONS = 4  # of a run: with none there would be no choice of a checkpoint
-STEPS_WITHOUT_BARS = 250_000  # between validations of environments whose episodes are as long as they are
+# Between validations of environments whose episodes are as long as they are; on a GPU of those that live there.
+STEPS_WITHOUT_BARS = {"cpu": 250_000, "cuda": 20_000_000}
 FINAL_PER_BAR = 20  # validations of as many bars that take as long as a final evaluation, with baselines and resamples
 EPISODES = 100  # of environments without a market
 HELD_OUT = "held_out"  # split that a fold of a cross-validation is judged on: settings are chosen by it, it is no test
@@ -272,9 +274,12 @@ def steps_between_validations(config: RunConfig, market: Market | Basket | None,
     chosen = config.evaluation
     if chosen.every_steps != "auto":
         return chosen.every_steps
+    kind = device.partition(":")[0]
     if market is None or chosen.split is None:
-        return STEPS_WITHOUT_BARS
-    once, each = VALIDATION_IN_STEPS[device.partition(":")[0]]
+        if kind == "cpu" or not is_rule(config.env):
+            return STEPS_WITHOUT_BARS["cpu"]
+        return max(1, min(STEPS_WITHOUT_BARS[kind], config.steps // FEWEST_VALIDATIONS))
+    once, each = VALIDATION_IN_STEPS[kind]
     work = once + each * split_bars(market, chosen.split)
     return max(1, min(math.ceil(work / chosen.share), config.steps // FEWEST_VALIDATIONS))
 
