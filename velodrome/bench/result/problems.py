@@ -22,7 +22,7 @@ from velodrome.vector.make import make_vec
 Judge = Callable[[Act], float]  # where a policy stands
 TEST_BARS = 115_000  # with 70,000 to train on, as the default command has
 BARS = 70_000 + 15_000 + TEST_BARS
-STRETCHES = 1_000  # of the test split, played side by side
+STRETCHES = 2_300  # of the test split, played side by side
 EPISODES = 500  # of CAGE-2 in a look at a policy
 RED, LENGTH = "b_line", 100
 

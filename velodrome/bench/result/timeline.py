@@ -19,7 +19,7 @@ from velodrome.bench.trainer import torch_threads
 from velodrome.errors import VelodromeError
 from velodrome.vector.workers.worker.starting import without_main_module
 
-GROWTH = 1.08  # of the training seconds between two looks at a policy: a time is known to this factor
+GROWTH = 1.1  # of the training seconds between two looks at a policy: a time is known to this factor
 CLOSE_SECONDS = 10.0
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
