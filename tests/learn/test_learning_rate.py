@@ -1,8 +1,9 @@
-"""The learning rate over a run."""
+"""The learning rate and the weight of the entropy bonus over a run."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +38,22 @@ def test_a_learner_falls_to_0_and_says_the_rate_it_used(engine):
     before = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
     learner.iterate()
     assert all(tensor.equal(before[name]) for name, tensor in learner.policy.state_dict().items())
+
+
+@pytest.mark.parametrize("engine", ["auto", "autograd"])
+def test_a_weight_of_entropy_that_falls_is_that_weight(engine):
+    """The first update of one that falls from 0.6 is that of a constant 0.6, the second of two that of 0.3."""
+    settings = {"total_steps": 2 * 8 * 4, "engine": engine, "entropy": 0.6}
+    falling, constant = (
+        make_ppo(trading_worlds(4), entropy_schedule=schedule, **settings) for schedule in ("linear", "constant")
+    )
+    first = falling.iterate()
+    assert (first["optimiser/entropy_weight"], "optimiser/entropy_weight" in constant.iterate()) == (0.6, False)
+    assert all(map(torch.equal, falling.policy.parameters(), constant.policy.parameters()))
+    halved = make_ppo(trading_worlds(4), **{**settings, "entropy": 0.3})
+    halved.load_state(*falling.state())
+    assert falling.iterate()["optimiser/entropy_weight"] == pytest.approx(0.3)
+    halved.iterate()
+    torch.testing.assert_close(tuple(falling.policy.parameters()), tuple(halved.policy.parameters()))
+    constant.iterate()
+    assert not all(map(torch.equal, falling.policy.parameters(), constant.policy.parameters()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import pickle
@@ -30,7 +31,13 @@ from velodrome.runs.config.changes import changes_between, told_lineage, told_sc
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.evaluate import final_in_validations, play_validation, steps_between_validations, told_report
+from velodrome.runs.evaluate import (
+    final_in_validations,
+    play_validation,
+    shown_progress,
+    steps_between_validations,
+    told_report,
+)
 from velodrome.runs.folder import RunFolder, RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
@@ -40,6 +47,7 @@ from velodrome.runs.machine import memory, plan
 from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
 from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.official import official_evaluation
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
@@ -427,6 +435,13 @@ class Session:
             self.console.print(evaluation.table())
             if told := told_report(self.run, evaluation):
                 self.console.print(told, soft_wrap=True)
+        if self.config.evaluation.official:
+            with shown_progress(self.mode == "live") as shown:
+                scores = official_evaluation(self.run, baselines=False, progress=shown)
+            if self.mode == "json":
+                self.console.print_json(data={"event": "official", **json.loads(scores.to_json())}, indent=None)
+            else:
+                self.console.print(scores.table())
 
     # How it ended
 

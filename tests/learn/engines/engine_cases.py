@@ -25,6 +25,7 @@ SPACES = {
 }
 STEPS, ENVIRONMENTS, VALUES = 3, 5, 4
 ODD_WINDOWS, EVEN_WINDOWS = ((5, 3), (2, 2)), ((3, 4), (2, 2))  # rows of 3 floats do not fit whole 8-byte words
+LATER_ENTROPY = 0.3  # its weight where it changes over a run
 FILLED = ("values", "cursor", "actions", "log_prob", "advantage", "returns", "value")
 
 
@@ -51,7 +52,7 @@ CASES = [
             True,
             "tanh",
             EVEN_WINDOWS,
-            {"value_clip": 0.1, "entropy": 0.05, "kl_penalty": 0.7, "weight_decay": 3.0},
+            {"value_clip": 0.1, "entropy": 0.05, "kl_penalty": 0.7, "weight_decay": 3.0, "entropy_schedule": "linear"},
         )
         for space in SPACES
     ),
@@ -145,6 +146,8 @@ def surprise(setting: Setting) -> None:
 
 def learned(setting: Setting, engine: Any, rows: Tensor) -> dict[str, Tensor]:
     """Take one gradient step and return everything that came of it."""
+    if setting.config.entropy_schedule != "constant":
+        engine.set_entropy_weight(LATER_ENTROPY)
     report = engine.learn(rows)
     found = {"report": report.detach().clone()}
     for name, parameter in setting.policy.named_parameters():

@@ -85,6 +85,9 @@ class EvaluationConfig(Section):
         5, "blocks of time that `velodrome cv` leaves out in turn, to choose settings by", ge=2, le=1_000
     )
     final_split: str | None = setting("test", "split that is played once training has ended; null: none")
+    official: bool = setting(
+        False, "play the environment's own evaluation, such as CAGE-2's scores, too, once training has ended"
+    )
     seeds: int = setting(5, "seeds that the final evaluation is repeated with", ge=1, le=10_000)
     bootstrap_samples: int = setting(1_000, "resamples behind a confidence interval", ge=10, le=10_000_000)
     confidence: float = setting(0.95, "level of the confidence intervals", gt=0.0, lt=1.0)
