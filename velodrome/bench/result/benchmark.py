@@ -86,7 +86,7 @@ class LevelTime(BaseModel):
     def shown(self, clock: str) -> str:
         """Return the median with the least and the most of the seeds, for people."""
         if not self.reached:
-            return "never"
+            return "never" if self.runs else "–"  # interrupted
         median, times = self.median(clock), getattr(self, clock)
         most = digits(times[-1]) if self.reached == self.runs else "never"
         spread = f" ({digits(times[0])}–{most})" if self.runs > 1 else ""

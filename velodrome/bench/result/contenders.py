@@ -125,11 +125,12 @@ def open_sb3(given: Given, stack: contextlib.ExitStack, folder: Path, zoo: bool)
 
 
 def open_jax(given: Given, stack: contextlib.ExitStack, folder: Path) -> Learning:
-    """Return PPO in JAX with our preset's settings; compiled programs are kept in the folder."""
+    """Return PPO in JAX with our preset's settings; programs are kept where JAX is told to, or in the folder."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", str(folder / "jax"))
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(folder / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     tables, config, told = market_tables(given), given.config, given.config.ppo
     shared = told.model_dump(include=set(Settings._fields))

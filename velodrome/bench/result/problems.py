@@ -125,9 +125,9 @@ PROBLEMS: dict[str, ResultProblem] = {
         {"teacher.policy": None, "ppo.critic_first": 0, "steps": 1_000_000},
     ),
     "cage2": ResultProblem(
-        "CAGE-2 against B_line, 36 actions, memory of scans and decoys",
+        "CAGE-2 against B_line, 36 actions, with memories",
         f"mean return of {EPISODES} episodes of {LENGTH} steps",
-        {"cpu": "cage2_reduced", "cuda": "cage2_reduced"},
+        {"cpu": "cage2_reduced", "cuda": "cage2_gpu"},
         {"params.red_agent": RED, "params.episode_length": LENGTH},
         published_levels(),
         False,
