@@ -94,6 +94,8 @@ class PPO(Learner):
             critic_alone = self.steps < self.config.critic_first
             with unchanged(self.policy.acting_parameters() if critic_alone else ()):
                 self.update()
+            if self.taught is not None:
+                self.taught.draw_back(self.policy)
             if self.average is not None:
                 self.average.take(self.policy)
         self.steps += self.rollout.samples

@@ -46,7 +46,7 @@ from velodrome.runs.live.progress import Besides
 from velodrome.runs.machine import memory, plan
 from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
-from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.metrics import MetricsWriter, with_names_of
 from velodrome.runs.official import official_evaluation
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
@@ -87,6 +87,7 @@ class Session:
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
+        self.shortened = ""  # what was done to the windows, for people
         self.recent: list[float] = []  # results of the last validations, as many as are averaged
         self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
@@ -169,8 +170,9 @@ class Session:
             worlds = self._make_learner(stack, device)
             begun = self.resumed and self._load_checkpoint() is not None
             self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
-            self.remarks += [self.taught] if self.taught else []
+            self.remarks[:0] = setup.told_choices(self.market, self.shortened, self.taught)
             how = "resumed" if self.resumed else "began"
+            log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
             self.interrupts = stack.enter_context(Interrupts())
             while (lacking := self._learn(worlds, device, begun)) is not None:
@@ -246,7 +248,8 @@ class Session:
             if not self._is_over:
                 raise Interrupted
             if self.learner.steps < self.config.steps:
-                self.view.note(health.ended_early(self.config, self.learner.steps))
+                enough = self._has_episodes and health.enough_episodes(self.learner.episodes, self.learner.steps)
+                self.view.note(enough or health.ended_early(self.config, self.learner.steps))
         return None
 
     def _go_on_with_less(self, lacking: str) -> None:
@@ -286,9 +289,15 @@ class Session:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all steps are done, or validation has not become better for as long as one was told to wait."""
+        """Whether all steps or episodes are done, or validation has not become better for as long as is waited."""
         patience = self.config.evaluation.patience
-        return self.learner.steps >= self.config.steps or (patience is not None and self.validations_since >= patience)
+        waited = patience is not None and self.validations_since >= patience
+        return self.learner.steps >= self.config.steps or self._has_episodes or waited
+
+    @property
+    def _has_episodes(self) -> bool:
+        """Whether as many episodes have ended as the run is told to play."""
+        return self.config.episodes is not None and self.learner.episodes >= self.config.episodes
 
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
@@ -376,7 +385,7 @@ class Session:
     def _log(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to their writer; it tries again, and what is not written by the end is an error."""
         try:
-            self.writer.add(self.learner.steps, metrics)
+            self.writer.add(self.learner.steps, with_names_of(self.config.logging.metric_names, metrics))
         except MetricsError as error:
             self.view.note(f"warning: {error}")
 
@@ -471,6 +480,7 @@ class GroupSession(Session):
         """Train the members that have not finished. Return whether all have."""
         group = self.run
         assert isinstance(group, SeedGroup)
+        self.remarks[:0] = setup.told_choices(self.market, self.shortened)
         self._show_remarks()
         finished = {run.config.seed for run in group.members if run.status == "finished" and group.has_all(run)}
         left = [seed for seed in group.seeds if seed not in finished]
