@@ -554,7 +554,7 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
     position[bars] = np.arange(len(bars))
     shown = writer.encodings or [np.zeros((len(bars), 0), np.float32)]
     kind = CHOICES if own.counts else WEIGHTS if isinstance(own, Dirichlet) else NUMBERS
-    ends = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
+    low, high = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
     room = writer.place(own.width)
     return Program(
         np.array(writer.operations, np.int64),
@@ -564,8 +564,9 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
         np.zeros(writer.room, np.float32),
         np.zeros((num_envs, policy.memory_size), np.float32),
         np.array([kind, at, own.width, room], np.int64),
-        np.array([members, TOGETHER.get(type(policy.distribution), False)], np.int64),  # type: ignore[call-overload]
+        np.array([members, TOGETHER.get(type(policy.distribution), False)], np.int64),
         np.array(own.counts, np.int64),
-        *ends,
+        low,
+        high,
         np.zeros((steps, num_envs) if members > 1 else (0, 0)),
     )

@@ -253,15 +253,15 @@ def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
 
 
 def test_the_presets_are_those_that_the_docs_promise():
-    own_data = {"trading", "portfolio", "dqn", "torchtrade", "intraday", "gpu"}
+    own_data = {"trading", "portfolio", "dqn", "torchtrade", "intraday", "gpu", "portfolio_gpu"}
     demos = {"demo", "demo_portfolio", "demo_dqn", "ou", "smoke"}
-    assert set(preset_names()) == own_data | demos | {"cartpole", "cage2", "cage2_reduced"}
+    assert set(preset_names()) == own_data | demos | {"cartpole", "cage2", "cage2_reduced", "cage2_gpu"}
     assert preset_names()[0] == "trading"
     features = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
     assert load_run_config("intraday").market.features == features
     gpu = load_run_config("gpu")
-    assert (gpu.num_envs, gpu.ppo.rollout_length, gpu.ppo.precision) == (65_536, 32, "bfloat16")
-    assert gpu.network.shared
+    assert (gpu.num_envs, gpu.ppo.rollout_length, gpu.ppo.precision) == (8_192, 16, "bfloat16")
+    assert (gpu.teacher.policy, gpu.ppo.average_weights) == ("forecast", True)
 
 
 OWN = "market.source=prices/"
