@@ -20,6 +20,7 @@ from velodrome.evaluation.play import Recording, play_episodes, play_split
 from velodrome.evaluation.validation import cut
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
+from velodrome.learn.ensembles import ensemble_of
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import ObservationShape, WindowBank
 
@@ -76,12 +77,16 @@ class BarByBar:
     """Hides everything from a policy's caller but how to act."""
 
     def __init__(self, policy) -> None:
-        self.begin, self.act, self.forget = policy.begin, policy.act, policy.forget
+        self.begin, self.act, self.forget, self.policy = policy.begin, policy.act, policy.forget, policy
+
+    @property
+    def disagreement(self) -> np.ndarray | None:
+        return getattr(self.policy, "disagreement", None)
 
 
-def trained(world, market) -> TrainedPolicy:
+def trained(world, market, seed: int = 1) -> TrainedPolicy:
     """Return a policy with random weights that acts in a world."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     shape = ObservationShape(len(world.observed), world.window_shapes, world.instruments)
     kind = "mlp" if world.instruments is None else "instruments"
     network = ActorCritic(shape, world.action_space, NetworkConfig(kind=kind, hidden=(16, 8)))
@@ -96,6 +101,7 @@ def every_policy(market, params):
     evaluator = evaluator_for(None, market, "test", params)
     agent = trained(evaluator.world(), market)
     yield agent, params
+    yield ensemble_of([agent, *(trained(evaluator.world(), market, seed) for seed in (2, 3))]), params
     played = evaluator.play("agent", agent, (0, 3), 2, None)
     for baseline in evaluator.baselines(played, 0):
         if baseline.policy is not None:
@@ -117,6 +123,7 @@ def test_a_split_comes_out_the_same_in_a_compiled_loop_as_bar_by_bar(market, par
         assert len(looped) == 1, f"{type(policy).__name__} was not played in a compiled loop"
         # torch rounds the numbers that a network asks for in another order.
         near = 1e-4 if isinstance(policy, TrainedPolicy) and market is BASKET else 0.0
+        assert (fast.tracks[0].disagreement is None) == (not hasattr(policy, "disagreement"))
         for ours, theirs in zip(fast.tracks, slow.tracks, strict=True):
             ended = ended or bool(ours.ended_early.any())
             assert np.array_equal(ours.bars, theirs.bars)
@@ -127,7 +134,8 @@ def test_a_split_comes_out_the_same_in_a_compiled_loop_as_bar_by_bar(market, par
 
 
 def recorded(track) -> dict[str, np.ndarray]:
-    return {"actions": track.actions, "rewards": track.rewards, **track.columns, **track.notes}
+    apart = {} if track.disagreement is None else {"disagreement": track.disagreement.astype(np.float32)}
+    return {"actions": track.actions, "rewards": track.rewards, **track.columns, **track.notes, **apart}
 
 
 def test_more_pieces_than_a_block_has_lanes_come_out_the_same_too():

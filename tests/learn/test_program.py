@@ -12,6 +12,7 @@ from tests.markets import small_market
 from velodrome.envs.contract import InstrumentLayout
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
+from velodrome.learn.ensembles import ensemble_of
 from velodrome.learn.networks.q_network import QNetwork
 from velodrome.learn.policy import ActorCritic
 from velodrome.learn.program import decide, program_of
@@ -116,3 +117,31 @@ def test_networks_of_a_users_own_have_no_program():
         else:
             policy.network.actor.body[0].eps = 0.1
         assert program_of(policy, np.arange(20, 60), ENVIRONMENTS) is None, changed
+
+
+# Ensembles
+
+
+@pytest.mark.parametrize("name", ["tanh", "values of actions", "several choices", "gru", "norms", "weights"])
+def test_an_ensemble_acts_and_disagrees_as_its_networks_do(name):
+    members = [make_policy(name, seed) for seed in range(3)]
+    if name == "values of actions":
+        members[1].value_unit = 2.5
+    policy, steps = ensemble_of(members), observations(12)
+    program = program_of(policy, np.arange(20, 60), ENVIRONMENTS, len(steps))
+    assert program is not None
+    policy.begin(ENVIRONMENTS)
+    whole, apart = not isinstance(policy.action_space, gymnasium.spaces.Box), []
+    for bar, (values, cursors) in enumerate(steps):
+        expected = policy.act({"account": values, "cursor": cursors})
+        apart.append(policy.disagreement)
+        actions = np.zeros(expected.shape, np.int64 if whole else np.float32)
+        assert decide(program, bar, seen_by(values, cursors), actions) == -1
+        np.testing.assert_allclose(actions, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(program.apart, apart, rtol=1e-4, atol=1e-5)
+    assert np.ptp(program.apart) > 0.0
+
+
+def test_an_ensemble_of_weights_by_softmax_acts_through_torch():
+    members = [make_policy("instruments", seed) for seed in range(2)]
+    assert program_of(ensemble_of(members, softmax=2.0), np.arange(20, 60), ENVIRONMENTS) is None

@@ -17,7 +17,7 @@ import velodrome
 from velodrome.runs.versions import git_commit, installed_version, machine
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "NUMBA_", "MKL_", "OPENBLAS_")
-LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict")
+LIBRARIES = ("numpy", "numba", "torch", "gymnasium", "stable-baselines3", "torchtrade", "torchrl", "tensordict", "jax")
 
 
 def machine_stamp() -> dict[str, Any]:

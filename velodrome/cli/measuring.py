@@ -158,7 +158,12 @@ def bench_vector(
 
 @bench.command(name="result")
 def bench_result(
-    *, problems: Words = None, seeds: int | None = None, processes: int | None = None, measuring: Measuring = DEFAULTS
+    *,
+    problems: Words = None,
+    seeds: int | None = None,
+    devices: Words = None,
+    processes: int | None = None,
+    measuring: Measuring = DEFAULTS,
 ) -> None:
     """Measure the time from a command to a result: seconds to parts of the known optimum, out of sample.
 
@@ -171,6 +176,8 @@ def bench_result(
         What is learnt: ar1, a market with a known optimum, and cage2.
     seeds
         Trainings of each contender, on markets of their own.
+    devices
+        Where Velodrome learns: cpu, cuda, or both, which is what happens where there is a GPU.
     processes
         Seeds of a contender on the CPU that learn at once, with a share of the cores each. --seconds is how long each
         training may learn; --repeats has no meaning here.

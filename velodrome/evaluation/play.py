@@ -187,7 +187,7 @@ def play_split(
         never_end(envs)
     records = _Records(envs, longest, wanted, stretches)
     policy.begin(count)
-    decider = _network(policy, envs, ways)
+    decider = _network(policy, envs, ways, longest)
     bar = 0
     while bar < longest and records.alive.any():
         decider = decider or _planned(policy, envs, longest - bar)
@@ -229,8 +229,8 @@ class _Decider(NamedTuple):
     first: NDArray | None = None  # actions before the first decision
 
 
-def _network(policy: Policy, envs: Any, ways: Pieces) -> _Decider | None:
-    """Return what a trained network does without torch; None if it does not, or nothing is compiled."""
+def _network(policy: Policy, envs: Any, ways: Pieces, longest: int) -> _Decider | None:
+    """Return what trained networks do without torch; None if they do not, or nothing is compiled."""
     from velodrome.learn.acting import TrainedPolicy
 
     if not isinstance(policy, TrainedPolicy) or envs.step_code() is None:
@@ -238,7 +238,7 @@ def _network(policy: Policy, envs: Any, ways: Pieces) -> _Decider | None:
     from velodrome.learn.program import decide, program_of
 
     bars = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(ways.first, ways.last, strict=True)]))
-    program = program_of(policy, bars, envs.num_envs)
+    program = program_of(policy, bars, envs.num_envs, longest)
     return None if program is None else _Decider(decide, program)
 
 
@@ -274,6 +274,9 @@ def _play_compiled(decider: _Decider, envs: Any, records: _Records, bar: int, pr
             )
         if notes.fault[0] == WRONG_VALUE:
             envs._look(np.arange(envs.num_envs), "step")
+    apart: NDArray[np.float64] | None = getattr(decider.policy, "apart", None)
+    if apart is not None and apart.size:
+        records.disagreement = apart
 
 
 class _Records:

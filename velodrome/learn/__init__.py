@@ -2,6 +2,6 @@
 
 Read `config`, the settings; `actions`, `networks` and `policy`, what a learner improves; `engines`, how it takes a
 step; `learner`, what surrounds every algorithm; `imitation`, how a policy begins as a rule; `ppo` and `dqn`, the pages;
-`acting`, `program`, `ensembles` and `policy_files`, the use of a policy that has learnt; `catalog`, the algorithms by
+`acting`, `ensembles`, `program` and `policy_files`, the use of a policy that has learnt; `catalog`, the algorithms by
 name.
 """

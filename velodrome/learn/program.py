@@ -2,11 +2,13 @@
 
 torch takes a third of a millisecond for the few products that one account's next action needs, this a thousandth. The
 numbers are the network's own, rounded in another order: where two actions are equally good to the last bits, the two
-ways may differ. Networks of a user's own have no program, and act through torch.
+ways may differ. An ensemble is its members' operations one after the other, and what they do together. Networks of a
+user's own have no program, and act through torch.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,16 @@ from velodrome.learn.actions import OFFSET, Dirichlet
 from velodrome.learn.engines.cpu.compiled import loop
 from velodrome.learn.engines.cpu.elementary import fast_exp, fast_normal, fast_sigmoid, fast_tanh
 from velodrome.learn.engines.formulas import FLOAT, ONE, ZERO
+from velodrome.learn.ensembles import (
+    EnsembleNetwork,
+    EnsemblePolicy,
+    MeanChances,
+    MeanNumbers,
+    MeanValues,
+    MeanWeights,
+    StackedLinear,
+    StackedPerceptrons,
+)
 from velodrome.learn.networks.instruments import ContextLinear, InstrumentHead, InstrumentTrunk
 from velodrome.learn.networks.layers import ACTIVATIONS, PIECE, Dropout
 from velodrome.learn.networks.q_network import QNetwork
@@ -32,6 +44,7 @@ VALUES, WINDOWS, PRODUCT, ACTIVATE, NORMALISE, STRETCH, POOL, COPY, SPREAD, REME
 WIDTH = 11  # numbers of an operation
 KINDS = tuple(ACTIVATIONS)  # of activations, by their number
 CHOICES, NUMBERS, WEIGHTS = range(3)  # what an action is
+TOGETHER = {MeanChances: True, MeanValues: False, MeanNumbers: False, MeanWeights: False}  # whether by chances
 BOUND = FLOAT(LIMIT)
 EPSILON = 1e-5  # of layer norms
 NORM_EPSILON, GROWTH_OFFSET, GROWTH_LINEAR = FLOAT(EPSILON), FLOAT(OFFSET), FLOAT(GROWS_LINEARLY)
@@ -46,10 +59,12 @@ class Program(NamedTuple):
     position: NDArray[np.int64]  # [bars of the market] row of a bar in `encodings`
     work: NDArray[np.float32]
     memory: NDArray[np.float32]  # [n, floats] that the network remembers of each environment
-    head: NDArray[np.int64]  # [3] what an action is, where its parameters begin, and how many there are
+    head: NDArray[np.int64]  # [4] what an action is, where its parameters begin, how many there are, room for as many
+    members: NDArray[np.int64]  # [2] of an ensemble, how many, and whether they decide by chances; 1: no ensemble
     options: NDArray[np.int64]  # [choices] of each, how many
     low: NDArray[np.float32]  # [numbers] ends of the range of actions
     high: NDArray[np.float32]
+    apart: NDArray[np.float64]  # [bars, n] how far the members of an ensemble disagree; [0, 0]: it is none
 
 
 # Running one
@@ -178,16 +193,77 @@ def run(program, values, cursor, memory):
 @loop
 def decide(program, bar, seen, actions):
     """Write the likeliest action of every environment; return −1, or the one whose network gives NaN or infinity."""
-    kind, at, width = program.head
+    kind, at, width, room = program.head
+    members, by_chance = program.members
     flat = actions.reshape(actions.shape[0], -1)
-    found = program.work[at : at + width]
+    found, shared = program.work[at : at + members * width], program.work[room : room + width]
     for n in range(actions.shape[0]):
         run(program, seen.observations[n], seen.cursors[n], program.memory[n])
-        for k in range(width):
+        for k in range(found.size):
             if not np.isfinite(found[k]):
                 return n
-        write_action(kind, found, program.options, program.low, program.high, flat[n])
+        if members == 1:
+            write_action(kind, found, program.options, program.low, program.high, flat[n])
+        elif kind == CHOICES:
+            each = found.reshape(members, width)
+            program.apart[bar, n] = choose_together(each, by_chance, shared, program.options, flat[n])
+        else:
+            each = found.reshape(members, width)
+            program.apart[bar, n] = act_together(kind, each, program.options, program.low, program.high, flat[n])
     return -1
+
+
+@loop
+def choose_together(each, by_chance, mean, options, action):
+    """Write the choices that are best by the mean of all members; return the share of those who choose otherwise.
+
+    each: [M, width], probabilities' logarithms or values. mean: room for [width].
+    """
+    members = each.shape[0]
+    mean[:] = ZERO
+    for m in range(members):
+        first = 0
+        for choice in range(options.size):
+            own, total, largest = each[m, first : first + options[choice]], ZERO, each[m, first]
+            for k in range(own.size):
+                largest = max(largest, own[k])
+            for k in range(own.size):
+                total += fast_exp(own[k] - largest)
+            for k in range(own.size):
+                mean[first + k] += fast_exp(own[k] - largest) / total if by_chance else own[k] / FLOAT(members)
+            first += options[choice]
+    differ, first = 0, 0
+    for choice in range(options.size):
+        end = first + options[choice]
+        action[choice] = np.argmax(mean[first:end])
+        for m in range(members):
+            differ += np.argmax(each[m, first:end]) != action[choice]
+        first = end
+    return differ / (members * options.size)
+
+
+@loop
+def act_together(kind, each, options, low, high, action):
+    """Write the mean of what all members do, [M, numbers]; return how far they are from it, as `ensembles` has it."""
+    members, numbers = each.shape
+    for m in range(members):
+        write_action(kind, each[m], options, low, high, action)
+        for k in range(numbers):
+            each[m, k] = action[k]
+    apart = 0.0
+    for k in range(numbers):
+        mean = square = spread = 0.0  # around the first, so that members that are equal are exactly 0 apart
+        for m in range(members):
+            mean += (each[m, k] - each[0, k]) / members
+        for m in range(members):
+            off = each[m, k] - each[0, k] - mean
+            square += off * off / members
+            spread += abs(off) / members
+        half = 0.5 * (high[k] - low[k])
+        reach = half if np.isfinite(half) and half > 0.0 else 1.0
+        apart += 0.5 * spread if kind == WEIGHTS else np.sqrt(square) / reach / numbers
+        action[k] = each[0, k] + mean
+    return apart
 
 
 @loop
@@ -237,6 +313,7 @@ class Writer:
         self.parts: list[NDArray[np.float32]] = []  # of the weights
         self.encodings: list[NDArray[np.float32]] = []
         self.floats = self.room = self.columns = 0
+        self.memory = 0  # floats of the memory that earlier members have
 
     def add(self, kind: int, *numbers: int) -> None:
         """Add an operation."""
@@ -323,11 +400,12 @@ class Writer:
         """Write a trunk with a memory, which is the first of the policy's."""
         cell, below = trunk.cell, self.trunk(trunk.below, values)
         before, after = self.place(trunk.memory_size), self.place(trunk.memory_size)
-        self.add(REMEMBER, before, trunk.memory_size, 0)
+        self.add(REMEMBER, before, trunk.memory_size, self.memory)
         own = self.product(below, cell.weight_ih, cell.bias_ih)
         carried = self.product(before, cell.weight_hh, cell.bias_hh)
-        self.add(RECALL, own, carried, trunk.memory_size, 0)
-        self.add(REMEMBER, after, trunk.memory_size, 0)
+        self.add(RECALL, own, carried, trunk.memory_size, self.memory)
+        self.add(REMEMBER, after, trunk.memory_size, self.memory)
+        self.memory += trunk.memory_size
         return after
 
     def instruments(self, trunk: InstrumentTrunk, values: int) -> tuple[int, int]:
@@ -402,31 +480,82 @@ class Writer:
             self.add(DUEL, place, last.out_features, state)
         return place
 
+    # Ensembles
+
+    def values(self, normalisation: Any) -> int:
+        """Let the values be seen, less a mean and times a scale if there are any; return where they are."""
+        place = self.place(self.policy.shape.values)
+        known = (-1, -1) if normalisation is None else [self.keep(part) for part in normalisation]
+        self.add(VALUES, place, self.policy.shape.values, *known)
+        return place
+
+    def ensemble(self, network: EnsembleNetwork, width: int) -> int:
+        """Write all members; return where the parameters of their actions are, side by side."""
+        shown = [
+            self.values((network.means[m], network.scales[m]) if network.normalises[m] else None)
+            for m in range(network.count)
+        ]
+        first: Any = network.members[0]
+        if isinstance(first, StackedPerceptrons):
+            found = self.stacked(first, shown)
+        else:
+            found = [self.heads(member, own) for member, own in zip(network.members, shown, strict=True)]  # type: ignore[arg-type]
+        together = self.place(network.count * width)
+        for m, place in enumerate(found):
+            self.add(COPY, place, together + m * width, width, 1)
+            if network.units[m] != 1.0:
+                factors = torch.full((width,), network.units[m])
+                self.add(STRETCH, together + m * width, width, 1, self.keep(factors, torch.zeros(width)))
+        return together
+
+    def stacked(self, network: StackedPerceptrons, shown: list[int]) -> list[int]:
+        """Write perceptrons whose weights lie side by side; return where the results of each are."""
+        wide = network.values.weight.shape[2]
+        windows = SimpleNamespace(encode=lambda seen: seen @ network.windows)
+        joined = self.windows(windows) if self.policy.shape.windows else None
+        found = []
+        for m, values in enumerate(shown):
+            layer: Any = network.values
+            place, width = values, 0
+            for layer in (network.values, *network.body):
+                if isinstance(layer, StackedLinear):
+                    target = joined + m * wide if joined is not None and layer is network.values else None
+                    place = self.product(place, layer.weight[m].mT, layer.bias[m, 0], target)
+                    width = layer.weight.shape[2]
+                else:
+                    self.after_sums([layer], place, width)
+            found.append(place)
+        return found
+
 
 @torch.no_grad()
-def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int) -> Program | None:
+def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, steps: int = 1) -> Program | None:
     """Return what a policy does at some bars of its market, in this number of environments that all begin.
 
-    None: the network is not of a kind that this page knows.
+    steps: how often it will decide, at most. None: the network is not of a kind that this page knows.
     """
-    network = policy.network
-    if type(policy) is not TrainedPolicy or type(network) not in (ActorCritic, QNetwork):
+    network, own, members = policy.network, policy.distribution, 1
+    if type(policy) not in (TrainedPolicy, EnsemblePolicy):
         return None
     writer = Writer(policy, bars)
-    values = writer.place(policy.shape.values)
-    known = (-1, -1) if policy.normalisation is None else [writer.keep(part) for part in policy.normalisation]
-    writer.add(VALUES, values, policy.shape.values, *known)
     try:
         with evaluating(network):
-            at = writer.heads(network, values)  # type: ignore[arg-type]
+            if isinstance(network, EnsembleNetwork) and type(own) in TOGETHER:
+                mixture: Any = own
+                own, members = mixture.own, mixture.members
+                at = writer.ensemble(network, own.width)
+            elif type(network) in (ActorCritic, QNetwork):
+                at = writer.heads(network, writer.values(policy.normalisation))  # type: ignore[arg-type]
+            else:
+                return None
     except Unwritten:
         return None
-    own = policy.distribution
     position = np.zeros(len(policy.bank.position) if policy.bank is not None else int(bars.max()) + 1, np.int64)
     position[bars] = np.arange(len(bars))
     shown = writer.encodings or [np.zeros((len(bars), 0), np.float32)]
     kind = CHOICES if own.counts else WEIGHTS if isinstance(own, Dirichlet) else NUMBERS
-    ends = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
+    low, high = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
+    room = writer.place(own.width)
     return Program(
         np.array(writer.operations, np.int64),
         np.concatenate(writer.parts),
@@ -434,7 +563,10 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int) ->
         position,
         np.zeros(writer.room, np.float32),
         np.zeros((num_envs, policy.memory_size), np.float32),
-        np.array([kind, at, own.width], np.int64),
+        np.array([kind, at, own.width, room], np.int64),
+        np.array([members, TOGETHER.get(type(policy.distribution), False)], np.int64),
         np.array(own.counts, np.int64),
-        *ends,
+        low,
+        high,
+        np.zeros((steps, num_envs) if members > 1 else (0, 0)),
     )

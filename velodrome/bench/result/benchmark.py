@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 from rich.console import RenderableType
@@ -22,7 +22,7 @@ from velodrome.bench.result.contenders import PEERS, Entrant, entrants
 from velodrome.bench.result.problems import PROBLEMS
 from velodrome.bench.result.timeline import Contest, Timeline
 from velodrome.bench.run import Benchmark, Turns
-from velodrome.errors import did_you_mean
+from velodrome.errors import RunError, did_you_mean
 from velodrome.vector.cores import available_cores
 
 CLOCKS = {"whole": "from the start of the process", "seconds": "of learning alone"}
@@ -37,6 +37,7 @@ class ResultOptions(BenchmarkOptions):
     problems: tuple[str, ...] = Field(("ar1",), description="what is learnt")
     seeds: int = Field(5, ge=1, le=100, description="trainings of each contender, on markets of their own")
     seconds: float = Field(40.0, gt=0.0, le=86_400.0, description="seconds of learning, of each training at most")
+    devices: tuple[Literal["cpu", "cuda"], ...] = Field(("cpu", "cuda"), description="where Velodrome learns")
     processes: int = Field(
         1,
         ge=1,
@@ -74,6 +75,7 @@ class LevelTime(BaseModel):
     reached: int = Field(description="of the runs")
     whole: list[float] = Field(description="from the start of the process, of those that reached it, the least first")
     seconds: list[float] = Field(description="the same of learning alone")
+    gave_up: float = Field(0.0, description="from the start, when the median of those that never reached it ended")
 
     def median(self, clock: str) -> float | None:
         """Return the median over all seeds; None if half of them never reached the level."""
@@ -84,7 +86,7 @@ class LevelTime(BaseModel):
     def shown(self, clock: str) -> str:
         """Return the median with the least and the most of the seeds, for people."""
         if not self.reached:
-            return "never"
+            return "never" if self.runs else "–"  # interrupted
         median, times = self.median(clock), getattr(self, clock)
         most = digits(times[-1]) if self.reached == self.runs else "never"
         spread = f" ({digits(times[0])}–{most})" if self.runs > 1 else ""
@@ -113,42 +115,47 @@ class ResultBenchmark(Benchmark):
         super().__init__("result", options)
         from velodrome.vector.cuda import unavailable_reason
 
-        reason = unavailable_reason("cuda")
-        self.devices = ("cpu",) if reason else ("cpu", "cuda")
-        if reason:
-            self.report.note_missing(f"{OURS}, GPU", reason)
+        self.no_gpu = unavailable_reason("cuda")
+        self.devices = [device for device in options.devices if device == "cpu" or self.no_gpu is None]
+        if "cuda" in options.devices and self.no_gpu:
+            self.report.note_missing(f"{OURS}, GPU", self.no_gpu)
 
     def measure(self, tell: Turns) -> None:
-        """Let everybody learn, after a short training each that fills the caches of compiled programs."""
+        """Let everybody take turns, seed by seed, after a short training each that fills the caches."""
         options = self.options
         everybody = [(name, one) for name in options.problems for one in entrants(name, self.peers, self.devices)]
         tell.expect(len(everybody) * (1 + options.seeds))
-        with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as folder:
-            for problem, entrant in everybody:
-                begun = {"problem": problem, "peer": entrant.peer, "label": entrant.label}
-                warm_up = Timeline(**begun, seed=options.seed)
-                if not self._learn(entrant, [warm_up], 0.0, Path(folder), tell):
-                    continue
-                lines = [Timeline(**begun, seed=options.seed + 1 + seed) for seed in range(options.seeds)]
-                self.report.timelines += lines
-                self._learn(entrant, lines, options.seconds, Path(folder), tell)
-        self.report.timelines = [line for line in self.report.timelines if line.end != "failed"]
+        seeds = range(options.seed + 1, options.seed + 1 + options.seeds)
+        with tempfile.TemporaryDirectory(prefix="velodrome-bench-") as name:
+            folder = Path(name)
+            warm_ups = [(one, timeline(problem, one, options.seed)) for problem, one in everybody]
+            self._learn(warm_ups, len(warm_ups), 0.0, folder, tell)
+            able = [pair for pair, (_, line) in zip(everybody, warm_ups, strict=True) if line.end != "failed"]
+            for first in range(0, len(seeds), options.processes):
+                for problem, one in able:
+                    on_gpu = one.device == "cuda" or (one.peer == "jax" and self.no_gpu is None)
+                    turn = [(one, timeline(problem, one, seed)) for seed in seeds[first : first + options.processes]]
+                    self.report.timelines += [line for _, line in turn]
+                    self._learn(turn, 1 if on_gpu else options.processes, options.seconds, folder, tell)
+                    self.report.timelines = [line for line in self.report.timelines if line.end != "failed"]
+                    if options.json_path is not None:
+                        self.report.write(options.json_path)
 
-    def _learn(self, entrant: Entrant, lines: Sequence[Timeline], limit: float, folder: Path, tell: Turns) -> bool:
-        """Have some trainings done; return whether all went well. One of ours that fails is an error."""
-        on_gpu = entrant.device == "cuda" or (entrant.peer == "jax" and "cuda" in self.devices)
-        at_once = 1 if on_gpu else self.options.processes
-        threads = max(1, available_cores() // min(at_once, len(lines)))
-        waiting, well = iter(lines), True
+    def _learn(
+        self, trainings: Sequence[tuple[Entrant, Timeline]], at_once: int, limit: float, folder: Path, tell: Turns
+    ) -> None:
+        """Have some trainings done, so many at once. A peer that fails is missing; one of ours is an error."""
+        at_once = min(at_once, len(trainings), max(2, available_cores()))
+        threads, waiting = max(1, available_cores() // at_once), iter(trainings)
         going: dict[Any, Contest] = {}
         try:
             while True:
-                for line in itertools.islice(waiting, at_once - len(going)):
+                for entrant, line in itertools.islice(waiting, at_once - len(going)):
                     contest = Contest(entrant, line, limit, folder, threads)
                     going[contest.line] = contest
                     tell(f"{line.label}, seed {line.seed}", 0)
                 if not going:
-                    return well
+                    return
                 for ready in wait(list(going)):
                     contest = going[ready]
                     line = contest.timeline
@@ -160,16 +167,15 @@ class ResultBenchmark(Benchmark):
                     if ended:
                         going.pop(ready).close()
                     if contest.error:
-                        well = False
-                        self._excuse(entrant, contest.error)
+                        self._excuse(line, contest.error)
         finally:
             for contest in going.values():
                 contest.close()
 
-    def _excuse(self, entrant: Entrant, error: str) -> None:
-        if entrant.peer == OURS:
-            raise RuntimeError(f"{entrant.label} {error}")
-        self.report.note_missing(entrant.peer, f"{entrant.label} {error}")
+    def _excuse(self, line: Timeline, error: str) -> None:
+        if line.peer == OURS:
+            raise RunError(f"{line.label} {error}")
+        self.report.note_missing(line.peer, f"{line.label} {error}")
 
     def conclude(self) -> None:
         """Fill in the times, and whether we are ahead of everybody at every level."""
@@ -179,15 +185,15 @@ class ResultBenchmark(Benchmark):
             self._judge(f"{problem}, {level}", [t for t in report.times if (t.problem, t.level) == (problem, level)])
 
     def _judge(self, place: str, times: Sequence[LevelTime]) -> None:
-        medians = {time.label: time.median("whole") for time in times}
-        own = min((found for t in times if t.peer == OURS and (found := medians[t.label]) is not None), default=None)
-        for time in (time for time in times if time.peer != OURS and time.runs):
-            theirs = medians[time.label]
-            if theirs is None and own is None:
-                continue
-            how = "" if theirs is not None else ", who never reached it in the time given"
-            reached = 0.0 if own is None else (self.options.seconds if theirs is None else theirs) / own
-            self.report.judge(f"{place}: times as fast as {time.label}{how}", reached, 1.0)
+        """Set our fastest beside the fastest peer; who never reached a level took longer than it learnt."""
+        medians = [(time.peer == OURS, time.median("whole"), time) for time in times if time.runs]
+        own = min((median for ours, median, _ in medians if ours and median is not None), default=None)
+        others = [(median or time.gave_up, median is None, time.label) for ours, median, time in medians if not ours]
+        if not others or (own is None and all(never for _, never, _ in others)):
+            return
+        seconds, never, label = min(others)
+        how = f"{label}, who never reached it" if never else label
+        self.report.judge(f"{place}: times as fast as {how}", 0.0 if own is None else seconds / own, 1.0)
 
     def more(self) -> Sequence[RenderableType]:
         """Return the tables of every problem, and what they mean."""
@@ -200,8 +206,9 @@ class ResultBenchmark(Benchmark):
         problem, times = PROBLEMS[name], [time for time in self.report.times if time.problem == name]
         levels = list(problem.levels)
         headings = levels if problem.percent else [f"{problem.levels[level]:.1f}" for level in levels]
+        yield Text(f"{name}: {problem.title}")
         for clock, what in CLOCKS.items():
-            table = narrow_table(f"{problem.title}: seconds {what} to a level", ("contender", *headings))
+            table = narrow_table(f"Seconds {what}, to a level", ("contender", *headings))
             for label in dict.fromkeys(time.label for time in times):
                 own = {time.level: time for time in times if time.label == label}
                 is_ours = next(iter(own.values())).peer == OURS
@@ -214,7 +221,7 @@ class ResultBenchmark(Benchmark):
 
     def _ends(self, name: str) -> RenderableType:
         problem = PROBLEMS[name]
-        table = narrow_table(f"Where they ended: {problem.score}", ("contender", "ready", "steps/s", "seconds", "best"))
+        table = narrow_table("How far they came", ("contender", "ready after", "steps/s", "learnt for", "best"))
         lines = [line for line in self.report.timelines if line.problem == name and line.looks]
         for label in dict.fromkeys(line.label for line in lines):
             own = [line for line in lines if line.label == label]
@@ -224,17 +231,20 @@ class ResultBenchmark(Benchmark):
                 statistics.median(values) for values in ([o.ready for o in own], [o.seconds for o in last])
             )
             best = problem.shown(statistics.median(line.best for line in own))
-            table.add_row(label, f"{ready:.1f} s", f"{speed:,.0f}", f"{seconds:.1f}", best)
+            table.add_row(label, f"{ready:.1f} s", f"{speed:,.0f}", f"{seconds:.1f} s", best)
         return table
 
     def _meaning(self) -> Iterator[str]:
         options = self.options
         yield (
-            f"Medians of {options.seeds} seeds, each with a market or a game of its own, the least and the most of "
-            f"them; never: not within {options.seconds:g} s of learning, nor before all steps that a contender is told "
-            "were done. Looks at a policy are on no clock; they lie 8 % apart. From the start of the process: imports, "
-            "data and programs, loaded or compiled with a warm cache, count too. A lesson by a teacher is learning."
+            f"Medians over seeds, of which there are {options.seeds}, with the least and the most; each has a market "
+            f"or a game of its own; never: not within {options.seconds:g} s of learning, nor before all steps that a "
+            "contender is told were done. Looks at a policy are on no clock; they lie 10 % apart. From the start of "
+            "the process: imports, data and programs, loaded or compiled with a warm cache, count too. A lesson by a "
+            "teacher is learning."
         )
+        for name in dict.fromkeys(time.problem for time in self.report.times):
+            yield f"{name}: {PROBLEMS[name].score}"
         for label, about in dict.fromkeys((line.label, line.about) for line in self.report.timelines if line.about):
             yield f"{label}: {about}"
 
@@ -242,6 +252,11 @@ class ResultBenchmark(Benchmark):
         """Return the learning curves of every problem."""
         names = dict.fromkeys(line.problem for line in self.report.timelines if line.looks)
         return [lambda panel, name=name: draw(panel, name, self.report.timelines) for name in names]  # type: ignore[misc]
+
+
+def timeline(problem: str, entrant: Entrant, seed: int) -> Timeline:
+    """Return a training that has not begun."""
+    return Timeline(problem=problem, peer=entrant.peer, label=entrant.label, seed=seed)
 
 
 def level_times(lines: Sequence[Timeline]) -> Iterator[LevelTime]:
@@ -253,7 +268,9 @@ def level_times(lines: Sequence[Timeline]) -> Iterator[LevelTime]:
             ended = [line for line in own if line.end != "interrupted" or line.reached(score) is not None]
             times = {clock: sorted(getattr(look, clock) for look in found) for clock in CLOCKS}
             about = {"problem": problem, "peer": peer, "label": label, "level": level, "score": score}
-            yield LevelTime(**about, runs=len(ended), reached=len(found), **times)
+            never = [line.looks[-1].whole for line in ended if line.looks and line.reached(score) is None]
+            gave_up = statistics.median(never) if never else 0.0
+            yield LevelTime(**about, runs=len(ended), reached=len(found), **times, gave_up=gave_up)
 
 
 def draw(panel: Any, name: str, lines: Sequence[Timeline]) -> None:

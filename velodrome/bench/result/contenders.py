@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,16 +120,17 @@ def open_sb3(given: Given, stack: contextlib.ExitStack, folder: Path, zoo: bool)
         lambda: lambda observations: model.predict(observations, deterministic=True)[0],
         lambda: model.num_timesteps,
         float("inf") if zoo else config.steps,
-        f"{count:,} environments, {whose}, torch on {torch.get_num_threads()} threads of the CPU",
+        f"{count:,} environments, {whose}, torch on the CPU with threads={torch.get_num_threads()}",
     )
 
 
 def open_jax(given: Given, stack: contextlib.ExitStack, folder: Path) -> Learning:
-    """Return PPO in JAX with our preset's settings; compiled programs are kept in the folder."""
+    """Return PPO in JAX with our preset's settings; programs are kept where JAX is told to, or in the folder."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", str(folder / "jax"))
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(folder / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     tables, config, told = market_tables(given), given.config, given.config.ppo
     shared = told.model_dump(include=set(Settings._fields))
@@ -175,7 +176,7 @@ PEERS: dict[str, Peer] = {
 ONLY_ON = {"jax": "ar1"}  # nobody has written CAGE-2 in JAX
 
 
-def entrants(problem: str, peers: Mapping[str, Peer], devices: tuple[str, ...]) -> list[Entrant]:
+def entrants(problem: str, peers: Mapping[str, Peer], devices: Sequence[str]) -> list[Entrant]:
     """Return everybody: Velodrome on every device, as its preset is and without its teacher, and the peers."""
     found = []
     for device in devices:

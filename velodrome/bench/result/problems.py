@@ -22,9 +22,10 @@ from velodrome.vector.make import make_vec
 Judge = Callable[[Act], float]  # where a policy stands
 TEST_BARS = 115_000  # with 70,000 to train on, as the default command has
 BARS = 70_000 + 15_000 + TEST_BARS
-STRETCHES = 1_000  # of the test split, played side by side
+STRETCHES = 2_300  # of the test split, played side by side
 EPISODES = 500  # of CAGE-2 in a look at a policy
 RED, LENGTH = "b_line", 100
+UNTAUGHT: dict[str, Any] = {"teacher.policy": None, "ppo.critic_first": 0}
 
 
 class Given(NamedTuple):
@@ -46,11 +47,11 @@ class ResultProblem(NamedTuple):
     percent: bool  # whether scores are shares
     judge: Callable[[Given], Judge]
     seed_keys: tuple[str, ...]  # settings that follow the seed
-    untaught: Mapping[str, Any] = {}  # settings of those who have no teacher; empty: nobody has one
+    untaught: Mapping[str, Mapping[str, Any]] = {}  # by device: settings without a teacher; none: nobody has one
 
     def given(self, device: str, seed: int, taught: bool) -> Given:
         """Build what a training needs, as `velodrome train` does."""
-        changes = {} if taught else self.untaught
+        changes = {} if taught else self.untaught.get(device, {})
         settings = {**self.settings, **dict.fromkeys(self.seed_keys, seed), "device": device, **changes}
         config = load_run_config(self.presets[device], settings)
         market = setup.build_market(config)
@@ -122,12 +123,12 @@ PROBLEMS: dict[str, ResultProblem] = {
         True,
         market_judge,
         ("seed", "market.seed"),
-        {"teacher.policy": None, "ppo.critic_first": 0, "steps": 1_000_000},
+        {"cpu": {**UNTAUGHT, "steps": 1_000_000}, "cuda": UNTAUGHT},
     ),
     "cage2": ResultProblem(
-        "CAGE-2 against B_line, 36 actions, memory of scans and decoys",
+        "CAGE-2 against B_line, 36 actions, with memories",
         f"mean return of {EPISODES} episodes of {LENGTH} steps",
-        {"cpu": "cage2_reduced", "cuda": "cage2_reduced"},
+        {"cpu": "cage2_reduced", "cuda": "cage2_gpu"},
         {"params.red_agent": RED, "params.episode_length": LENGTH},
         published_levels(),
         False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -19,7 +20,7 @@ from velodrome.bench.trainer import torch_threads
 from velodrome.errors import VelodromeError
 from velodrome.vector.workers.worker.starting import without_main_module
 
-GROWTH = 1.08  # of the training seconds between two looks at a policy: a time is known to this factor
+GROWTH = 1.1  # of the training seconds between two looks at a policy: a time is known to this factor
 CLOSE_SECONDS = 10.0
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -69,7 +70,7 @@ class Contest:
         self.line, theirs = context.Pipe(duplex=False)
         given = (theirs, entrant, timeline.problem, timeline.seed, limit, folder, time.time())
         self.process = context.Process(target=learn, args=given, daemon=True)
-        with without_main_module(), threads_of(threads):
+        with without_main_module(), threads_of(threads), unheard_interrupts():
             self.process.start()
         theirs.close()
 
@@ -112,6 +113,16 @@ def threads_of(count: int) -> Iterator[None]:
             os.environ |= {} if value is None else {name: value}
 
 
+@contextlib.contextmanager
+def unheard_interrupts() -> Iterator[None]:
+    """Let processes that are started meanwhile leave Ctrl-C to this one, which ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # What the process does
 
 
@@ -119,7 +130,7 @@ def learn(
     line: Connection, entrant: Entrant, problem: str, seed: int, limit: float, folder: Path, began: float
 ) -> None:
     """Learn, and tell the parent how it goes. limit: seconds of learning; 0: only once, which fills the caches."""
-    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), contextlib.ExitStack() as stack:
+    with contextlib.suppress(BrokenPipeError), contextlib.ExitStack() as stack:
         silence = stack.enter_context(open(os.devnull, "w"))
         stack.enter_context(contextlib.redirect_stdout(silence))
         try:
