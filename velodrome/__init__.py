@@ -24,10 +24,11 @@ _HOMES = {
     "register_algorithm": "velodrome.learn.catalog",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
-    "recommend": "velodrome.vector.workers.autotune",
+    "recommend": "velodrome.runs.machine.recommendation",
     "EnvPool": "velodrome.vector.fleet.pool",
     "VecMonitor": "velodrome.vector.fleet.monitor",
     "VectorizedEnvConfig": "velodrome.vector.config",
+    "to_elegantrl": "velodrome.adapters",
     "to_sb3": "velodrome.adapters",
     "to_torchrl": "velodrome.adapters",
     "from_gymnasium": "velodrome.adapters",
@@ -37,6 +38,7 @@ _HOMES = {
     "evaluate": "velodrome.runs.evaluate",
     "cross_validate": "velodrome.runs.folds.cross_validation",
     "AgentTrainingService": "velodrome.service.service",
+    "tune": "velodrome.service.tuning",
 }
 __all__ = [
     "AgentTrainingService",
@@ -64,21 +66,25 @@ __all__ = [
     "register_env",
     "resume",
     "synthetic_bars",
+    "to_elegantrl",
     "to_sb3",
     "to_torchrl",
     "train",
+    "tune",
     "walk_forward",
 ]
 
 if TYPE_CHECKING:
-    from velodrome.adapters import from_gymnasium, to_sb3, to_torchrl
+    from velodrome.adapters import from_gymnasium, to_elegantrl, to_sb3, to_torchrl
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
     from velodrome.envs.catalog import register_env
     from velodrome.learn.catalog import register_algorithm
     from velodrome.runs.evaluate import evaluate
     from velodrome.runs.folds.cross_validation import cross_validate
+    from velodrome.runs.machine.recommendation import recommend
     from velodrome.runs.run import Run, resume, train
     from velodrome.service.service import AgentTrainingService
+    from velodrome.service.tuning import tune
     from velodrome.tables import (
         Basket,
         Market,
@@ -92,7 +98,6 @@ if TYPE_CHECKING:
     from velodrome.vector.fleet.monitor import VecMonitor
     from velodrome.vector.fleet.pool import EnvPool
     from velodrome.vector.make import make, make_vec
-    from velodrome.vector.workers.autotune import recommend
 
 
 def __getattr__(name: str) -> Any:

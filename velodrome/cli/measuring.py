@@ -156,6 +156,32 @@ def bench_vector(
     run_benchmark(VectorBenchmark(validated(VectorOptions, given)), console())
 
 
+@bench.command(name="result")
+def bench_result(
+    *, problems: Words = None, seeds: int | None = None, processes: int | None = None, measuring: Measuring = DEFAULTS
+) -> None:
+    """Measure the time from a command to a result: seconds to parts of the known optimum, out of sample.
+
+    Velodrome on the CPU and on a GPU beside Stable-Baselines3's PPO and PPO in JAX, each seed in a process of its own.
+    With 5 seeds that takes some minutes; CAGE-2, timed to published scores, takes longer.
+
+    Parameters
+    ----------
+    problems
+        What is learnt: ar1, a market with a known optimum, and cage2.
+    seeds
+        Trainings of each contender, on markets of their own.
+    processes
+        Seeds of a contender on the CPU that learn at once, with a share of the cores each. --seconds is how long each
+        training may learn; --repeats has no meaning here.
+    """
+    own = {name: value for name, value in locals().items() if name != "measuring"}
+    from velodrome.bench.result.benchmark import ResultBenchmark, ResultOptions
+    from velodrome.bench.run import run_benchmark
+
+    run_benchmark(ResultBenchmark(validated(ResultOptions, measuring.asked(**own))), console())
+
+
 @bench.command(name="generalise")
 def bench_generalise(
     *,

@@ -33,6 +33,7 @@ class Learner:
     policy: nn.Module
     collect: Callable[[], None]  # plays a rollout; perhaps a CUDA graph
     same_on_any_threads = False  # whether another number of threads gives the same bits
+    total_episodes: int | None = None  # of the run, if it ends after so many
     splitting: Any = None  # what has `parts`, `can_split` and `split`, if minibatches can be learnt from in parts
 
     def __init__(
@@ -50,7 +51,7 @@ class Learner:
         self.seconds_of_steps: float | None = None  # of a rollout's environments in a CUDA graph, once measured
         self.average: Average | None = None  # of the policy's weights, where that is asked for
         self.taught: Taught | None = None  # what the policy is drawn back to, where that is asked for
-        self.steps = 0
+        self.steps = self.episodes = 0
 
     @property
     def acting(self) -> nn.Module:
@@ -60,7 +61,8 @@ class Learner:
     @property
     def done(self) -> float:
         """The part of the run that is over."""
-        return self.steps / self.total_steps
+        by_steps = self.steps / self.total_steps
+        return max(by_steps, self.episodes / self.total_episodes) if self.total_episodes else by_steps
 
     def seen(self, observation: Observation) -> Observation:
         """Return an observation as the network sees it."""
@@ -89,6 +91,7 @@ class Learner:
         """
         found = {"optimiser/learning_rate": self.config.rate_at(began), "episode/mean_reward": reward}
         found |= self.worlds.take_episodes()
+        self.episodes += int(found["episode/count"])
         found |= action_mix(actions, distribution)
         seconds = self._seconds(actions)
         samples = actions.shape[0] * actions.shape[1]
@@ -160,7 +163,12 @@ class Learner:
         if self.taught is not None:
             parts["taught"] = self.taught.network.state_dict()
             plain = {**plain, "held": self.taught.share}
-        counts = {"steps": self.steps, "num_envs": self.worlds.num_envs, "threads": torch.get_num_threads()}
+        counts = {
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "num_envs": self.worlds.num_envs,
+            "threads": torch.get_num_threads(),
+        }
         split = getattr(self.splitting, "parts", 1)
         return nested(parts), {**counts, **plain, **({"parts": split} if split > 1 else {})}
 
@@ -196,7 +204,7 @@ class Learner:
             self.moments.load_state(only(tensors, "moments"))
         if self.scale is not None:
             self.scale.load_state(only(tensors, "scale"))
-        self.steps = int(plain["steps"])
+        self.steps, self.episodes = int(plain["steps"]), int(plain.get("episodes", 0))
         self._load_generators(tensors)
         worlds = only(tensors, "worlds")
         if worlds:

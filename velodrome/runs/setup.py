@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.envs.contract import InstrumentLayout
-from velodrome.errors import CheckpointError, ConfigError
+from velodrome.errors import CheckpointError, ConfigError, VelodromeError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
 from velodrome.runs.config.files import load_run_config, load_with_origins
@@ -206,7 +206,9 @@ def make_learner(config: RunConfig, worlds: Worlds) -> Any:
     """Return the learner of a run."""
     entry = ALGORITHMS.get(config.algorithm)
     entry.check_action_space(worlds.action_space)
-    return entry.make_learner(worlds, config.network, config.learner, total_steps=config.steps, seed=config.seed)
+    learner = entry.make_learner(worlds, config.network, config.learner, total_steps=config.steps, seed=config.seed)
+    learner.total_episodes = config.episodes
+    return learner
 
 
 # What a checkpoint says about the agent in it
@@ -285,9 +287,18 @@ def foreign_observation_space(config: RunConfig) -> gymnasium.Space | None:
     """Return what one environment of another library shows; None for rule environments."""
     if is_rule(config.env):
         return None
-    import gymnasium
+    from velodrome.vector.workers.env_maker import EnvMaker
 
-    with contextlib.closing(gymnasium.make(config.env, **config.params)) as one:
+    try:
+        one = EnvMaker(config.env, config.params)()
+    except VelodromeError:
+        raise
+    except Exception as error:  # of somebody else's code
+        raise ConfigError(
+            f"env = {config.env!r} cannot be made: {type(error).__name__}: {sentence(error)} What it takes is given as "
+            "params.NAME=…"
+        ) from error
+    with contextlib.closing(one):
         return one.observation_space
 
 
