@@ -77,6 +77,7 @@ def played(case: Case) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         market = setup.build_market(run.config)
         assert market is not None
+        ended = run.find_checkpoint("latest").steps
         policy, named = run.one_policy("best")
         policy = policy.with_bank(WindowBank(market.windows))
         found = validate(policy, config.env, market, "test", run.config.params, pieces=1)
@@ -84,7 +85,6 @@ def played(case: Case) -> dict[str, Any]:
     if case.problem != "noise":
         share = found["mean_log_return"] / trainings.best_log_return(case.problem, market)
     figures = {"log_return": found["mean_log_return"], "turnover": found["turnover"], "share": share}
-    ended = run.find_checkpoint("latest").steps
     return {**case._asdict(), **figures, "ended": ended, "seconds": seconds, "policy": named.text}
 
 

@@ -29,6 +29,12 @@ TINY = {
     "params.episode_length": 32, "params.buy_fee": 1e-4, "checkpoint.every_steps": 256, "evaluation.every_steps": 256,
     "evaluation.episodes": 4, "evaluation.bootstrap_samples": 20, "device": "cpu",
 }  # fmt: skip
+# Remedies, with which a run has to go on to the same bits as well.
+REMEDIES = {
+    "augment.noise": 0.2, "augment.mask_bars": 0.1, "ppo.weight_decay": 1.0, "ppo.kl_penalty": 0.1,
+    "ppo.average_weights": True, "teacher.policy": "forecast", "teacher.hold": 0.1, "teacher.samples": 512,
+    "teacher.epochs": 1,
+}  # fmt: skip
 
 
 def tiny(folder, **settings) -> dict:
@@ -37,7 +43,8 @@ def tiny(folder, **settings) -> dict:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    return train(mode="quiet", console=Console(file=io.StringIO()), **tiny(tmp_path_factory.mktemp("runs")))
+    settings = tiny(tmp_path_factory.mktemp("runs"), **REMEDIES)
+    return train(mode="quiet", console=Console(file=io.StringIO()), **settings)
 
 
 def test_a_run_is_trained_validated_evaluated_and_reported(run):
@@ -81,7 +88,7 @@ def test_commands_show_and_evaluate_it(run, capsys):
 
 def test_an_interrupted_run_goes_on_to_the_same_bits(run, tmp_path, monkeypatch):
     signals_after(monkeypatch, 3)
-    stopped = train(mode="quiet", **tiny(tmp_path))
+    stopped = train(mode="quiet", **tiny(tmp_path, **REMEDIES))
     assert stopped.status == "interrupted"
     monkeypatch.undo()
     resume(stopped, mode="quiet", console=Console(file=io.StringIO()))

@@ -54,11 +54,18 @@ def test_a_taught_run_that_is_interrupted_continues_to_the_same_bits(tmp_path, m
         assert_equal_runs(run, reference)
 
 
-def test_too_little_to_be_taught_by(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"market.length": 130}, "the training split has too few bars"),
+        ({"network.kind": "gru", "network.memory": 8}, "a recurrent network cannot be taught"),
+    ],
+)
+def test_who_begins_at_random_is_told_so(settings, told, tmp_path):
     screen = Console(file=io.StringIO(), width=200)
-    settings = tiny(tmp_path, **TAUGHT, **{"market.length": 130})
+    settings = tiny(tmp_path, **TAUGHT, **settings)
     vd.train("smoke", mode="plain", console=screen, evaluate=False, **settings)
-    assert "The policy begins at random: the training split has too few bars" in screen.file.getvalue()
+    assert f"The policy begins at random: {told}" in screen.file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 import velodrome as vd
 from velodrome.bars.frame import Bars, Series
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, LeakError
 from velodrome.tables.resampled import DAY, Resampling, resampled_series, with_resampled
 from velodrome.tables.windows import window_at
 
@@ -87,6 +87,17 @@ def test_nothing_of_a_copy_depends_on_what_comes_after_the_training_split(market
         assert np.array_equal(
             one.windows.values[2 * ours : 2 * ours + 2], other.windows.values[2 * theirs : 2 * theirs + 2]
         )
+
+
+def test_a_feature_that_knows_the_future_of_a_copy_is_found():
+    def tomorrow(series):
+        return np.append(series.close[1:] / series.close[:-1] - 1.0, 0.0)
+
+    bars = Bars({"X": hourly()}, "1h")
+    chosen = ["log_return", tomorrow]
+    blind = vd.build_market(bars, chosen, 2, splits=SPLITS, check_leaks=False)
+    with pytest.raises(LeakError, match="tomorrow"):
+        with_resampled(blind, Resampling(1, 24, 0.0), 0, chosen)
 
 
 def test_the_true_history_comes_first_and_is_the_market_itself(market):

@@ -217,8 +217,8 @@ def bench_generalise(
     windows
         Bars in an observation, such as 8 32.
     contenders
-        What to train: defaults (the preset as it is), all, or some of whole-windows, before, not-taught, taught
-        (portfolios), not-held, latest-weights, slower, more-entropy, small-network, weight-decay, kl-penalty, noise,
+        What to train: defaults (the preset as it is), all, or some of whole-windows, before, not-taught,
+        not-held, latest-weights, slower, more-entropy, small-network, weight-decay, kl-penalty, noise,
         masked-features, masked-bars, layer-norm, dropout, other-histories, other-histories-whole-windows and
         ensemble-of-8. Each but the first and the last changes something of the preset.
     markets

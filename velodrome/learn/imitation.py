@@ -29,6 +29,17 @@ class Lessons(NamedTuple):
     targets: Tensor  # [n, actions] probabilities of discrete actions, or [n, size] continuous actions
 
 
+def cannot_imitate(learner: Learner) -> str:
+    """Return why a learner's policy cannot be taught, for people; nothing if it can."""
+    assert isinstance(learner.policy, ActorCritic)
+    kind = learner.policy.distribution.kind
+    if not learner.policy.recurrent and kind in ("categorical", "gaussian"):
+        return ""
+    what = "a recurrent network" if learner.policy.recurrent else f"actions of the kind {kind}"
+    can = "networks without memory can, with Discrete actions or with normal ones of a Box"
+    return f"{what} cannot be taught; {can}"
+
+
 def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: float = 0.0) -> float:
     """Bring a learner's policy close to the rule; return how far apart they are in the end, in nats a decision.
 
@@ -39,13 +50,8 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: fl
     assert isinstance(learner.policy, ActorCritic)
     policy = copy.deepcopy(learner.policy).eval()  # an engine holds on to the gradients of its own
     assert bank is not None
-    kind = policy.distribution.kind
-    if policy.recurrent or kind not in ("categorical", "gaussian"):
-        what = "a recurrent network" if policy.recurrent else f"actions of the kind {kind}"
-        raise ConfigError(
-            f"teacher.policy: {what} cannot be taught; networks without memory can, with Discrete actions or with "
-            "normal ones of a Box. Leave teacher.policy out."
-        )
+    if reason := cannot_imitate(learner):
+        raise ConfigError(f"teacher.policy: {reason}. Leave teacher.policy out.")
     values, cursor, targets = (part.to(device) for part in lessons)
     if learner.moments is not None:
         learner.moments.update(values)

@@ -175,11 +175,12 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> st
         return ""
     from velodrome.envs.catalog import CATALOG
     from velodrome.evaluation.forecast import teaching
+    from velodrome.learn.imitation import cannot_imitate
     from velodrome.registry import load
 
-    found = load(CATALOG.get(config.env).teacher)(market, config.params)
-    if found is None:
-        return "The policy begins at random: the training split has too few bars, or no windows, to fit a teacher to."
+    found = cannot_imitate(learner) or load(CATALOG.get(config.env).teacher)(market, config.params)
+    if isinstance(found, str):
+        return f"The policy begins at random: {found}."
     told = config.teacher
     hold = teaching.hold_for(market) if told.hold == "auto" else told.hold
     lesson = teaching.Lesson(told.samples, told.epochs, config.seed, hold)

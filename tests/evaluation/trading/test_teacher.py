@@ -13,7 +13,7 @@ from tests.learn.learners import make_ppo
 from velodrome.envs.trading.config import trading_config
 from velodrome.errors import ConfigError
 from velodrome.evaluation.forecast.forecast import Part
-from velodrome.evaluation.forecast.teaching import HELD_BARS, MOST_HELD, Lesson, hold_for, teach
+from velodrome.evaluation.forecast.teaching import HELD_BARS, MOST_HELD, TOO_LITTLE, Lesson, hold_for, teach
 from velodrome.evaluation.trading.baselines import forecaster
 from velodrome.evaluation.trading.teacher import ANY, teacher
 from velodrome.evaluation.validation import validate
@@ -68,7 +68,7 @@ def test_nothing_is_worth_its_costs_then_it_stays_flat():
 
 def test_too_little_to_fit_to():
     few = vd.build_market(vd.synthetic_bars("ar1", 150, seed=1), windows=2, check_leaks=False)
-    assert teacher(few, {}) is None
+    assert teacher(few, {}) == TOO_LITTLE
 
 
 @pytest.mark.parametrize("kind", ["levels", "continuous"])

@@ -217,10 +217,11 @@ def cells_of(trained: Sequence[Trained]) -> list[Cell]:
         groups.setdefault((one.bars, one.problem, one.windows, one.contender), []).append(one)
     found = []
     for (bars, problem, windows, contender), own in sorted(groups.items(), key=lambda group: group[0][:3]):
-        shares: dict[int, list[float]] = {}
+        markets: dict[int, list[Trained]] = {}  # one may have been trained on more often than another
         for one in own:
-            shares.setdefault(one.market_seed, []).append(one.chosen.out_of_sample)
-        by_market = [float(np.mean(values)) for values in shares.values()]
+            markets.setdefault(one.market_seed, []).append(one)
+        by_market = [float(np.mean([one.chosen.out_of_sample for one in same])) for same in markets.values()]
+        seen = [float(np.mean([one.chosen.in_sample for one in same])) for same in markets.values()]
         error = float(np.std(by_market, ddof=1) / math.sqrt(len(by_market))) if len(by_market) > 1 else math.nan
         alone = [point.out_of_sample for one in own for point in one.members]
         along = np.array([[point.out_of_sample for point in one.points] for one in own]).mean(axis=0)
@@ -231,7 +232,7 @@ def cells_of(trained: Sequence[Trained]) -> list[Cell]:
                 windows=windows,
                 contender=contender,
                 count=len(own),
-                in_sample=float(np.mean([one.chosen.in_sample for one in own])),
+                in_sample=float(np.mean(seen)),
                 out_of_sample=float(np.mean(by_market)),
                 error=error,
                 latest=float(along[-1]),

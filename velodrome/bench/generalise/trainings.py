@@ -42,15 +42,6 @@ REMEDIES: dict[str, dict[str, Any]] = {
         **UNTAUGHT,
     },
     "not-taught": UNTAUGHT,
-    # Of portfolios, as the preset `trading` does.
-    "taught": {
-        "market.shorten": True,
-        "teacher.policy": "forecast",
-        "teacher.hold": "auto",
-        "ppo.critic_first": 32_768,
-        "ppo.average_weights": True,
-        "evaluation.averaged": 3,
-    },
     "not-held": {"teacher.hold": 0.0},
     "latest-weights": {"ppo.average_weights": False},
     "slower": {"ppo.learning_rate": 3e-4},
@@ -142,9 +133,8 @@ class Trained(BaseModel):
 
 def can_be_asked(problem: str, contender: str) -> bool:
     """Return whether a problem knows a contender: portfolios have neither other histories nor logistic regression."""
-    if PROBLEMS[problem].env == "trading":
-        return contender != "taught"
-    return contender not in (LOGISTIC, "before") and "augment.copies" not in REMEDIES.get(contender, {})
+    unknown = contender in (LOGISTIC, "before") or "augment.copies" in REMEDIES.get(contender, {})
+    return PROBLEMS[problem].env == "trading" or not unknown
 
 
 def best_log_return(problem: str, market: Market | Basket) -> float:

@@ -152,9 +152,10 @@ def rows_that_help(market: Market | Basket) -> int | None:
 
 def describe(model: Model, fitted: Fitted) -> str:
     """Return what was fitted to what, for people."""
+    latest = "row" if fitted.lags_used == 1 else f"{fitted.lags_used} rows"
     return (
-        f"{model.name} regression of the next return on {model.inputs:,} inputs (of the latest "
-        f"{fitted.lags_used} rows of the windows), fitted to {fitted.fitted_rows:,} rows of the training split"
+        f"{model.name} regression of the next return on {model.inputs:,} inputs (of the latest {latest} of the "
+        f"windows), fitted to {fitted.fitted_rows:,} rows of the training split"
     )
 
 

@@ -19,6 +19,7 @@ from velodrome.tables.scaling import TRAIN
 from velodrome.vector.make import make_vec
 
 ENVIRONMENTS = 256  # that the rule plays side by side
+TOO_LITTLE = "the training split has too few bars, or no windows, to fit a teacher to"
 MOST_HELD, HELD_BARS = 0.1, 5_000  # of the way back, and the training bars over which that is spread
 
 

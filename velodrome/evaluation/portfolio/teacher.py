@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
-from velodrome.errors import ConfigError
 from velodrome.evaluation.forecast.forecast import Part
+from velodrome.evaluation.forecast.teaching import TOO_LITTLE
 from velodrome.evaluation.portfolio.account import quotes
 from velodrome.evaluation.portfolio.baselines import FIRST_WEIGHT, limits_of
 from velodrome.evaluation.portfolio.forecasts import ForecastRule, Values, forecast_rule, pays
@@ -50,17 +50,13 @@ def actions_of(config: PortfolioConfig, weights: Values) -> Values:
     return 1.0 + np.log(np.maximum(share, np.exp(-2.0 * scale))) / scale
 
 
-def teacher(basket: Basket, params: Mapping[str, Any]) -> PortfolioTeacher | None:
-    """Return the forecaster of a basket's training split; None where there is too little to fit one to."""
-    config = portfolio_config(**params)
+def teacher(basket: Basket, params: Mapping[str, Any]) -> PortfolioTeacher | str:
+    """Return the forecaster of a basket's training split, or why there is none."""
+    config, part = portfolio_config(**params), Part(basket, TRAIN)
     if config.action != "weights" or config.account_values == "raw":
-        what = f"action = {config.action!r}" if config.action != "weights" else "account_values = 'raw'"
-        raise ConfigError(
-            f"teacher.policy: with {what} a portfolio cannot be taught: its teacher asks for weights, and looks at "
-            "those held. Use action = 'weights' with account_values = 'shares', or leave teacher.policy out."
-        )
-    part = Part(basket, TRAIN)
+        what = f"action = {config.action}" if config.action != "weights" else "account_values = raw"
+        return f"with {what} there is no teacher, because it asks for weights and looks at those that are held"
     if not part.can_fit:
-        return None
+        return TOO_LITTLE
     rule = forecast_rule(part, quotes(basket, config), limits_of(config))
     return PortfolioTeacher(config, rule, part.rows, len(basket))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import action_names
 from velodrome.evaluation.forecast.forecast import FollowForecast, Part
+from velodrome.evaluation.forecast.teaching import TOO_LITTLE
 from velodrome.evaluation.trading.baselines import forecaster
 from velodrome.tables.market import Market
 from velodrome.tables.scaling import TRAIN
@@ -58,11 +59,11 @@ class ForecastTeacher:
         return found
 
 
-def teacher(market: Market, params: Mapping[str, Any]) -> ForecastTeacher | None:
-    """Return the forecaster of a market's training split; None where there is too little to fit one to."""
+def teacher(market: Market, params: Mapping[str, Any]) -> ForecastTeacher | str:
+    """Return the forecaster of a market's training split, or why there is none."""
     config = trading_config(**params)
     found = forecaster(config, [Part(market, TRAIN)])
     if found.policy is None:
-        return None
+        return TOO_LITTLE
     assert isinstance(found.policy, FollowForecast)
     return ForecastTeacher(config, found.policy, found.note)
