@@ -38,6 +38,7 @@ _HOMES = {
     "evaluate": "velodrome.runs.evaluate",
     "cross_validate": "velodrome.runs.folds.cross_validation",
     "AgentTrainingService": "velodrome.service.service",
+    "tune": "velodrome.service.tuning",
 }
 __all__ = [
     "AgentTrainingService",
@@ -69,6 +70,7 @@ __all__ = [
     "to_sb3",
     "to_torchrl",
     "train",
+    "tune",
     "walk_forward",
 ]
 
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from velodrome.runs.machine.recommendation import recommend
     from velodrome.runs.run import Run, resume, train
     from velodrome.service.service import AgentTrainingService
+    from velodrome.service.tuning import tune
     from velodrome.tables import (
         Basket,
         Market,

@@ -37,7 +37,7 @@ def validate(
     check_out_of_sample(market, split, "train" if "train" in market.splits else None, False)
     evaluator = evaluator_for(env, market, split, params)
     if evaluator.has_equity:
-        return _play_pieces(policy, evaluator, pieces)
+        return _play_pieces(policy, evaluator, pieces)[0]
     world = world_on(evaluator.entry, evaluator.part, params)
     envs = make_vec(world, pieces, observation="cursor", seed=SEED, threads=1)
     try:
@@ -45,6 +45,14 @@ def validate(
     finally:
         envs.close()
     return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
+
+
+def validate_bars(
+    policy: Policy, env: str, market: Market | Basket, split: str, params: Mapping[str, Any], pieces: int = 16
+) -> tuple[dict[str, float], NDArray[np.float64]]:
+    """Return the figures of `validate` and the return of each bar [T], of an environment that keeps an account."""
+    check_out_of_sample(market, split, "train" if "train" in market.splits else None, False)
+    return _play_pieces(policy, evaluator_for(env, market, split, params), pieces)
 
 
 class _Chained(NamedTuple):
@@ -55,7 +63,7 @@ class _Chained(NamedTuple):
     per_bar: dict[str, NDArray[np.float64]]  # by name of a metric: [T, 1]
 
 
-def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> dict[str, float]:
+def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> tuple[dict[str, float], NDArray[np.float64]]:
     world, part = evaluator.world(), evaluator.part
     recorded = [name for name in ("equity", "turnover") if name in state_columns(world.state_type)]
     tracks = play_split(policy, world, part, (SEED,), Recording(tuple(recorded)), pieces=cut(part, pieces))
@@ -65,7 +73,8 @@ def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> dict[str,
     found = dict(zip(meter.names, map(float, meter.figures()), strict=True))
     if part.optimum:
         found["of_optimum"] = found["account_log_return"] / part.optimum
-    return {name: found[name] for name in FIGURES if name in found and not np.isnan(found[name])}
+    figures = {name: found[name] for name in FIGURES if name in found and not np.isnan(found[name])}
+    return figures, measured.returns.mean(axis=1)
 
 
 def _chain(pieces: Sequence[Track]) -> _Chained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -11,6 +11,16 @@ from velodrome.errors import did_you_mean
 
 Schedule = Literal["constant", "linear", "cosine"]
 Head = Literal["auto", "gaussian", "dirichlet"]
+
+
+def searched(low: float, high: float, *, log: bool = False) -> dict[str, Any]:
+    """Declare beside a field, as its `json_schema_extra`, in which range a study searches it unless it is told."""
+    return {"search": {"low": low, "high": high, "log": log}}
+
+
+def searched_among(*values: Any) -> dict[str, Any]:
+    """Declare beside a field which of its values a study tries unless it is told."""
+    return {"search": {"choices": list(values)}}
 
 
 class LearnConfig(BaseModel):
@@ -28,7 +38,11 @@ class NetworkConfig(LearnConfig):
         "episode), instruments (portfolio: the same network for each instrument, joined by what all show together), or "
         "module:Class, an nn.Module of your own",
     )
-    hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers")
+    hidden: tuple[int, ...] = Field(
+        (64, 64),
+        description="widths of the hidden layers",
+        json_schema_extra=searched_among([32, 32], [64, 64], [128, 128]),
+    )
     activation: Literal["tanh", "relu", "silu", "gelu"] = Field("tanh", description="between the layers")
     shared: bool = Field(False, description="one trunk for the policy and the value instead of one each")
     layer_norm: bool = Field(
@@ -90,8 +104,16 @@ NETWORKS = ("mlp", "mlp_batch_norm", "conv", "gru", "instruments")
 class LearnerConfig(LearnConfig):
     """What all algorithms share; each has a model of its own that extends this one."""
 
-    gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount of the next step's value")
-    learning_rate: float = Field(3e-4, gt=0.0, le=1.0, description="step size of Adam at the start")
+    gamma: float = Field(
+        0.99, ge=0.0, le=1.0, description="discount of the next step's value", json_schema_extra=searched(0.9, 0.999)
+    )
+    learning_rate: float = Field(
+        3e-4,
+        gt=0.0,
+        le=1.0,
+        description="step size of Adam at the start",
+        json_schema_extra=searched(3e-5, 3e-3, log=True),
+    )
     schedule: Schedule = Field("constant", description="how the learning rate falls to 0 over the run")
     max_gradient_norm: float = Field(0.5, gt=0.0, description="gradients longer than this are shortened to it")
     weight_decay: float = Field(
@@ -119,7 +141,13 @@ class LearnerConfig(LearnConfig):
     per_bar: Literal["auto", "always", "never"] = Field(
         "auto", description="first layer: encode each distinct bar once instead of once per sample (same result)"
     )
-    rollout_length: int = Field(32, ge=1, le=65536, description="steps of every environment between two updates")
+    rollout_length: int = Field(
+        32,
+        ge=1,
+        le=65536,
+        description="steps of every environment between two updates",
+        json_schema_extra=searched(8, 128, log=True),
+    )
 
     @model_validator(mode="after")
     def _weights_keep_their_sign(self) -> Self:
@@ -132,9 +160,7 @@ class LearnerConfig(LearnConfig):
 
     def rate_at(self, done: float) -> float:
         """Return the learning rate when a fraction `done` of the run is over."""
-        left = 1.0 - min(max(done, 0.0), 1.0)
-        factors = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}
-        return self.learning_rate * factors[self.schedule]
+        return self.learning_rate * _left(self.schedule, done)
 
     def scheduled(self, done: float) -> dict[str, float]:
         """Return everything that changes over a run, as it is when a fraction `done` of the run is over."""
@@ -160,12 +186,35 @@ class PPOConfig(LearnerConfig):
     normalise_rewards: bool = Field(
         True, description="divide rewards by the running deviation of the discounted return"
     )
-    epochs: int = Field(4, ge=1, le=1000, description="passes over a rollout in an update")
-    minibatches: int = Field(4, ge=1, le=65536, description="parts of a rollout, each one gradient step")
-    gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="decay of advantages (0: one step, 1: Monte Carlo)")
-    clip: float = Field(0.2, gt=0.0, le=10.0, description="how far the probability ratio may move from 1")
+    epochs: int = Field(
+        4, ge=1, le=1000, description="passes over a rollout in an update", json_schema_extra=searched(1, 8)
+    )
+    minibatches: int = Field(
+        4,
+        ge=1,
+        le=65536,
+        description="parts of a rollout, each one gradient step",
+        json_schema_extra=searched(1, 16, log=True),
+    )
+    gae_lambda: float = Field(
+        0.95,
+        ge=0.0,
+        le=1.0,
+        description="decay of advantages (0: one step, 1: Monte Carlo)",
+        json_schema_extra=searched(0.8, 1.0),
+    )
+    clip: float = Field(
+        0.2,
+        gt=0.0,
+        le=10.0,
+        description="how far the probability ratio may move from 1",
+        json_schema_extra=searched(0.1, 0.4),
+    )
     value_clip: float | None = Field(None, gt=0.0, description="how far a value may move in an update; none: freely")
-    entropy: float = Field(0.0, ge=0.0, description="weight of the entropy bonus")
+    entropy: float = Field(
+        0.0, ge=0.0, description="weight of the entropy bonus", json_schema_extra=searched(0.0, 0.02)
+    )
+    entropy_schedule: Schedule = Field("constant", description="how the weight of the entropy bonus falls to 0")
     kl_penalty: float = Field(
         0.0, ge=0.0, description="weight of the KL divergence from the policy that acted, added to the loss; 0: none"
     )
@@ -187,6 +236,12 @@ class PPOConfig(LearnerConfig):
         "number, in place of the latest ones; learning itself goes on from those",
     )
 
+    def scheduled(self, done: float) -> dict[str, float]:
+        """Return the learning rate and, if it falls, the weight of the entropy bonus."""
+        falls = self.entropy_schedule != "constant"
+        weight = {"entropy_weight": self.entropy * _left(self.entropy_schedule, done)} if falls else {}
+        return {**super().scheduled(done), **weight}
+
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs: a recurrent network is trained on minibatches of whole ones."""
         return self.minibatches if network.kind == "gru" else 1
@@ -196,12 +251,27 @@ class DQNConfig(LearnerConfig):
     """Deep Q-learning; discrete actions only."""
 
     rollout_length: int = Field(4, ge=1, le=65536, description="steps of every environment between two updates")
-    updates: int = Field(8, ge=1, le=65536, description="gradient steps after each rollout")
-    batch_size: int = Field(1024, ge=1, description="transitions in a gradient step")
+    updates: int = Field(
+        8, ge=1, le=65536, description="gradient steps after each rollout", json_schema_extra=searched(1, 32, log=True)
+    )
+    batch_size: int = Field(
+        1024, ge=1, description="transitions in a gradient step", json_schema_extra=searched(128, 4096, log=True)
+    )
     buffer_size: int = Field(200_000, ge=1, description="transitions that the replay buffer holds")
     learning_starts: int = Field(10_000, ge=0, description="transitions collected before the first gradient step")
-    target_every: int = Field(200, ge=1, description="gradient steps between copies into the target network")
-    n_step: int = Field(1, ge=1, le=1024, description="steps of reward before the value of the state reached")
+    target_every: int = Field(
+        200,
+        ge=1,
+        description="gradient steps between copies into the target network",
+        json_schema_extra=searched(50, 2000, log=True),
+    )
+    n_step: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="steps of reward before the value of the state reached",
+        json_schema_extra=searched(1, 8),
+    )
     double: bool = Field(True, description="choose the next action by the online network, value it by the target")
     duelling: bool = Field(True, description="separate state value and action advantages")
     prioritised: bool = Field(False, description="replay transitions in proportion to their error")
@@ -209,7 +279,13 @@ class DQNConfig(LearnerConfig):
     importance_start: float = Field(0.4, ge=0.0, le=1.0, description="prioritised: correction of the bias, rises to 1")
     epsilon_start: float = Field(1.0, ge=0.0, le=1.0, description="share of random actions at the start")
     epsilon_end: float = Field(0.05, ge=0.0, le=1.0, description="share of random actions at the end")
-    epsilon_fraction: float = Field(0.5, gt=0.0, le=1.0, description="part of the run over which that share falls")
+    epsilon_fraction: float = Field(
+        0.5,
+        gt=0.0,
+        le=1.0,
+        description="part of the run over which that share falls",
+        json_schema_extra=searched(0.1, 0.9),
+    )
 
     def most_envs(self) -> int | None:
         """Return how many environments the buffer holds enough steps of."""
@@ -224,6 +300,12 @@ class DQNConfig(LearnerConfig):
         epsilon = _between(self.epsilon_start, self.epsilon_end, done / self.epsilon_fraction)
         importance = {"importance": _between(self.importance_start, 1.0, done)} if self.prioritised else {}
         return {**super().scheduled(done), "epsilon": epsilon, **importance}
+
+
+def _left(schedule: Schedule, done: float) -> float:
+    """Return the share that a schedule leaves of a number when a fraction `done` of the run is over."""
+    left = 1.0 - min(max(done, 0.0), 1.0)
+    return {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}[schedule]
 
 
 def _between(start: float, end: float, done: float) -> float:

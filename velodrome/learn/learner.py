@@ -50,6 +50,7 @@ class Learner:
         self.clock = PhaseClock(device)
         self.seconds_of_steps: float | None = None  # of a rollout's environments in a CUDA graph, once measured
         self.average: Average | None = None  # of the policy's weights, where that is asked for
+        self.taught: Taught | None = None  # what the policy is drawn back to, where that is asked for
         self.steps = self.episodes = 0
 
     @property
@@ -159,6 +160,9 @@ class Learner:
         if self.average is not None and self.average.updates:
             parts["average"] = self.average.network.state_dict()
             plain = {**plain, "averaged_updates": self.average.updates}
+        if self.taught is not None:
+            parts["taught"] = self.taught.network.state_dict()
+            plain = {**plain, "held": self.taught.share}
         counts = {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -193,6 +197,9 @@ class Learner:
         if self.average is not None and (saved := only(tensors, "average")):
             self.average.network.load_state_dict(saved)
             self.average.updates = int(plain["averaged_updates"])
+        if saved := only(tensors, "taught"):
+            self.taught = Taught(self.policy, float(plain["held"]))
+            self.taught.network.load_state_dict(saved)
         if self.moments is not None:
             self.moments.load_state(only(tensors, "moments"))
         if self.scale is not None:
@@ -291,6 +298,23 @@ class Average:
         share = 2.0 / (self.updates + 1.0)
         for mean, new in zip(self.network.state_dict().values(), network.state_dict().values(), strict=True):
             mean.lerp_(new, share) if mean.is_floating_point() else mean.copy_(new)
+
+
+class Taught:
+    """The weights that a policy was taught, to which it goes a share of the way back after every update.
+
+    That is the decay towards the first weights of Li, Grandvalet and Davoine (2018): few data cannot lead it far away.
+    """
+
+    def __init__(self, network: nn.Module, share: float) -> None:
+        self.network, self.share = copy.deepcopy(network).requires_grad_(False), share
+
+    @torch.no_grad()
+    def draw_back(self, network: nn.Module) -> None:
+        """Draw what the policy acts by; the critic is not taught."""
+        for (name, own), taught in zip(network.named_parameters(), self.network.parameters(), strict=True):
+            if not name.startswith(("critic.", "value_head.")):
+                own.lerp_(taught, self.share)
 
 
 @contextmanager

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, StoreError
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.store.looks import looks_at, told_looks
 from velodrome.runs.store.mirror import StoreMirror
+from velodrome.runs.store.store import open_store, store_file
 from velodrome.runs.trained import Run
+from velodrome.tables.hashing import price_hash
 from velodrome.vector.messages import tell
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ FEWEST_VALIDATIONS = 4  # of a run: with none there would be no choice of a chec
 STEPS_WITHOUT_BARS = 250_000  # between validations of environments whose episodes are as long as they are
 FINAL_PER_BAR = 20  # validations of as many bars that take as long as a final evaluation, with baselines and resamples
 EPISODES = 100  # of environments without a market
+HELD_OUT = "held_out"  # split that a fold of a cross-validation is judged on: settings are chosen by it, it is no test
+LEDGER_SECONDS = 5.0  # that the store may take to say how often data was looked at
 ENTER_SECONDS = 300.0  # how long the rows of a run may take to be entered into its store
 
 
@@ -55,6 +61,7 @@ def evaluate(
     data: str | Path | None = None,
     to_store: bool = True,
     trust: bool = False,
+    study: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split that it did not learn from, keep the result in its folder and its store, and report it.
 
@@ -66,6 +73,7 @@ def evaluate(
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
     to_store: enter the result into the run's store, too; a store that fails is a warning, for the folder has it all.
     trust: code that the run names may be imported, though it was not used here before (docs/security.md).
+    study: of which it is the winner, what the result says of it: `notes`, and anything else that JSON can hold.
     """
     run = Run.open(run, root, trust)
     run.check_outside()
@@ -82,6 +90,10 @@ def evaluate(
         with shown_progress(progress) as shown:
             options = {"trials": trials, "allow_training_split": allow_training_split, "progress": shown}
             evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
+        evaluation = _with_look(run, evaluation, market)
+    if study is not None:
+        notes = (*evaluation.notes, *study["notes"])
+        evaluation = replace(evaluation, notes=notes, information={**evaluation.information, "study": dict(study)})
     metrics = run.metrics
     evaluation = _with_overfitting(run, evaluation, metrics)
     if len(named.agents) < run.config.trainings:
@@ -100,6 +112,26 @@ def evaluate(
     if to_store:
         _enter_result(run)
     return evaluation
+
+
+def _with_look(run: Run, evaluation: Evaluation, market: Market | Basket) -> Evaluation:
+    """Say how many other policies were played on the same test data before; the run's store enters it from there."""
+    split, named = evaluation.split, evaluation.policy
+    is_test = split in (run.config.evaluation.final_split, "test") and split != HELD_OUT
+    if not is_test or evaluation.in_sample or named is None:
+        return evaluation
+    data_hash = price_hash(market, split)
+    look: dict[str, Any] = {"data_hash": data_hash, "time": time.time(), "before": None}
+    try:
+        with open_store(run.root, run.config.logging.store, create=False, busy_seconds=LEDGER_SECONDS) as store:
+            others = [one for one in looks_at(store, data_hash) if (one.run, one.step) != (run.folder.id, named.step)]
+        look["before"], told = len(others), told_looks(len(others), split)
+    except StoreError as error:
+        told = f"how often the {split} data was looked at is not known: {error}"
+        if run.config.logging.store is None and not store_file(run.root).exists():
+            look["before"], told = 0, told_looks(0, split)
+    about = {**evaluation.information, "look": look}
+    return replace(evaluation, notes=(*evaluation.notes, told), information=about)
 
 
 def _missing(run: Run, finished: int) -> str:

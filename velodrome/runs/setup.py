@@ -180,9 +180,25 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> st
     found = load(CATALOG.get(config.env).teacher)(market, config.params)
     if found is None:
         return "The policy begins at random: the training split has too few bars, or no windows, to fit a teacher to."
-    lesson = teaching.Lesson(config.teacher.samples, config.teacher.epochs, config.seed)
+    told = config.teacher
+    hold = teaching.hold_for(market) if told.hold == "auto" else told.hold
+    lesson = teaching.Lesson(told.samples, told.epochs, config.seed, hold)
     teaching.teach(learner, found, config.env, market, config.params, lesson)
-    return f"The policy begins as the {config.teacher.policy}er's rule (teacher.policy): {found.about}."
+    held = f" After every update it goes {hold:.1%} of the way back to it (teacher.hold)." if hold else ""
+    return f"The policy begins as the {told.policy}er's rule (teacher.policy): {found.about}.{held}"
+
+
+def told_choices(market: Market | Basket | None, *chosen: str) -> list[str]:
+    """Return the paragraph about what was chosen by the data of a run; none where nothing was."""
+    if market is None or not any(chosen):
+        return []
+    from velodrome.bars.timeframe import infer_timeframe
+    from velodrome.evaluation.forecast.forecast import Part
+    from velodrome.tables.scaling import TRAIN
+
+    rows = Part(market, TRAIN).rows
+    size = infer_timeframe(market.time[market.begin[0] : market.end[0]]).text
+    return [f"Chosen by {len(rows):,} training bars of {size} and what trading costs. {' '.join(filter(None, chosen))}"]
 
 
 def make_learner(config: RunConfig, worlds: Worlds) -> Any:

@@ -2,6 +2,7 @@
 
 Read `job` (what a training that was submitted is, and how it can end), `queue` (its rows: who may change what),
 `machine` (this machine and the processes on it), `budget` (what fits, and whose turn it is), `worker` (the processes of
-a training), `executor` (how they are started and stopped), `scheduler` (the loop that does it), `service` (what people
-call: `AgentTrainingService`) and `listing` (what the commands show).
+a training), `executor` (how they are started and stopped), `scheduler` (the loop that does it), `studies` (trials
+become trainings), `service` (what people call: `AgentTrainingService`), `tuning` (`vd.tune`) and `listing` (what the
+commands show).
 """

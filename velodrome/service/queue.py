@@ -78,6 +78,33 @@ class Queue:
 
         self.store.write(add)
 
+    def submit_once(self, jobs: Iterable[Job]) -> None:
+        """Add those of some jobs that are not there yet, by their ids, in one transaction."""
+
+        def add(connection: Connection) -> None:
+            for job in jobs:
+                known = self._jobs.select().with_only_columns(self._jobs.c.id).where(self._jobs.c.id == job.id)
+                if connection.execute(known).first() is None:
+                    connection.execute(self._jobs.insert(), asdict(job))
+                    self._note(connection, "submitted", job.id, f"by {job.owner}")
+
+        self.store.write(add)
+
+    def of_study(self, study: str, since: int = 0) -> dict[str, Job]:
+        """Return the jobs of a study by id, without their configurations, of trials from a number on."""
+        mine = (self._jobs.c.study == study) & (self._jobs.c.trial >= since)
+        query = self._jobs.select().with_only_columns(*self._least).where(mine)
+        found = self.store.read(lambda connection: connection.execute(query).all())
+        return {row.id: _job(row) for row in found}
+
+    def study_mark(self, study: str) -> tuple[Any, ...]:
+        """Return something that changes when a job of a study begins to wait, runs or is over."""
+        from sqlalchemy import func, select
+
+        column = self._jobs.c.status
+        query = select(column, func.count()).where(self._jobs.c.study == study).group_by(column).order_by(column)
+        return tuple(map(tuple, self.store.read(lambda connection: connection.execute(query).all())))
+
     def jobs(self, status: str | None = None, owner: str | None = None, limit: int | None = None) -> list[Job]:
         """Return jobs, newest first."""
         query = self._jobs.select().order_by(self._jobs.c.created.desc(), self._jobs.c.id).limit(limit)

@@ -49,7 +49,10 @@ class Seen:
 
 
 class Scheduler:
-    """One service on one machine. tell: called with what a person should know."""
+    """One service on one machine. tell: called with what a person should know.
+
+    beside: called at each turn. study: whose trainings alone are begun.
+    """
 
     def __init__(
         self,
@@ -61,9 +64,12 @@ class Scheduler:
         patience: Patience | None = None,
         trust: bool = False,
         tell: Callable[[str], None] = log.info,
+        beside: Callable[[], None] = lambda: None,
+        study: str | None = None,
     ) -> None:
         self.queue, self.executor, self.root, self.store = queue, executor, root, store
         self.given, self.patience, self.trust, self.tell = budget or Budget(), patience or Patience(), trust, tell
+        self.beside, self.study = beside, study
         self.id = secrets.token_hex(4)
         self.budget = self.given.within(executor.resources())
         self.draining = False
@@ -115,6 +121,8 @@ class Scheduler:
             self.draining = True
             self.tell("draining: nothing more begins, and what runs saves and stops")
         self.executor.prepare()
+        if not self.draining:
+            self.beside()
         if not self.draining and self._may_choose():
             begun = self.queue.claim(self.id, self.executor.machine, self._choose)
             self._nothing_at = None if begun else (self._mark, time.monotonic())
@@ -144,6 +152,8 @@ class Scheduler:
         return [job for job in self.queue.running() if job.machine == self.executor.machine]
 
     def _choose(self, waiting: Waiting) -> list[Choice]:
+        if self.study is not None:
+            waiting = waiting._replace(jobs=[job for job in waiting.jobs if job.study == self.study])
         for job in waiting.jobs:
             why = why_never(job, self.budget)
             if why is not None and self._told.get(job.id) != why:

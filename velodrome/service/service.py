@@ -71,6 +71,7 @@ class AgentTrainingService:
         self.queue = Queue(self.store)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._scheduler = ""  # id of the last one
 
     # Asking for trainings
 
@@ -105,17 +106,42 @@ class AgentTrainingService:
             chosen, _ = with_bars(chosen, {**overrides, "logging.folder": str(self.folder)}, bars)
         else:
             chosen = load_run_config(chosen, overrides)
-        chosen = self._placed(chosen)
+        chosen = self.placed(chosen)
+        about: dict[str, Any] = {"owner": owner, "priority": priority, "cores": cores, "memory": memory}
+        about |= {"gpu_memory": gpu_memory, "stall_seconds": stall_seconds, "evaluate": evaluate}
+        job = self.job_of(chosen, **about)
+        # Its user has named them, and the store, which its run will name.
+        code.trust(load_run_config(chosen, {"logging.store": self.url}).code_names())
+        self.queue.submit(job)
+        return job
+
+    def job_of(
+        self,
+        chosen: RunConfig,
+        *,
+        owner: str | None = None,
+        priority: int = 0,
+        cores: int = 1,
+        memory: int | str | None = None,
+        gpu_memory: int | str | None = None,
+        stall_seconds: float = STALL_SECONDS,
+        evaluate: bool = True,
+        **about: Any,
+    ) -> Job:
+        """Return the job of a configuration that is `placed`, as `submit` takes it; one that cannot fit is refused.
+
+        about: `id`, `study` and `trial`, of a trial's training.
+        """
         if cores < 1 or stall_seconds <= 0:
             given = f"cores = {cores}" if cores < 1 else f"stall_seconds = {stall_seconds:g}"
             raise ConfigError(f"{given}: a training needs more than none.")
         needs_gpu = self._needs_gpu(chosen)
-        identity, now, name = new_identity(), time.time(), run_name(chosen)
+        identity, now, name = about.pop("id", None) or new_identity(), time.time(), run_name(chosen)
         vector = chosen.vector
         job = Job(
             identity,
             name,
-            _legal_owner(owner),
+            legal_owner(owner),
             chosen.content(),
             str(Path.cwd()),
             folder_name(name, now, identity),
@@ -133,14 +159,12 @@ class AgentTrainingService:
             if gpu_memory is None
             else read_bytes(gpu_memory, "gpu_memory"),
             stall_seconds=float(stall_seconds),
+            **about,
         )
         self._check_fits(job)
-        # Its user has named them, and the store, which its run will name.
-        code.trust(load_run_config(chosen, {"logging.store": self.url}).code_names())
-        self.queue.submit(job)
         return job
 
-    def _placed(self, config: RunConfig) -> RunConfig:
+    def placed(self, config: RunConfig) -> RunConfig:
         """Return a configuration whose run and rows go where the queue is."""
         named = config.logging.store
         if named is not None and named != self.url:
@@ -254,13 +278,31 @@ class AgentTrainingService:
 
     # Carrying them out
 
-    def run(self, *, until_empty: bool = False, tell: Callable[[str], None] | None = None) -> None:
-        """Carry out trainings until `stop` is called, until drained, or until nothing is left to do."""
-        about = {} if tell is None else {"tell": tell}
+    def run(
+        self,
+        *,
+        until_empty: bool = False,
+        tell: Callable[[str], None] | None = None,
+        beside: Callable[[], None] | None = None,
+        study: str | None = None,
+    ) -> None:
+        """Carry out trainings until `stop` is called, until drained, or until nothing is left to do.
+
+        beside: what else is done at each turn; studies are kept if nothing is given. study: only its trainings.
+        """
+        from velodrome.service.studies import StudiesKeeper
+
+        about: dict[str, Any] = {} if tell is None else {"tell": tell}
+        about |= {"beside": beside or StudiesKeeper(self).advance, "study": study}
         scheduler = Scheduler(
             self.queue, self.executor, self.folder, self.url, self.budget, self.patience, self.trust, **about
         )
+        self._scheduler = scheduler.id
         scheduler.run(self._stop, until_empty)
+
+    def allow_to_run(self) -> None:
+        """Forget that somebody asked to stop."""
+        self._stop.clear()
 
     def ask_to_stop(self) -> None:
         """Let `run` end soon; a handler of signals may call this."""
@@ -273,11 +315,12 @@ class AgentTrainingService:
             self._thread.join()
             self._thread = None
         if save:
-            self._save_own()
+            self.save_own()
 
-    def _save_own(self) -> None:
-        """Let the trainings on this machine save, stop and wait for the next service."""
+    def save_own(self, study: str | None = None) -> None:
+        """Let the trainings on this machine, or those of a study, save, stop and wait for the next service."""
         own = [job for job in self.queue.running() if job.machine == self.executor.machine]
+        own = [job for job in own if study is None or (job.study == study and job.service == self._scheduler)]
         self.queue.preempt([job.id for job in own])
         deadline = time.monotonic() + self.patience.drain + 5.0
         while own and time.monotonic() < deadline:
@@ -309,7 +352,7 @@ def _shown(job: Job) -> tuple[Any, ...]:
     return job.status, job.wanted, job.steps, job.attempt, job.message, job.priority
 
 
-def _legal_owner(owner: str | None) -> str:
+def legal_owner(owner: str | None) -> str:
     try:
         found = getpass.getuser() if owner is None else owner
     except (KeyError, OSError):  # a user without a name

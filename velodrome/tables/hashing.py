@@ -6,9 +6,12 @@ import functools
 import hashlib
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from velodrome.tables.market import WindowedRows
 
 
 def content_hash(content: Mapping[str, Any]) -> str:
@@ -16,6 +19,15 @@ def content_hash(content: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     _feed(digest, content)
     return digest.hexdigest()
+
+
+def price_hash(market: WindowedRows, *splits: str) -> str:
+    """Return a hash of the bars of some splits, whatever an agent is shown of them: names, times and prices."""
+    ranges = [pair for split in splits for pair in market.splits[split]]
+    rows = np.concatenate([np.arange(low, high) for low, high in ranges] or [np.empty(0, np.int64)])
+    names = ("ohlc", "open", "close")
+    prices = [getattr(market, name)[rows] for name in names if hasattr(market, name)]
+    return content_hash({"symbols": market.symbols, "time": market.time[rows], "prices": prices})
 
 
 def _feed(digest: Any, value: Any) -> None:

@@ -25,7 +25,7 @@ NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
 LATER = (
     *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
-    *("share", "teacher", "critic_first", "average_weights"),
+    *("share", "teacher", "critic_first", "average_weights", "official", "entropy_schedule"),
 )
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
@@ -413,6 +413,9 @@ class Choices(NamedTuple):
         data, model = price_data(self.env), section_model(section)
         if data is None and (section in ("market", "augment", "teacher") or key in OF_MARKETS):
             return Idle("env", f"env is {self.env}, which plays on no market")
+        if key == "evaluation.official" and not (is_rule(self.env) and CATALOG.get(self.env).official):
+            own = ", ".join(entry.name for entry in CATALOG if entry.official)
+            return Idle("env", f"env is {self.env}, which has no evaluation of its own; those that have one: {own}")
         if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
             return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")
         if section == "teacher" and not ALGORITHMS.get(self.algorithm).imitates:

@@ -24,7 +24,7 @@ from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.config.sections import EvaluationConfig
-from velodrome.runs.evaluate import evaluate
+from velodrome.runs.evaluate import HELD_OUT, evaluate
 from velodrome.runs.folds.fold import Fold, Given, begun_run, date_text, finished_run, validation_share, wanted_by
 from velodrome.runs.interrupts import Job, Seen, train_together
 from velodrome.runs.live.display import choose_mode
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from velodrome.tables.folds import PurgedFold
     from velodrome.tables.market import Market, WindowedRows
 
-HELD_OUT = "held_out"  # the split that a fold's agent is judged on
 FILE = "cross_validation.json"
 INTERRUPTED = 130  # exit code of a process that saved and stopped
 MICROSECOND = 1_000  # nanoseconds; the finest that a date names

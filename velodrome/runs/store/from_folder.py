@@ -12,10 +12,10 @@ from typing import Any
 
 from velodrome.errors import ConfigError, RunError, VelodromeError
 from velodrome.evaluation.named_policy import NamedPolicy
-from velodrome.evaluation.result import Evaluation
 from velodrome.runs.checkpoint import checkpoints, pinned_checkpoints
 from velodrome.runs.config.files import load_config_of_run, read_file
 from velodrome.runs.folder import INFORMATION, RunFolder, run_folders
+from velodrome.runs.store.looks import Look, add_looks
 from velodrome.runs.store.rows import (
     EvaluationRow,
     MetricRow,
@@ -66,6 +66,7 @@ def enter_run(store: SqlStore, folder: RunFolder, everything: bool = False) -> i
 def enter_facts(store: SqlStore, folder: RunFolder) -> None:
     """Enter all but the numbers of a run: its row, group, checkpoints, lineage and evaluations."""
     record, group, evaluations = record_of(folder), group_of(folder), list(evaluations_of(folder))
+    looks = list(looks_of(folder))
 
     def enter() -> None:
         store.put_run(record)
@@ -77,6 +78,7 @@ def enter_facts(store: SqlStore, folder: RunFolder) -> None:
         store.set_lineage(folder.id, lineage_rows(folder.lineage))
         for rows, policy in evaluations:
             store.add_evaluations(folder.id, rows, policy)
+        add_looks(store, looks)
 
     store.at_once(enter)
 
@@ -187,8 +189,18 @@ def evaluations_of(folder: RunFolder) -> Iterator[tuple[list[EvaluationRow], Pol
                 yield _rows(found["seeds"][agent.seed], found["split"], own.step), _named(found, own)
 
 
+def looks_of(folder: RunFolder) -> Iterator[Look]:
+    """Yield the looks at test data that the evaluations in a run's folder are."""
+    for found in _figures(folder):
+        if found["look"] and found["policy"] is not None:
+            about = found["look"]
+            yield Look(about["data_hash"], folder.id, found["policy"].step, found["split"], float(about["time"]))
+
+
 def forget_evaluations(folder: RunFolder, steps: int) -> None:
     """Remove the results of later steps, as a run does that continues from a checkpoint: their policies are gone."""
+    from velodrome.evaluation.result import Evaluation
+
     for path in _files(folder):
         try:
             policy = Evaluation.read_figures(path)["policy"]
@@ -202,6 +214,8 @@ def forget_evaluations(folder: RunFolder, steps: int) -> None:
 
 def _figures(folder: RunFolder) -> list[dict[str, Any]]:
     """Return what the evaluations in a folder say; of several about the same steps, the one of most agents is last."""
+    from velodrome.evaluation.result import Evaluation
+
     found = []
     for path in _files(folder):
         try:

@@ -37,7 +37,9 @@ class Tables:
     services: Table
     studies: Table
     trials: Table
+    outcomes: Table
     champions: Table
+    looks: Table
     events: Table
 
 

@@ -1,4 +1,5 @@
-"""The tables of work that people ask for: jobs, who carries them out, studies, trials, champions, and what happened.
+"""The tables of work that people ask for: jobs, who carries them out, studies, trials and what they came to, champions,
+looks at test splits, and what happened.
 
 A job is a training that somebody submitted; its id is that of its run. `service/` writes these rows.
 """
@@ -14,7 +15,10 @@ ID_LENGTH, NAME_LENGTH = 64, 200  # characters
 
 
 def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
-    """Return the tables jobs, services, studies, trials, champions and events. number: a float that may be NaN."""
+    """Return the tables jobs, services, studies, trials, outcomes, champions, looks and events.
+
+    number: a float that may be NaN.
+    """
     import sqlalchemy as sql
 
     def identity(name: str, **about: Any) -> sql.Column[str]:
@@ -73,6 +77,7 @@ def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
         sql.Column("retries", sql.JSON, nullable=False),  # by kind of end, since it last came further
         count("retried_at", sql.BigInteger),  # steps at the last end that was retried
         sql.Index("jobs_by_status", "status"),
+        sql.Index("jobs_by_study", "study", "status"),
     )
     services = sql.Table(
         "services",
@@ -112,6 +117,20 @@ def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
         moment("updated"),
         sqlite_with_rowid=False,
     )
+    # What each training of a trial came to.
+    outcomes = sql.Table(
+        "outcomes",
+        metadata,
+        sql.Column("study", sql.String(ID_LENGTH), sql.ForeignKey("studies.id", ondelete="CASCADE"), primary_key=True),
+        sql.Column("trial", sql.Integer, primary_key=True, autoincrement=False),
+        sql.Column("step", sql.Integer, primary_key=True, autoincrement=False),
+        identity("run", nullable=False),
+        sql.Column("value", number, nullable=True),
+        named("kind"),  # how the training ended
+        text("reason"),  # why there is no value
+        sql.Column("figures", sql.JSON, nullable=False),
+        sqlite_with_rowid=False,
+    )
     champions = sql.Table(
         "champions",
         metadata,
@@ -125,6 +144,17 @@ def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
         sql.Column("evaluation", sql.JSON, nullable=False),  # why it was promoted
         sql.Column("current", sql.Boolean, nullable=False),
         moment("created"),
+        sqlite_with_rowid=False,
+    )
+    # Which policies were played on which test data: rows stay when their runs are removed.
+    looks = sql.Table(
+        "looks",
+        metadata,
+        identity("data_hash", primary_key=True),  # of the bars of the split
+        identity("run", primary_key=True),
+        sql.Column("step", sql.BigInteger, primary_key=True, autoincrement=False),  # of the checkpoint
+        named("split"),
+        moment("time"),
         sqlite_with_rowid=False,
     )
     # Numbered in the order in which they happened, so that who follows asks for those after the last one it saw.
@@ -142,4 +172,4 @@ def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
         sql.Index("events_by_job", "job", "id"),
         sqlite_autoincrement=True,
     )
-    return jobs, services, studies, trials, champions, events
+    return jobs, services, studies, trials, outcomes, champions, looks, events

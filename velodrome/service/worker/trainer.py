@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from velodrome.errors import LearningError, RunLockedError, VelodromeError
 from velodrome.runs.folder import INFORMATION, folder_name
 from velodrome.runs.store.fence import Fence
+from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
 from velodrome.service.worker.task import Task, folder_of
 from velodrome.vector.cores import VARIABLE as CORES
@@ -20,6 +21,8 @@ from velodrome.writing import new_folder
 
 if TYPE_CHECKING:
     from velodrome.runs.trained import Run
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market
 
 LEFT = ".left-"  # start of the name of a folder that another machine may still write into
 COPIES = 5  # attempts
@@ -96,8 +99,11 @@ def _run(task: Task, job: Job) -> Run:
         sys.path.append(job.directory)  # a module that it names may lie there; whether it is trusted is asked below
     code.trust(name for name in config.code_names() if task.trust or name.startswith("logging.store"))
     folder = folder_of(task.root, job)
+    evaluate = job.evaluate and job.study is None  # a study looks at the test split when it has its winner
     if folder is not None:
-        return running.resume(folder.path, console=console, mode="plain", evaluate=job.evaluate)
+        run = running.resume(folder.path, console=console, mode="plain", evaluate=evaluate)
+        _judge(task, job, run, None)
+        return run
     check_code(config, f"job {job.id}")
     config.usable_device()
     half = Path(task.root) / job.folder
@@ -108,7 +114,26 @@ def _run(task: Task, job: Job) -> Run:
     run = running.Run.create(config, market, Path(task.root), identity=job.id, moment=job.created)
     sitting = session_of(run, market)
     sitting.remarks += [remark] if remark else []
-    return sitting.go(console, "plain", job.evaluate)
+    run = sitting.go(console, "plain", evaluate)
+    _judge(task, job, run, market)
+    return run
+
+
+def _judge(task: Task, job: Job, run: Run, market: Market | Basket | None) -> None:
+    """Say what a trial's training came to; the winner of a study, trained anew, is evaluated."""
+    if job.study is None or run.status != "finished":
+        return
+    from velodrome.tune import outcome
+    from velodrome.tune.study import Studies
+    from velodrome.tune.verdict import judge_winner
+
+    if not job.evaluate:
+        outcome.record(run, market)
+        return
+    with open_store(task.root, task.store) as store:
+        studies = Studies(store)
+        found = judge_winner(run, studies, studies.get(job.study), Path(task.root))
+    outcome.write(run.path, found.metrics)
 
 
 # Its folder
