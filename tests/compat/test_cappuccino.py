@@ -11,6 +11,7 @@ import torch
 
 import velodrome as vd
 from tests.shared_data import shared_folder
+from velodrome import cli
 from velodrome.compat.cappuccino import CryptoEnvAlpaca, VectorizedCryptoEnvAlpaca, VectorizedCryptoEnvAlpacaOptimized
 from velodrome.errors import ConfigError, DataError
 
@@ -144,3 +145,36 @@ def test_elegantrls_own_ppo_trains(many, tmp_path):
     before = [weights.clone() for weights in agent.act.parameters()]
     agent.update_net(list(items))
     assert any(not torch.equal(old, new) for old, new in zip(before, agent.act.parameters(), strict=True))
+
+
+# Its flags
+
+
+def test_its_study_command_is_taken_literally(monkeypatch, tmp_path):
+    from velodrome.service import tuning
+
+    seen = {}
+
+    class Enough(Exception):
+        """What the study would have been told is known."""
+
+    def tune(source, trials, **told):
+        seen.update(told, source=source, trials=trials)
+        raise Enough
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.chdir(tmp_path)
+    command = "tune portfolio --n-trials 500 --gpu 0 --study-name X --timeframe 5m --data-dir data/5m --n-envs 12"
+    with pytest.raises(Enough):
+        cli.run([*command.split(), "--replace"])
+    assert (seen["source"], seen["trials"], seen["study"], seen["replace"]) == ("portfolio", 500, "X", True)
+    assert (seen["device"], seen["market.timeframe"], seen["market.source"]) == ("cuda:0", "5m", "data/5m")
+    assert seen["num_envs"] == 12
+
+
+def test_training_takes_the_number_of_environments_too(tmp_path):
+    words = [f"logging.folder={tmp_path}", "steps=192", "ppo.rollout_length=16", "evaluation.every_steps=null"]
+    assert cli.run(["train", "template", "--n-envs", "12", *words, "--quiet", "--no-evaluation"]) == cli.REFUSED
+    assert cli.run(["train", "env=template", "--n-envs", "12", *words, "--quiet", "--no-evaluation"]) == 0
+    (log,) = tmp_path.glob("*/log.txt")
+    assert "using 12 environments (auto, cpu)" in log.read_text()
