@@ -16,8 +16,8 @@ PAGES = sorted((Path(__file__).parents[2] / "docs" / "migrate").glob("*.md"))
 FACADES = (*("cappuccino", "drl_trading", "intraday_jules", "workflow_rl"), "torchtrade")
 NEEDS = {"torchtrade": "torchrl", "cappuccino": "elegantrl", "drl_trading": "stable_baselines3"}
 MOST_LINES = 1_500
-# Appended, because a page shows what is done in earnest.
-SMALL = ("steps=4096", "evaluation.episodes=2", "device=cpu", "--quiet")
+# Appended, so that what is not the point takes no time.
+SMALL = ("evaluation.episodes=2", "device=cpu", "--quiet")
 
 
 def blocks(path, language):

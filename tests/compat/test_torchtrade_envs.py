@@ -149,6 +149,8 @@ def test_its_words_are_settings_with_a_note_each():
     assert translated({"collector.frames_per_batch": 6400}, 64)[0] == {"ppo.rollout_length": 100}
     for wrong, told in (
         ({"env.train_env": 1}, "Did you mean 'env.train_envs'"),
+        ({"env.train_envs": 0}, "env.train_envs = 0: needs a whole number of at least 1"),
+        ({"collector.frames_per_batch": "many"}, "collector.frames_per_batch = 'many': needs a whole number"),
         ({"collector.frames_per_batch": 3}, "less than one step of each"),
         ({"loss.mini_batch_size": 3}, "needs collector.frames_per_batch beside it"),
     ):

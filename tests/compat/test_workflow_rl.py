@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import velodrome as vd
+from velodrome import cli
 from velodrome.cli.training import episode_budget
 from velodrome.compat.workflow_rl import B_lineAgent, RedMeanderAgent, SleepAgent, VectorizedCAGE2Envs
 from velodrome.envs.cage2.names import HOSTS
@@ -97,9 +98,21 @@ def test_agents_are_named_by_class_or_text():
     [((None, None), None), ((None, 1_000), 1_000), ((50, None), 50 * 512), ((1, 1_000), 512), ((50, 1_000), 1_000)],
 )
 def test_the_flags_make_a_budget_of_episodes(flags, episodes):
-    assert episode_budget(["cage2"], None, *flags) == episodes
+    assert episode_budget(lambda: 512, *flags) == episodes
 
 
 def test_a_budget_of_none_is_refused():
     with pytest.raises(ConfigError, match="--max-episodes 0: a training needs at least one"):
-        episode_budget(["cage2"], 200, 0, None)
+        episode_budget(200, 0, None)
+
+
+def test_the_flags_train_and_go_on(tmp_path):
+    small = [f"logging.folder={tmp_path}", "evaluation.every_steps=null", "device=cpu", "--quiet", "--no-evaluation"]
+    flags = ["--n-envs", "8", "--update-steps", "50", "--max-episodes", "1", "--total-episodes", "100"]
+    assert cli.run(["train", "cage2", *flags, *small, "normalise_rewards=false"]) == 0
+    run = vd.Run.open("latest", tmp_path)
+    assert (run.config.num_envs, run.config.ppo.rollout_length, run.config.episodes) == (8, 50, 8)
+    assert run.config.steps == 800
+    again = ["train", "--resume", str(run.path), "--max-episodes", "2", "--quiet", "--no-evaluation"]
+    assert cli.run(again) == 0
+    assert vd.Run.open("latest", tmp_path).config.episodes == 16
