@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,12 +82,19 @@ def train(
         Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
     """
     from velodrome.runs import run as running
+    from velodrome.runs.config.files import load_run_config
     from velodrome.runs.live.display import choose_mode
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
     given = {"seed": seed, "seeds": seeds, "ensemble": ensemble, "num_envs": n_envs, "rollout_length": update_steps}
-    given["episodes"] = episode_budget(words, n_envs, max_episodes, total_episodes)
+
+    def num_envs() -> int:
+        if resume is not None:
+            return running.Run.open(resume, folder).config.num_envs
+        return load_run_config(*(neighbours_file(neighbour, words) if neighbour else split_source(words))).num_envs
+
+    given["episodes"] = episode_budget(n_envs or num_envs, max_episodes, total_episodes)
     words += tuple(f"{name}={value}" for name, value in given.items() if value is not None)
     if resume is not None:
         if sources := [word for word in words if "=" not in word]:
@@ -108,16 +115,19 @@ def train(
 
 
 def episode_budget(
-    words: Sequence[str], n_envs: int | None, max_episodes: int | None, total_episodes: int | None
+    num_envs: int | Callable[[], int], max_episodes: int | None, total_episodes: int | None
 ) -> int | None:
-    """Return the episodes of a training: the fewer of all together and of every environment; None for no budget."""
+    """Return the episodes of a training: the fewer of all together and of every environment; None for no budget.
+
+    num_envs: how many there are, or what finds that out.
+    """
     for flag, value in (("--max-episodes", max_episodes), ("--total-episodes", total_episodes)):
         if value is not None and value < 1:
             raise ConfigError(f"{flag} {value}: a training needs at least one episode.")
     if max_episodes is None:
         return total_episodes
-    number = n_envs if n_envs is not None else loaded(words)[0].num_envs
-    return min(max_episodes * number, total_episodes or max_episodes * number)
+    each = max_episodes * (num_envs if isinstance(num_envs, int) else num_envs())
+    return each if total_episodes is None else min(each, total_episodes)
 
 
 def neighbours_file(neighbour: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

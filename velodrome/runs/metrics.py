@@ -50,7 +50,7 @@ class Sink(Protocol):
 TORCHTRADE_NAMES = {
     "time/sps_collecting": "time/SPS-collecting",
     "time/sps_total": "time/SPS-total",
-    "episode/reward": "train/reward",
+    "episode/return": "train/reward",
 }
 
 
@@ -59,8 +59,9 @@ def with_names_of(names: str, metrics: Mapping[str, float]) -> dict[str, float]:
     if names != "torchtrade":
         return dict(metrics)
     further = {theirs: metrics[ours] for ours, theirs in TORCHTRADE_NAMES.items() if ours in metrics}
-    judged = [value for name, value in metrics.items() if name.startswith("evaluation/") and name.endswith("/return")]
-    return {**metrics, **further, **({"eval/reward": judged[0]} if judged else {})}
+    judged = {name.rpartition("/")[2]: value for name, value in metrics.items() if name.startswith("evaluation/")}
+    reward = judged.get("reward", judged.get("return"))  # of environments without a market the two are one
+    return {**metrics, **further, **({} if reward is None else {"eval/reward": reward})}
 
 
 class MetricsWriter:

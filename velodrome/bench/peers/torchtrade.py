@@ -1,4 +1,4 @@
-"""TorchTrade 0.1.0's vectorised environment in its default configuration.
+"""TorchTrade 0.1.0's vectorised environment in its default configuration, and its scalar one under ParallelEnv.
 
 It is given the bars an hour apart, its default timeframe, and observes a window of 10 bars of open, high, low, close
 and volume, and six account values. It is stepped through TorchRL's `step_and_maybe_reset`, which starts the next
@@ -7,8 +7,10 @@ episode where one has ended, as Velodrome does.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +27,49 @@ def open_torchtrade(series: Series, num_envs: int, threads: int, actions: Callab
     """Return what steps a batch, torch on a number of threads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies', about each other
-        import pandas  # type: ignore[import-untyped]
-        import torch
         from torchtrade.envs.offline import VectorizedSequentialTradingEnv, VectorizedSequentialTradingEnvConfig
 
-        columns = {name: getattr(series, name) for name in COLUMNS}
-        frame = pandas.DataFrame({"timestamp": pandas.to_datetime(series.time), **columns})
-        envs = VectorizedSequentialTradingEnv(frame, VectorizedSequentialTradingEnvConfig(num_envs=num_envs))
+        config = VectorizedSequentialTradingEnvConfig(num_envs=num_envs)
+        envs = VectorizedSequentialTradingEnv(frame_of(series), config)
+    return stepper_of(envs, threads, actions)
+
+
+def open_parallel(series: Series, num_envs: int, threads: int, actions: Callable[[], list]) -> Stepper:
+    """Return what steps the scalar environment in a process each, as TorchRL's ParallelEnv does."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchrl.envs import ParallelEnv
+        from torchtrade.envs.offline import SequentialTradingEnv, SequentialTradingEnvConfig
+
+        class Scalar(SequentialTradingEnv):
+            """One that any version of TorchRL can close; later ones give a keyword."""
+
+            def close(self, **_: Any) -> None:
+                super().close()
+
+        frame, before = frame_of(series), torch.get_num_threads()
+        torch.set_num_threads(1)  # a process that is forked while torch has threads may wait for them for ever
+        make = functools.partial(Scalar, frame, SequentialTradingEnvConfig())
+        envs = ParallelEnv(num_envs, make, mp_start_method="fork")
+        stepper = stepper_of(envs, threads, actions)
+        torch.set_num_threads(before)
+    return stepper
+
+
+def frame_of(series: Series) -> Any:
+    """Return bars as a DataFrame of the columns that TorchTrade wants."""
+    import pandas  # type: ignore[import-untyped]
+
+    columns = {name: getattr(series, name) for name in COLUMNS}
+    return pandas.DataFrame({"timestamp": pandas.to_datetime(series.time), **columns})
+
+
+def stepper_of(envs: Any, threads: int, actions: Callable[[], list]) -> Stepper:
+    """Return what steps an environment of TorchRL through a ring of actions, torch on a number of threads."""
+    import torch
+
     before = torch.get_num_threads()
     ring = [torch.from_numpy(np.array(batch)) for batch in actions()]
     current = envs.reset()
@@ -41,8 +79,13 @@ def open_torchtrade(series: Series, num_envs: int, threads: int, actions: Callab
         current["action"] = ring[k % len(ring)]
         _, current = envs.step_and_maybe_reset(current)
 
-    return Stepper(step, lambda: torch.set_num_threads(threads), lambda: torch.set_num_threads(before))
+    def close() -> None:
+        torch.set_num_threads(before)
+        envs.close()
+
+    return Stepper(step, lambda: torch.set_num_threads(threads), close)
 
 
 NEEDS = (("torchtrade",), "pip install 'velodrome[torchtrade]'")
 TORCHTRADE = Peer("TorchTrade vectorised", open_torchtrade, *NEEDS, own_problem=True)
+PARALLEL = Peer("TorchTrade under ParallelEnv", open_parallel, *NEEDS, largest=256, own_problem=True)

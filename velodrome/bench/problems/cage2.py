@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from velodrome.bench.peers.cyborg import CYBORG, MINI_CAGE
+from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.report import ratio
 from velodrome.bench.step import Sizes, StepBenchmark, StepOptions
 
@@ -20,7 +21,8 @@ TARGET_RATE = 5e6
 class Cage2Options(StepOptions):
     """What to measure."""
 
-    PEERS: ClassVar = {"cyborg": CYBORG, "mini_cage": MINI_CAGE}
+    # The last steps the same rule in plain Python, one environment after the other.
+    PEERS: ClassVar = {"cyborg": CYBORG, "mini_cage": MINI_CAGE, "sync": VECTORISERS["sync"]}
     QUICK: ClassVar = {"seconds": 0.2, "repeats": 2}
 
     sizes: Sizes = Field((1, 100, 1_000, 10_000), description="numbers of environments in a batch")

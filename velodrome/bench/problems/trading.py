@@ -15,10 +15,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from velodrome.bars import synthetic_bars
+from velodrome.bench.options import Peer
 from velodrome.bench.parity import COMPARED_ENVS, compare_with_plain
 from velodrome.bench.peers.numpy_trading import NUMPY, BatchedTradingEnv
 from velodrome.bench.peers.plain_markets import LEVELS, MarketTables, PlainTradingEnv
-from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, TORCHTRADE, WINDOW, open_torchtrade
+from velodrome.bench.peers.torchtrade import COLUMNS, FLOATS, PARALLEL, TORCHTRADE, WINDOW
 from velodrome.bench.peers.vectorisers import VECTORISERS
 from velodrome.bench.problems.footprint import memory_use, time_to_first_step, window_contenders, window_rates
 from velodrome.bench.render import narrow_table
@@ -33,6 +34,7 @@ from velodrome.tables.market import Market
 FEE = 0.0005  # fraction of notional
 WIPED_OUT = -10.0  # the reward for losing everything
 PARITY_STEPS = 2_000
+PARALLEL_SIZES = (8, 32, 64, 128, 256)  # environments that ParallelEnv has a process each for
 SAME_RULE, TORCHTRADE_DEFAULT = "same rule", "torchtrade default"
 WINDOWS_SHARE = 0.5  # promised, of the machine's memcpy rate
 
@@ -40,7 +42,7 @@ WINDOWS_SHARE = 0.5  # promised, of the machine's memcpy rate
 class TradingOptions(MarketOptions):
     """How the stepping speed is measured."""
 
-    PEERS: ClassVar = {"numpy": NUMPY, **VECTORISERS, "torchtrade": TORCHTRADE}
+    PEERS: ClassVar = {"numpy": NUMPY, **VECTORISERS, "torchtrade": TORCHTRADE, "parallelenv": PARALLEL}
     QUICK: ClassVar = {**MarketOptions.QUICK, "bars": 20_000, "processes": (4,)}
 
     bars: int = Field(100_000, ge=2_500, le=10_000_000, description="bars of the market")
@@ -49,6 +51,11 @@ class TradingOptions(MarketOptions):
     processes: Annotated[tuple[int, ...], whole_numbers(1, 1_000_000)] = Field(
         (8, 32), description="worker processes tried for process-based peers"
     )
+
+    @property
+    def peers(self) -> dict[str, Peer]:
+        """The peers that are asked for; hundreds of processes are only for those who name them."""
+        return {name: peer for name, peer in super().peers.items() if name != "parallelenv" or name in self.against}
 
 
 class TradingBenchmark(StepBenchmark):
@@ -73,8 +80,13 @@ class TradingBenchmark(StepBenchmark):
 
     def more_groups(self) -> list[tuple[Comparison, list[Contender]]]:
         """Return TorchTrade in its default configuration, and Velodrome with the same observation."""
-        sizes = [size for size in self.options.sizes if size <= TORCHTRADE.largest]
-        if "torchtrade" not in self.peers or not sizes:
+        named = {"torchtrade": TORCHTRADE, "parallelenv": PARALLEL}
+        theirs = {name: peer for name, peer in named.items() if name in self.peers}
+        most = max((peer.largest for peer in theirs.values()), default=0)
+        sizes = [size for size in self.options.sizes if size <= most]
+        if "parallelenv" in theirs and "sizes" not in self.options.model_fields_set:
+            sizes = sorted({*sizes, *(PARALLEL_SIZES[:1] if self.options.quick else PARALLEL_SIZES)})
+        if not sizes:
             return []
         options = self.options
         bars = synthetic_bars("gbm", options.bars, options.seed, timeframe="1h")
@@ -93,8 +105,11 @@ class TradingBenchmark(StepBenchmark):
                 shared = {"threads": threads, "floats": FLOATS, "kind": "flat"}
                 own = partial(self.open_native, size, {**values, "threads": threads}, actions)
                 group.append(Contender(self.row(OURS, OURS, size, **shared), own))
-                theirs = partial(open_torchtrade, series, size, threads, actions)
-                group.append(Contender(self.row("torchtrade", TORCHTRADE.label, size, **shared), theirs))
+                for name, peer in theirs.items():
+                    # Processes gain nothing from torch's threads.
+                    if size <= peer.largest and not (name == "parallelenv" and threads > 1):
+                        opened = partial(peer.open, series, size, threads, actions)
+                        group.append(Contender(self.row(name, peer.label, size, **shared), opened))
             found.append((comparison, group))
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.vector.argument_checks import checked_count
 
 PRESET = "torchtrade"
 NETWORKS = {"batchnorm_mlp": "mlp_batch_norm", "mlp": "mlp", "cnn": "conv"}
@@ -63,7 +64,10 @@ def translated(settings: Mapping[str, Any], num_envs: int) -> tuple[dict[str, An
     """
     found: dict[str, Any] = {}
     notes: list[str] = []
-    number = int(settings.get("env.train_envs", settings.get("num_envs", num_envs)))
+    for key in ("env.train_envs", FRAMES, MINIBATCH, "model.hidden_size"):
+        if key in settings:
+            checked_count(key, settings[key])
+    number = settings.get("env.train_envs", settings.get("num_envs", num_envs))
     frames = settings.get(FRAMES)
     for key, value in settings.items():
         if not is_theirs(key):
@@ -85,7 +89,7 @@ def _one(key: str, value: Any, number: int, frames: Any) -> dict[str, Any]:
             raise ConfigError(f"{key} = {value}: less than one step of each of env.train_envs = {number}; give more.")
         return {"ppo.rollout_length": value // number}
     if key == MINIBATCH:
-        if frames is None or not 0 < value <= frames:
+        if frames is None or value > frames:
             raise ConfigError(f"{key} = {value}: needs {FRAMES} beside it, and at most as many samples.")
         return {"ppo.minibatches": max(round(frames / value), 1)}
     legal = (*SAME, *CHANGED, FRAMES, MINIBATCH)

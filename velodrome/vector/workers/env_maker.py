@@ -102,6 +102,11 @@ def unknown_environment(env: str) -> ConfigError:
     from velodrome.envs.catalog import CATALOG
 
     own = CATALOG.names()
+    if env.startswith("__main__:"):
+        return ConfigError(
+            f"env = {env!r}: it was defined in the script that trained it, which is not this program. Move it to a "
+            "module of its own, which the script imports, and train with that."
+        )
     near = did_you_mean(env.rpartition(":")[2], (*own, *gymnasium.registry))
     return ConfigError(
         f"env = {env!r}: there is no such environment.{near} Legal: {', '.join(own)}, an environment registered with "

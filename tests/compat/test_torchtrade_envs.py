@@ -1,0 +1,221 @@
+"""TorchTrade's classes over the compiled rule, the words of its example, and the package itself where it is there."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import velodrome as vd
+from velodrome import cli
+from velodrome.compat import torchtrade
+from velodrome.compat.torchtrade.settings import translated
+from velodrome.errors import ConfigError, DataError
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.metrics import with_names_of
+
+pytest.importorskip("torchrl")
+NAMES = ("SequentialTradingEnv", "SequentialTradingEnvSLTP")
+COLUMNS = ("open", "high", "low", "close", "volume")
+WORDS = [
+    "env.train_envs=128",
+    "model.hidden_size=256",
+    "optim.lr=1e-4",
+    "collector.frames_per_batch=2048",
+    "collector.total_frames=2048",
+    "loss.ppo_epochs=1",
+]
+
+
+@pytest.fixture(scope="module")
+def df():
+    series = next(iter(vd.synthetic_bars("gbm", 600, 0, timeframe="1h", volatility=0.02).series.values()))
+    columns = {name: getattr(series, name) for name in COLUMNS}
+    return pl.DataFrame({"timestamp": series.time.astype("datetime64[ns]"), **columns})
+
+
+def made(name, df, features=None, **values):
+    config = getattr(torchtrade, f"{name}Config")(**values)
+    return getattr(torchtrade, name)(df, config, features)
+
+
+def test_many_environments_have_their_keys_and_specifications(df):
+    from torchrl.envs.utils import check_env_specs
+
+    env = made("VectorizedSequentialTradingEnv", df, num_envs=8, time_frames=["1Hour", "240Min"], window_sizes=[10, 5])
+    assert type(env) is torchtrade.VectorizedSequentialTradingEnv
+    shapes = {name: tuple(part.shape) for name, part in env.reset().items()}
+    assert shapes["account_state"] == (8, 6)
+    assert shapes["market_data_1Hour_10"] == (8, 10, 5)
+    assert shapes["market_data_240Minute_5"] == (8, 5, 5)
+    check_env_specs(env)
+    rollout = env.rollout(4)
+    assert rollout["next", "reward"].shape == (8, 4, 1)
+    env.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_environment_has_no_batch(df, name):
+    from torchrl.envs.utils import check_env_specs
+
+    env = made(name, df)
+    check_env_specs(env)
+    assert env.batch_size == torch.Size([])
+    assert env.rollout(5)["account_state"].shape == (5, 6)
+    assert isinstance(env, getattr(torchtrade, name))
+
+
+def test_defaults_are_theirs():
+    config = torchtrade.VectorizedSequentialTradingEnvSLTPConfig()
+    assert (config.num_envs, config.time_frames, config.window_sizes) == (64, "1Hour", 10)
+    assert config.action_levels == [-1, 0, 1]
+    assert list(config.takeprofit_levels) == [0.05, 0.1, 0.2]
+
+
+def test_cash_may_be_a_range_and_episodes_begin_where_they_are_told(df):
+    env = made("VectorizedSequentialTradingEnv", df, num_envs=64, initial_cash=(1000, 5000), random_start=False)
+    env.reset()
+    cash = env.envs.column("cash")
+    assert 1000 <= cash.min() < 2000 < 4000 < cash.max() <= 5000
+    assert len(set(env.envs.column("cursor"))) == 1
+
+
+def test_features_are_those_that_a_function_makes(df):
+    pytest.importorskip("pandas")
+
+    def features(frame):
+        frame = frame.copy().reset_index(drop=False)
+        frame["features_close"] = frame["close"]
+        frame["features_return"] = frame["close"].pct_change().fillna(0)
+        return frame
+
+    env = made("VectorizedSequentialTradingEnv", df, features, num_envs=2, random_start=False)
+    shown = env.reset()["market_data_1Hour_10"]
+    assert shown.shape == (2, 10, 2)
+    at = int(env.envs.column("cursor")[0])
+    closes = df["close"].to_numpy().astype(np.float32)
+    np.testing.assert_array_equal(shown[0, :, 0].numpy(), closes[at - 9 : at + 1])
+    with pytest.raises(ConfigError, match="made no columns that begin with 'features_'"):
+        made("SequentialTradingEnv", df, lambda frame: frame)
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchRL's, about its own next versions
+def test_torchrls_collector_takes_it(df):
+    from torchrl.collectors import Collector
+
+    env = made("VectorizedSequentialTradingEnvSLTP", df, num_envs=8, max_traj_length=20)
+    collector = Collector(env, frames_per_batch=320, total_frames=320)
+    (batch,) = list(collector)
+    collector.shutdown()
+    assert batch["next", "truncated"].sum() >= 8
+    assert int(batch["action"].max()) < env.action_spec.space.n
+
+
+@pytest.mark.parametrize(
+    ("change", "values", "told"),
+    [
+        (lambda df: df.drop("volume"), {}, r"DataFrame missing required columns: \['volume'\]"),
+        (None, {"num_envs": 0}, "num_envs = 0: needs a whole number of at least 1"),
+        (None, {"window_sizes": [3, 4]}, "1 time_frames but 2 window_sizes"),
+        (None, {"time_frames": "1Week"}, "TorchTrade has minutes, hours and days"),
+        (None, {"margin_mode": "crossed"}, "isolated margin"),
+        (None, {"time_frames": "4Hour", "window_sizes": 400}, "leave no usable bar"),
+    ],
+)
+def test_typical_mistakes_are_told_in_a_sentence(df, change, values, told):
+    with pytest.raises((ConfigError, DataError), match=told):
+        made("VectorizedSequentialTradingEnv", change(df) if change else df, **values)
+
+
+def test_a_reward_of_tensors_is_refused(df):
+    with pytest.raises(ConfigError, match="reward_function: the rule is compiled"):
+        torchtrade.SequentialTradingEnv(df, torchtrade.SequentialTradingEnvConfig(), None, lambda history: 0.0)
+
+
+def test_other_names_are_none_of_the_module():
+    with pytest.raises(AttributeError, match="OneStepTradingEnv"):
+        _ = torchtrade.OneStepTradingEnv
+
+
+# The words of its example
+
+
+def test_its_words_are_settings_with_a_note_each():
+    given = {"env.train_envs": 128, "collector.frames_per_batch": 4096, "loss.mini_batch_size": 1024, "steps": 9}
+    found, notes = translated(given, 64)
+    assert found == {"num_envs": 128, "ppo.rollout_length": 32, "ppo.minibatches": 4, "steps": 9}
+    assert notes[1] == "collector.frames_per_batch=4096 is ppo.rollout_length=32 here"
+    assert translated({"collector.frames_per_batch": 6400}, 64)[0] == {"ppo.rollout_length": 100}
+    for wrong, told in (
+        ({"env.train_env": 1}, "Did you mean 'env.train_envs'"),
+        ({"env.train_envs": 0}, "env.train_envs = 0: needs a whole number of at least 1"),
+        ({"collector.frames_per_batch": "many"}, "collector.frames_per_batch = 'many': needs a whole number"),
+        ({"collector.frames_per_batch": 3}, "less than one step of each"),
+        ({"loss.mini_batch_size": 3}, "needs collector.frames_per_batch beside it"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            translated(wrong, 64)
+
+
+def test_the_preset_has_its_defaults():
+    config = load_run_config("torchtrade")
+    assert (config.num_envs, config.network.kind) == (64, "mlp_batch_norm")
+    assert config.logging.metric_names == "torchtrade"
+    wandb = translated({"logger.project_name": "P", "logger.group_name": "G"}, 64)[0]
+    told = load_run_config("torchtrade", wandb).logging
+    assert (told.wandb_project, told.wandb_group) == ("P", "G")
+
+
+def test_its_metrics_are_written_beside_ours():
+    metrics = {"time/sps_total": 2.0, "episode/return": 3.0, "evaluation/validation/reward": 4.0}
+    named = with_names_of("torchtrade", metrics)
+    assert named == {**metrics, "time/SPS-total": 2.0, "train/reward": 3.0, "eval/reward": 4.0}
+    assert with_names_of("velodrome", metrics) == metrics
+
+
+def test_the_command_is_taken_literally(tmp_path, capsys):
+    small = [f"logging.folder={tmp_path}", "market.length=2000", "market.windows=4", "device=cpu"]
+    small += ["params.episode_length=8", "evaluation.every_steps=2048"]
+    assert cli.run(["train", "torchtrade", *WORDS, *small, "--quiet", "--no-evaluation"]) == 0
+    told = capsys.readouterr().err
+    assert "note: env.train_envs=128 is num_envs=128 here" in told
+    assert told.count("note: ") == len(WORDS)
+    run = vd.Run.open("latest", tmp_path)
+    assert (run.config.num_envs, run.config.network.hidden) == (128, (256, 256))
+    assert (run.config.ppo.rollout_length, run.config.ppo.learning_rate) == (16, 1e-4)
+    names = set(run.metrics["name"].to_list())
+    assert {"time/SPS-collecting", "time/SPS-total", "train/reward", "eval/reward"} <= names
+    assert "using 128 environments (" in (run.path / "log.txt").read_text()
+    assert cli.run(["config", "torchtrade", "env.train_env=3"]) == cli.REFUSED
+    assert "env.train_env is not a setting of TorchTrade's example" in capsys.readouterr().err
+
+
+# The package itself
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*NAMES, *(f"Vectorized{name}" for name in NAMES)])
+@pytest.mark.parametrize("leverage", [1, 5])
+def test_the_package_computes_the_same(name, leverage):
+    theirs = pytest.importorskip("torchtrade.envs.offline", reason="pip install 'velodrome[torchtrade]'")
+    import pandas
+
+    series = next(iter(vd.synthetic_bars("gbm", 1500, 0, timeframe="1h", volatility=0.02).series.values()))
+    columns = {column: getattr(series, column) for column in COLUMNS}
+    df = pandas.DataFrame({"timestamp": pandas.to_datetime(series.time), **columns})
+    values = {"time_frames": ["1Hour", "4Hour"], "window_sizes": [10, 5], "max_traj_length": 200, "seed": 0}
+    values |= {"random_start": False, "leverage": leverage, "transaction_fee": 0.001}
+    values |= {"num_envs": 4} if name.startswith("Vectorized") else {}
+    ours = made(name, df, **values)
+    other = getattr(theirs, name)(df, getattr(theirs, f"{name}Config")(**values))
+    mine, yours = ours.reset(), other.reset()
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(250):
+        actions = torch.randint(0, int(ours.action_spec.space.n), ours.batch_size, generator=generator)
+        mine["action"], yours["action"] = actions, actions.clone()
+        stepped, mine = ours.step_and_maybe_reset(mine)
+        expected, yours = other.step_and_maybe_reset(yours)
+        assert set(stepped["next"].keys()) == set(expected["next"].keys())
+        for key, value in expected["next"].items():
+            torch.testing.assert_close(stepped["next", key], value, rtol=1e-6, atol=1e-9)

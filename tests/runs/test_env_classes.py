@@ -1,0 +1,72 @@
+"""`vd.train` and `velodrome train` with an environment's class or function, which nobody has registered."""
+
+from __future__ import annotations
+
+import pytest
+
+import velodrome as vd
+from tests.runs import own_env
+from tests.runs.own_env import MyEnv, make_my_env
+from tests.runs.small_runs import one_thread  # noqa: F401
+from velodrome import cli
+from velodrome.errors import ConfigError
+from velodrome.runs.config.files import load_run_config
+
+SETTINGS = {"steps": 256, "num_envs": 4, "vector.env_type": "serial", "ppo.rollout_length": 16, "device": "cpu"}
+NAME = "tests.runs.own_env:MyEnv"
+
+
+def test_a_class_trains_and_is_found_again(tmp_path):
+    about = {**SETTINGS, "logging.folder": tmp_path, "params": {"length": 4}, "evaluation.every_steps": None}
+    run = vd.train(env=MyEnv, mode="quiet", evaluate=False, **about)
+    assert run.config.env == NAME
+    assert run.config.params == {"length": 4}
+    assert vd.Run.open(run.path).policy.act(MyEnv.observation_space.sample()).shape == ()
+    again = vd.resume(run, mode="quiet", evaluate=False, steps=320)
+    assert again.status == "finished"
+
+
+def test_the_command_takes_a_name(tmp_path, monkeypatch, capsys):
+    words = [f"{key}={value}" for key, value in {**SETTINGS, "logging.folder": tmp_path}.items()]
+    command = ["train", "env=tests.runs.own_env:make_my_env", *words, "--quiet", "--no-evaluation"]
+    assert cli.run(command) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("env", "name"), [(MyEnv, "MyEnv"), (make_my_env, "make_my_env")])
+def test_it_is_kept_as_text(env, name):
+    for config in (load_run_config({"env": env}), load_run_config(None, {"env": env}), load_run_config(env_of(env))):
+        assert config.env == f"tests.runs.own_env:{name}"
+
+
+def env_of(env):
+    from velodrome.runs.config.run_config import RunConfig
+
+    return RunConfig(env=env)
+
+
+def test_what_has_no_name_is_refused():
+    for env in (lambda: MyEnv(), type("Local", (MyEnv,), {"__qualname__": "f.<locals>.Local"})):
+        with pytest.raises(ConfigError, match=r"kept as text.*Give a class or a function from the top level"):
+            load_run_config({"env": env})
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ("tests.runs.own_env:needs_data", r"cannot be made: TypeError: .*missing 1 required.*params\.NAME="),
+        ("tests.runs.own_env:NoEnv", "NoEnv made tests.runs.own_env.NoEnv, which is not a gymnasium.Env"),
+        ("tests.runs.own_env:MyEnw", "there is no such environment.*module:Class or module:function of your own"),
+        ("tests.runs.nowhere:MyEnv", "the module 'tests.runs.nowhere' cannot be imported"),
+    ],
+)
+def test_mistakes_are_told_before_there_is_a_run(env, told, tmp_path):
+    with pytest.raises(ConfigError, match=told):
+        vd.train(env=env, mode="quiet", **{**SETTINGS, "logging.folder": tmp_path})
+    assert not list(tmp_path.iterdir())
+
+
+def test_vectorisers_take_the_name_too():
+    envs = vd.make_vec(NAME, 2, backend="serial", length=3)
+    assert envs.reset()[0].shape == (2, 3)
+    envs.close()
+    assert own_env.MyEnv is MyEnv
