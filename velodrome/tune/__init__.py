@@ -4,5 +4,6 @@ Read `space` (what is searched), `trial` (what a trial is, and the settings of a
 hopeless), `search` (what is tried next), `course` (the whole policy of a study, without processes or rows), `study`
 (its rows), `outcome` (what a training is worth), `beginning` (how a study begins, and what it must keep),
 `overfitting` (what choosing the best of many trials is worth), `verdict` (the winner's one look at the test split),
-`view` (a study as one looks at it) and `listing` (what is shown of it). `service.studies` carries studies out.
+`view` (a study as one looks at it), `listing` (what is shown of it) and `report` (the page and the charts).
+`service.studies` carries studies out.
 """

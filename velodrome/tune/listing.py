@@ -172,7 +172,7 @@ def importance_table(view: StudyView) -> FittedTable:
         Figures("importance", [f"{share:.1%}" for _, share in ranked]),
         Figures("", bars, number=False),
     ]
-    return FittedTable("what decided whether a trial was among the best quarter (PED-ANOVA)", columns)
+    return FittedTable("what decided whether a trial was among the best tenth (PED-ANOVA)", columns)
 
 
 def _reasons(view: StudyView, status: str) -> list[Text]:
