@@ -63,13 +63,20 @@ class Landscape:
     def __call__(self, params: Mapping[str, Any], step: int) -> float:
         """Return what a training with a seed comes to."""
         deviation = self.noise * (0.5 + 2.0 * self.places(params)[0])
-        own = self._draw(step, *(params[one.key] for one in SPACE))
-        return self.truth(params) + deviation * own + self.noise * self._draw(step)
+        values = [params[one.key] for one in SPACE]
+        # Student's t with two degrees of freedom: now and then a training is very lucky, or very unlucky.
+        rare = math.sqrt(max(-math.log(self._share("rare", step, *values)), 1e-3))
+        return self.truth(params) + deviation * self._draw(step, *values) / rare + self.noise * self._draw(step)
 
     def _draw(self, *parts: object) -> float:
+        """Return a normal number that some values stand for."""
+        radius = math.sqrt(-2.0 * math.log(self._share("radius", *parts)))
+        return radius * math.cos(2.0 * math.pi * self._share("angle", *parts))
+
+    def _share(self, *parts: object) -> float:
+        """Return a number above 0 and below 1 that some values stand for."""
         digest = hashlib.sha256(repr((self.number, *parts)).encode()).digest()
-        first, second = (int.from_bytes(digest[at : at + 8], "big") / 2**64 for at in (0, 8))
-        return math.sqrt(-2.0 * math.log(first + 1e-300)) * math.cos(2.0 * math.pi * second)
+        return (int.from_bytes(digest[:6], "big") + 0.5) / 2**48
 
 
 def studied(landscape: Landscape, trials: int, **settings: Any) -> tuple[float, int]:

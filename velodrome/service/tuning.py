@@ -229,7 +229,8 @@ def _carry_out(
     deadline = math.inf if hours is None else time.monotonic() + 3600.0 * hours
     thread.start()
     try:
-        _watch(keeper, thread, deadline, console, mode, service.folder)
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(keeper, thread, deadline, console, mode, service.folder)
     finally:
         service.ask_to_stop()
         thread.join()
