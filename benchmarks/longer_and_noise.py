@@ -1,10 +1,11 @@
 """What ten times as many steps cost, and what agents do where nothing can be foreseen, with the preset `trading`.
 
-    python benchmarks/longer_and_noise.py [--json FILE] [--processes N]
+    python benchmarks/longer_and_noise.py [--json FILE] [--processes N] [--seed 900] [--longer 2] [--noise 10] [--gpu]
 
 Each training is an ordinary run with the preset's own end (`evaluation.patience`); its best checkpoint plays 20,000
 bars that nobody has seen. Longer: the problems of `velodrome bench generalise` with 300,000 and with 3,000,000 steps.
-Noise: a random walk without drift, with a fee of 0.02 %; an agent should hold still there.
+Noise: a random walk without drift, with a fee of 0.02 %; an agent should hold still there. With --gpu, two of the
+problems are trained on a GPU as well. What is in the file is not trained again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 NOISE = trainings.Problem("gbm", cost=trainings.COST)
 BARS = (2_000, 10_000)
 WINDOWS = 32
+ON_GPU = ("ou", "ar1-with-costs")
 
 
 class Case(NamedTuple):
@@ -35,19 +37,22 @@ class Case(NamedTuple):
     bars: int
     market_seed: int
     seed: int
-    steps: int
+    longer: int  # times the steps of the preset
+    device: str = "cpu"
 
 
-def cases() -> list[Case]:
-    """Return all trainings, the longest first."""
+def cases(first: int, markets: int, seeds: int, gpu: bool) -> list[Case]:
+    """Return all trainings on markets whose seeds follow the first, the longest of them first."""
+    asked = {"cpu": trainings.PROBLEMS, **({"cuda": ON_GPU} if gpu else {})}
     longer = [
-        Case(problem, bars, market, 0, steps)
-        for steps in (3_000_000, 300_000)
+        Case(problem, bars, market, 0, times, device)
+        for times in (10, 1)
+        for device, problems in asked.items()
         for bars in BARS
-        for problem in trainings.PROBLEMS
-        for market in (600, 601)
+        for problem in problems
+        for market in range(first, first + markets)
     ]
-    return longer + [Case("noise", bars, 500 + seed, seed, 300_000) for bars in BARS for seed in range(10)]
+    return longer + [Case("noise", bars, first + seed, seed, 1) for bars in BARS for seed in range(seeds)]
 
 
 def played(case: Case) -> dict[str, Any]:
@@ -62,9 +67,11 @@ def played(case: Case) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     problem = trainings.PROBLEMS.get(case.problem, NOISE)
-    about = trainings.Training(case.problem, case.bars, WINDOWS, "defaults", case.market_seed, case.seed, case.steps)
+    about = trainings.Training(case.problem, case.bars, WINDOWS, "defaults", case.market_seed, case.seed, 0)
     with tempfile.TemporaryDirectory() as folder:
-        given = trainings.settings_of(about, problem) | {"logging.folder": folder}
+        given = trainings.settings_of(about, problem) | {"logging.folder": folder, "device": case.device}
+        config = load_run_config(None, given, own_data=True)
+        given["steps"] = case.longer * config.steps
         began = time.perf_counter()
         run = vd.train(load_run_config(None, given, own_data=True), mode="quiet", evaluate=False)
         seconds = time.perf_counter() - began
@@ -72,12 +79,13 @@ def played(case: Case) -> dict[str, Any]:
         assert market is not None
         policy, named = run.one_policy("best")
         policy = policy.with_bank(WindowBank(market.windows))
-        found = validate(policy, "trading", market, "test", run.config.params, pieces=1)
+        found = validate(policy, config.env, market, "test", run.config.params, pieces=1)
     share = None
     if case.problem != "noise":
         share = found["mean_log_return"] / trainings.best_log_return(case.problem, market)
     figures = {"log_return": found["mean_log_return"], "turnover": found["turnover"], "share": share}
-    return {**case._asdict(), **figures, "seconds": seconds, "policy": named.text}
+    ended = run.find_checkpoint("latest").steps
+    return {**case._asdict(), **figures, "ended": ended, "seconds": seconds, "policy": named.text}
 
 
 def main() -> None:
@@ -85,15 +93,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="trainings at once")
+    parser.add_argument("--seed", type=int, default=900, help="of the first market")
+    parser.add_argument("--longer", type=int, default=2, help="markets of each kind that are trained for longer")
+    parser.add_argument("--noise", type=int, default=10, help="markets of noise")
+    parser.add_argument("--gpu", action="store_true", help="two problems on a GPU as well")
     options = parser.parse_args()
     os.environ |= dict.fromkeys(THREADS, "1")
-    rows = []
+    rows = json.loads(options.json.read_text()) if options.json is not None and options.json.exists() else []
+    done_before = {tuple(row[name] for name in Case._fields) for row in rows}
+    asked = cases(options.seed, options.longer, options.noise, options.gpu)
     with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(played, case) for case in cases()]):
+        for done in as_completed([pool.submit(played, case) for case in asked if tuple(case) not in done_before]):
             rows.append(row := done.result())
             share = "" if row["share"] is None else f"  {row['share']:.3f} of the best log return"
-            where = f"{row['problem']}, {row['bars']:,} bars, market {row['market_seed']}, {row['steps']:,} steps"
-            print(f"{where}: log return {row['log_return']:+.1e}, turnover {row['turnover']:,.0f}{share}", flush=True)
+            where = f"{row['problem']}, {row['bars']:,} bars, market {row['market_seed']}, on {row['device']}"
+            told = f"log return {row['log_return']:+.1e}, turnover {row['turnover']:,.0f}{share}"
+            print(f"{where}, {row['longer']} times the steps: {told}", flush=True)
             if options.json is not None:
                 replace_text(options.json, json.dumps(rows, indent=1))
 

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -29,29 +30,61 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="velodrome-tests-")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Numba tries many signatures for one that fits, and paints the message of each that does not: a twentieth of compiling.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
-# The files that take longest, some 15 s and more: begun last, one of them would keep a single process busy while the
-# others have nothing left to do. What compiles the rules comes first, beside a file that needs none of them; those that
-# find compiled what others have compiled follow when they are done.
+# What a process of tests has imported stays: looked through for garbage again and again, it takes a tenth of the time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, seldom, and not among what is imported by now."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
+
+
+# Files that compile rules, one after the other in one process: what is compiled of a rule there is not compiled again
+# for its next variant, which then takes a fifth of the time.
+COMPILING = (
+    "test_readme", "envs/portfolio/test_contract", "envs/portfolio/test_properties", "bench/problems/test_portfolio",
+    "compat/test_alpaca_crypto", "envs/portfolio/test_cuda", "envs/trading/test_contract",
+    "envs/trading/test_properties", "bench/test_step", "test_examples", "cli/test_cli", "envs/cage2/test_contract",
+    "bench/problems/test_cage2", "envs/cage2/test_cage2", "envs/cage2/test_oracle", "envs/test_template",
+    "vector/compile/test_inlining",
+)  # fmt: skip
+# The other files that take longest, some 10 s and more: begun last, one of them would keep a single process busy while
+# the others have nothing left to do. Those at first need no rules; the rest finds compiled what it needs.
 LONGEST = (
-    "test_readme", "vector/workers/test_faults", "vector/test_backend_contract", "vector/compile/test_cache",
-    "runs/test_kill", "service/test_kill", "service/test_trainings", "test_examples",
-    "envs/portfolio/test_properties", "envs/trading/test_properties",
-    "envs/test_outside_environment", "runs/test_seeds", "envs/trading/test_oracle", "runs/test_resume",
-    "bench/test_step", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo", "test_distribution",
-    "learn/test_policy_files", "tables/test_planted", "envs/portfolio/test_contract", "envs/trading/test_contract",
-    "runs/report/test_browser", "runs/test_walk_forward", "bench/test_vector", "learn/test_resize",
-    "runs/store/test_store", "learn/test_ppo_contract", "learn/test_dqn_contract", "bench/problems/test_portfolio",
+    "vector/workers/test_faults", "vector/test_backend_contract", "vector/compile/test_cache", "runs/test_kill",
+    "service/test_kill", "service/test_trainings", "envs/test_outside_environment", "runs/test_seeds",
+    "envs/trading/test_oracle", "runs/test_resume", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo",
+    "test_distribution", "learn/test_policy_files", "tables/test_planted", "runs/report/test_browser",
+    "runs/test_walk_forward", "bench/test_vector", "learn/test_resize", "runs/store/test_store",
+    "learn/test_ppo_contract", "learn/test_dqn_contract", "learn/test_outside_algorithm", "learn/engines/test_gpu",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first: xdist hands files out in this order."""
-    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    places = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(COMPILING + LONGEST)}
     missing = [str(path) for path in places if not path.exists()]
     if missing:
-        raise pytest.UsageError(f"LONGEST in {__file__} names files that are not there: {', '.join(missing)}")
+        raise pytest.UsageError(f"{__file__} names files that are not there: {', '.join(missing)}")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files, those that compile together."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "compiling" if file.removeprefix("tests/").removesuffix(".py") in COMPILING else file
+
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,12 +109,10 @@ def registrations_of_its_own() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def quick_collections() -> Iterator[None]:
+def quick_collections() -> None:
     """Keep what other modules left behind out of `gc.collect`, which else takes seconds in a process that ran many."""
     gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    gc.freeze()  # for good: what is in use by now is little beside all that is imported
 
 
 class Unpainted:

@@ -46,6 +46,8 @@ JUSTIFIED = {
     ("runs/evaluate.py", "evaluate", "save"): "Evaluation.save, which replaces",
     ("runs/report/folds.py", "write_folds", "save"): "Evaluation.save, which replaces",
     ("service/worker/nursery.py", "_fork", "open"): "what processes print is appended to; /dev/null",
+    ("tune/champions/frozen.py", "freeze", "save"): "into memory",
+    ("tune/champions/registry.py", "_locked", "open"): "an empty file, which is there to be locked",
     ("outside/code.py", "trust", "open"): "the list of trusted code is appended to, a line in one write",
     ("runs/store/sinks.py", "__init__", "open"): "metrics.jsonl is appended to",
     ("vector/fleet/episode_file.py", "__init__", "open"): "monitor.csv is appended to; half a header is begun anew",

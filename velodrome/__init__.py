@@ -24,10 +24,11 @@ _HOMES = {
     "register_algorithm": "velodrome.learn.catalog",
     "make": "velodrome.vector.make",
     "make_vec": "velodrome.vector.make",
-    "recommend": "velodrome.vector.workers.autotune",
+    "recommend": "velodrome.runs.machine.recommendation",
     "EnvPool": "velodrome.vector.fleet.pool",
     "VecMonitor": "velodrome.vector.fleet.monitor",
     "VectorizedEnvConfig": "velodrome.vector.config",
+    "to_elegantrl": "velodrome.adapters",
     "to_sb3": "velodrome.adapters",
     "to_torchrl": "velodrome.adapters",
     "from_gymnasium": "velodrome.adapters",
@@ -65,6 +66,7 @@ __all__ = [
     "register_env",
     "resume",
     "synthetic_bars",
+    "to_elegantrl",
     "to_sb3",
     "to_torchrl",
     "train",
@@ -73,12 +75,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from velodrome.adapters import from_gymnasium, to_sb3, to_torchrl
+    from velodrome.adapters import from_gymnasium, to_elegantrl, to_sb3, to_torchrl
     from velodrome.bars import Bars, check_bars, read_bars, synthetic_bars
     from velodrome.envs.catalog import register_env
     from velodrome.learn.catalog import register_algorithm
     from velodrome.runs.evaluate import evaluate
     from velodrome.runs.folds.cross_validation import cross_validate
+    from velodrome.runs.machine.recommendation import recommend
     from velodrome.runs.run import Run, resume, train
     from velodrome.service.service import AgentTrainingService
     from velodrome.service.tuning import tune
@@ -95,7 +98,6 @@ if TYPE_CHECKING:
     from velodrome.vector.fleet.monitor import VecMonitor
     from velodrome.vector.fleet.pool import EnvPool
     from velodrome.vector.make import make, make_vec
-    from velodrome.vector.workers.autotune import recommend
 
 
 def __getattr__(name: str) -> Any:

@@ -132,6 +132,10 @@ class JobError(VelodromeError):
     """A job that cannot be found, or that cannot be done what was asked with."""
 
 
+class ChampionError(VelodromeError):
+    """There is no such champion, or its files are not those that were promoted."""
+
+
 class MetricsError(VelodromeError):
     """Metrics that a sink could not take."""
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from velodrome.evaluation.baselines import LABELS
 from velodrome.evaluation.measures import BY_NAME, METRICS, format_figure
-from velodrome.evaluation.result import Evaluation, Figures, FittedTable, Row, format_interval
+from velodrome.evaluation.result import Evaluation, Row, format_interval
+from velodrome.outside.screen import Figures, FittedTable
 
 TRADING = ("buy_and_hold", "always_flat", "random")
 PORTFOLIO = ("equal_held", "equal_rebalanced", "best_single", "cash", "random")
@@ -97,6 +98,6 @@ def test_a_long_table_looks_as_rich_would_lay_it_out(width, monkeypatch):
         return console.file.getvalue()
 
     quick = text()
-    monkeypatch.setattr("velodrome.evaluation.result.LAID_OUT", 1000)
+    monkeypatch.setattr("velodrome.outside.screen.LAID_OUT", 1000)
     lines = [[line.rstrip() for line in Text.from_ansi(one).plain.splitlines()] for one in (quick, text())]
     assert lines[0] == lines[1]

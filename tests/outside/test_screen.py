@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.errors import ConfigError, printable
-from velodrome.evaluation.result import Figures, FittedTable
-from velodrome.outside.screen import Screen
+from velodrome.outside.screen import Figures, FittedTable, Screen
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\u202eb\u2066\x9b31m\x7f\r"
 

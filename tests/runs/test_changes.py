@@ -188,7 +188,7 @@ def test_a_child_killed_before_its_first_checkpoint_begins_at_its_parents(parent
         ),
         (
             {"ppo.normalise_rewards": False},
-            "the state that it goes on from depends on that. It takes steps, checkpoint, ",
+            "the state that it goes on from depends on that. It takes steps, episodes, checkpoint, ",
         ),
         (
             {"seed": 1},

@@ -8,7 +8,9 @@ import pytest
 
 import velodrome as vd
 from velodrome.errors import ConfigError
-from velodrome.evaluation.cage2.official import LENGTHS, RED_AGENTS, SIMPLE
+from velodrome.evaluation.baselines import ConstantPolicy
+from velodrome.evaluation.cage2.official import LENGTHS, RED_AGENTS, SIMPLE, play_official
+from velodrome.runs.config.files import load_run_config
 from velodrome.runs.official import official_evaluation
 
 SMALL = {"steps": 2048, "num_envs": 16, "device": "cpu", "ppo.rollout_length": 16, "network.hidden": [8],
@@ -58,3 +60,30 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path):
         official_evaluation(other)
     with pytest.raises(ConfigError, match="an interval needs at least 2"):
         official_evaluation(run, episodes=1)
+
+
+def test_training_seeds_are_scored_one_by_one_and_by_their_mean(run):
+    found = play_official([run.policy, ConstantPolicy(0)], "agent", run.config.params, 10, baselines=False)
+    scores = {(score.policy, score.red_agent, score.length): score for score in found.scores}
+    names = {"agent", "agent, training 1 of 2", "agent, training 2 of 2"}
+    assert {name for name, *_ in scores} == names
+    assert len(scores) == len(names) * len(LENGTHS) * len(RED_AGENTS)
+    mean, *each = (scores[name, "meander", 50] for name in sorted(names))
+    assert mean.mean == pytest.approx((each[0].mean + each[1].mean) / 2)
+    widths = [one.high - one.low for one in (mean, *each)]
+    assert widths[0] == pytest.approx((widths[1] ** 2 + widths[2] ** 2) ** 0.5 / 2)
+    assert [one.episodes for one in (mean, *each)] == [20, 10, 10]
+
+
+def test_a_training_ends_with_it_if_it_is_told_to(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("velodrome.evaluation.cage2.official.EPISODES", 10)
+    told = {"evaluation.official": True, "logging.folder": str(tmp_path)}
+    run = vd.train("cage2", mode="plain", **{**SMALL, **told})
+    shown = capsys.readouterr().out
+    assert shown.index("report: ") < shown.index("CAGE-2, mean return of 10 episodes") < shown.index("CardiffUni")
+    assert (run.folder.evaluation_path / "official-best-2048.json").is_file()
+
+
+def test_it_is_not_promised_where_there_is_none():
+    with pytest.raises(ConfigError, match=r"has no evaluation of its own; those that have one: cage2\. Leave eval"):
+        load_run_config("demo", {"evaluation.official": True})

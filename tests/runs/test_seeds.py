@@ -157,7 +157,9 @@ def test_lines_of_json_name_their_seed_and_a_group_takes_more_seeds_and_steps(tm
     assert cli.run([*resumed, "--seeds", "2"]) == cli.REFUSED
     assert "the group has 3, and none of them is left out" in capsys.readouterr().err
     assert cli.run([*resumed, "ppo.learning_rate=0.1"]) == cli.REFUSED
-    assert "its agents differ in nothing but their seeds. It takes steps, checkpoint," in capsys.readouterr().err
+    assert (
+        "its agents differ in nothing but their seeds. It takes steps, episodes, checkpoint," in capsys.readouterr().err
+    )
     assert cli.run([*resumed, "steps=256"]) == 0
     group = Run.open(found.path)
     assert group.status == "finished"

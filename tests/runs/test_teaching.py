@@ -17,6 +17,7 @@ TAUGHT = {
     "teacher.policy": "forecast",
     "teacher.samples": 1024,
     "teacher.epochs": 2,
+    "teacher.hold": "auto",
     "ppo.critic_first": 128,
     "ppo.average_weights": True,
     "evaluation.averaged": 2,
@@ -26,7 +27,9 @@ TAUGHT = {
 def test_the_rule_itself_is_a_candidate(tmp_path):
     screen = Console(file=io.StringIO(), width=200)
     run = vd.train("smoke", mode="plain", console=screen, evaluate=False, **tiny(tmp_path, **TAUGHT))
-    assert "The policy begins as the forecaster's rule (teacher.policy): " in screen.file.getvalue()
+    shown = screen.file.getvalue()
+    assert "The policy begins as the forecaster's rule (teacher.policy): " in shown
+    assert "After every update it goes 10.0% of the way back to it (teacher.hold)." in shown
     told = {(step, name): value for step, name, value in rows(run)}
     assert (0, "evaluation/validation/return") in told
     assert sum(pinned for _, pinned in checkpoint_names(run)) == 1
@@ -62,9 +65,9 @@ def test_too_little_to_be_taught_by(tmp_path):
     ("settings", "told"),
     [
         ({"algorithm": "dqn"}, "algorithm is dqn, whose policy cannot be taught"),
-        ({"env": "portfolio"}, "env is portfolio, which has no teacher"),
         ({"env": "cage2"}, "env is cage2, which plays on no market"),
         ({"network.shared": True, "ppo.critic_first": 64}, "the critic cannot learn alone while it shares its layers"),
+        ({"teacher.hold": 1.0}, "teacher.hold"),
         ({"teacher.policy": "buy_and_hold"}, "it takes: one of forecast, or null"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from dataclasses import replace
 
@@ -215,3 +216,14 @@ def test_five_hundred_trivial_trials_cost_little(tmp_path):
     each = (time.process_time() - begun) / 500
     assert each < 0.1, f"{each:.4f} s"
     service.close()
+
+
+def test_the_public_name_can_be_called_whatever_was_imported_before():
+    """`velodrome.tune` is a folder, too, which Python sets in place of the function when a module of it is imported."""
+    import velodrome as vd
+    import velodrome.tune.course
+    from velodrome.errors import ConfigError
+
+    for found in (vd.tune, velodrome.tune, sys.modules["velodrome.tune"]):
+        with pytest.raises(ConfigError, match="workers = 0"):
+            found("smoke", 1, workers=0)

@@ -73,7 +73,7 @@ def test_a_field_with_a_value_and_a_range_or_nothing_to_search_is_refused():
     with pytest.raises(ConfigError, match="nothing is left to search"):
         space_of(DEMO, fixed=[one.key for one in space_of(DEMO)])
     with pytest.raises(ConfigError, match="given twice"):
-        space_of(DEMO, ["ppo.epochs=1:3", "epochs=1:4"])
+        space_of(DEMO, ["ppo.gae_lambda=0.8:0.9", "gae_lambda=0.8:1"])
 
 
 def test_values_cover_a_range_evenly_and_stay_in_it():

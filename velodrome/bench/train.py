@@ -227,7 +227,7 @@ class TrainBenchmark(Benchmark):
     def measure_race(self, comparison: Comparison, tell: Turns) -> None:
         """Race Velodrome in its first layout against the faster yardstick."""
         options, rival = self.options, self.yardstick(comparison)
-        with closing(OutOfSample(self.problem)) as judge:
+        with closing(OutOfSample(self.problem.market, self.problem.case.values)) as judge:
             limits: dict[str, Any] = {"limit_seconds": options.race_seconds, "evaluate_every": options.evaluate_every}
             best = {"optimum": judge.optimum, "best_rule_share": judge.best_share()}
             race = self.report.race = Race(fraction=options.fraction, **limits, **best)

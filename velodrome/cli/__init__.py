@@ -1,8 +1,9 @@
 """The command `velodrome`: parsing only. What a command needs is imported when it runs, so that `--help` is quick.
 
 Read `shared` (what all commands use), then the commands: `training` (train, eval, config, profile), `trained_runs`
-(runs list, show, compare, export, rebuild), `service` (submit, jobs, serve), `studies` (tune, studies list,
-show), `inspection` (data check, features, doctor) and `measuring` (bench).
+(runs list, show, compare, export, rebuild), `champions` (promote, champions list, show, rollback, paper), `service`
+(submit, jobs, serve), `studies` (tune, studies list, show), `inspection` (data check, features, doctor) and
+`measuring` (bench).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from velodrome.cli import inspection, measuring, service, studies, trained_runs, training
+from velodrome.cli import champions, inspection, measuring, service, studies, trained_runs, training
 from velodrome.cli.shared import DEBUG_FLAG, DEBUG_VARIABLE, INTERRUPTED, PROBLEM_FOUND, REFUSED, app
 from velodrome.errors import VelodromeError
 
@@ -23,6 +24,7 @@ OLD_FLAG = r"^--runs-folder\b"  # what train and eval called the folder of the r
 COMMANDS = (
     training,
     trained_runs,
+    champions,
     service,
     studies,
     inspection,
@@ -59,4 +61,5 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process."""
+    sys.path.append(os.getcwd())  # a module of the user's that is named, such as env=my_module:MyEnv, may lie here
     sys.exit(run(sys.argv[1:]))

@@ -156,6 +156,32 @@ def bench_vector(
     run_benchmark(VectorBenchmark(validated(VectorOptions, given)), console())
 
 
+@bench.command(name="result")
+def bench_result(
+    *, problems: Words = None, seeds: int | None = None, processes: int | None = None, measuring: Measuring = DEFAULTS
+) -> None:
+    """Measure the time from a command to a result: seconds to parts of the known optimum, out of sample.
+
+    Velodrome on the CPU and on a GPU beside Stable-Baselines3's PPO and PPO in JAX, each seed in a process of its own.
+    With 5 seeds that takes some minutes; CAGE-2, timed to published scores, takes longer.
+
+    Parameters
+    ----------
+    problems
+        What is learnt: ar1, a market with a known optimum, and cage2.
+    seeds
+        Trainings of each contender, on markets of their own.
+    processes
+        Seeds of a contender on the CPU that learn at once, with a share of the cores each. --seconds is how long each
+        training may learn; --repeats has no meaning here.
+    """
+    own = {name: value for name, value in locals().items() if name != "measuring"}
+    from velodrome.bench.result.benchmark import ResultBenchmark, ResultOptions
+    from velodrome.bench.run import run_benchmark
+
+    run_benchmark(ResultBenchmark(validated(ResultOptions, measuring.asked(**own))), console())
+
+
 @bench.command(name="generalise")
 def bench_generalise(
     *,
@@ -171,25 +197,29 @@ def bench_generalise(
 ) -> None:
     """Measure what agents keep on bars they never saw: share of the best log return, by amount of data.
 
-    Markets are synthetic, so that the best is known. A ridge regression on the same inputs and Stable-Baselines3 stand
-    beside the agents. With --json, finished trainings are kept, and a second call goes on where the first stopped.
+    Markets are synthetic, so that the best is known. Ridge and logistic regression on the same inputs and PPO of
+    Stable-Baselines3 stand beside the agents; --against none leaves the latter out. With --json, each training is kept
+    when it ends, and a second call goes on where the first stopped. docs/generalisation.md has what was found.
 
     Parameters
     ----------
     problems
-        Kinds of market: ar1, ou, regimes, "ar1 with costs".
+        Kinds of market: ar1, ou, regimes, ar1-with-costs, factors (a portfolio of five instruments).
     bars
         Bars of a market, 70 % of them to train on, such as 2000 10000.
     windows
         Bars in an observation, such as 8 32.
     contenders
-        Settings to train with: defaults, some that --contenders nonsense lists, or all.
+        What to train: defaults (the preset as it is), all, or some of whole-windows, before, not-taught, taught
+        (portfolios), not-held, latest-weights, slower, more-entropy, small-network, weight-decay, kl-penalty, noise,
+        masked-features, masked-bars, layer-norm, dropout, other-histories, other-histories-whole-windows and
+        ensemble-of-8. Each but the first and the last changes something of the preset.
     markets
-        Markets of each kind, with a seed each.
+        Markets of each kind; their seeds follow --seed.
     seeds
         Trainings on each market.
     steps
-        Environment steps of each training.
+        Environment steps of each training; as many as the preset has if not given.
     processes
         Trainings at once; as many as there are cores if not given.
     """

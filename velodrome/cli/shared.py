@@ -39,11 +39,13 @@ data = App(name="data", help="Check price files; list the features that can be m
 bench = App(name="bench", help="Measure how fast environments run, and agents learn, on this machine.")
 runs = App(name="runs", help="List, show, compare and export what was trained; rebuild the store of it.")
 jobs = App(name="jobs", help="List, show, follow, pause, resume and cancel trainings that were submitted.")
+champions = App(name="champions", help="List and show the policies in use, and put the one before back.")
 studies = App(name="studies", help="List and show studies: many trials of settings, and the winner among them.")
 app.command(data)
 app.command(bench)
 app.command(runs)
 app.command(jobs)
+app.command(champions)
 app.command(studies)
 
 

@@ -130,7 +130,6 @@ def tune(
     trust
         Import the code that a configuration from another run's folder names.
     """
-    from velodrome.runs.config.files import read_overrides
     from velodrome.runs.live.display import choose_mode
     from velodrome.service.tuning import tune as carry_out
     from velodrome.tune import listing
@@ -139,7 +138,7 @@ def tune(
     source, settings = split_source(words)
     others: dict[str, Any] = {"device": None if gpu is None else f"cuda:{gpu}", "market.timeframe": timeframe}
     others |= {"market.source": data_dir, "num_envs": n_envs}
-    settings += [f"{key}={value}" for key, value in others.items() if value is not None]
+    settings |= {key: value for key, value in others.items() if value is not None}
     given = {"seeds": seeds, "folds": folds, "score": score, "search_seed": search_seed, "window": window}
     given |= {"startup": startup, "confirm": confirm, "confirm_seeds": confirm_seeds, "final_seeds": final_seeds}
     flags = {"pruning": False if no_pruning else None, "test": False if no_test else None}
@@ -152,7 +151,7 @@ def tune(
     about |= {"console": out, "mode": "quiet" if json else choose_mode(out, False, quiet), "trust": trust}
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, _interrupt)
-    view = carry_out(source, trials, **about, **read_overrides(settings))
+    view = carry_out(source, trials, **about, **settings)
     if json:
         print_json(view.to_dict())
     else:

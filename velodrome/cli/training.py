@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from velodrome.cli.shared import INTERRUPTED, Flag, app, console
-from velodrome.errors import ConfigError, printable
+from velodrome.errors import ConfigError, did_you_mean, printable
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
+
+TORCHTRADE = "torchtrade"  # the preset whose users bring settings of their own
+NEIGHBOURS = {"jules": "velodrome.compat.intraday_jules:read_config"}  # by name: what reads their configuration files
 
 
 @app.command
@@ -22,6 +27,11 @@ def train(
     resume: str | None = None,
     data: str | None = None,
     seed: int | None = None,
+    n_envs: int | None = None,
+    update_steps: int | None = None,
+    max_episodes: int | None = None,
+    total_episodes: int | None = None,
+    neighbour: Annotated[str | None, Parameter(name="--from")] = None,
     folder: str = "runs",
     json: Flag = False,
     quiet: Flag = False,
@@ -50,6 +60,16 @@ def train(
         With --resume: file or folder in which the run's data lies now, if it moved.
     seed
         The same as seed=N.
+    n_envs
+        The same as num_envs=N.
+    update_steps
+        Steps of every environment between two updates, the same as rollout_length=N.
+    max_episodes
+        Episodes of every environment, after which the training ends: episodes = this × the number of environments.
+    total_episodes
+        Episodes of all environments together, the same as episodes=N.
+    neighbour
+        The configuration file is another system's; there is jules, the intraday FX trainer's YAML.
     folder
         Folder of the runs, in which --resume looks; logging.folder=… is where a new one goes.
     json
@@ -62,12 +82,12 @@ def train(
         Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
     """
     from velodrome.runs import run as running
-    from velodrome.runs.config.files import read_overrides
     from velodrome.runs.live.display import choose_mode
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
-    given = {"seed": seed, "seeds": seeds, "ensemble": ensemble}
+    given = {"seed": seed, "seeds": seeds, "ensemble": ensemble, "num_envs": n_envs, "rollout_length": update_steps}
+    given["episodes"] = episode_budget(words, n_envs, max_episodes, total_episodes)
     words += tuple(f"{name}={value}" for name, value in given.items() if value is not None)
     if resume is not None:
         if sources := [word for word in words if "=" not in word]:
@@ -79,12 +99,38 @@ def train(
     elif data is not None:
         raise ConfigError(f"--data {data} is for --resume; a new run is told market.source={data}")
     else:
-        source, settings = split_source(words)
-        finished = running.train(source, trust=trust, **read_overrides(settings), **shown)
+        source, settings = neighbours_file(neighbour, words) if neighbour is not None else split_source(words)
+        finished = running.train(source, trust=trust, **settings, **shown)
     if finished.status == "interrupted":
         sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED
     return 0
+
+
+def episode_budget(
+    words: Sequence[str], n_envs: int | None, max_episodes: int | None, total_episodes: int | None
+) -> int | None:
+    """Return the episodes of a training: the fewer of all together and of every environment; None for no budget."""
+    for flag, value in (("--max-episodes", max_episodes), ("--total-episodes", total_episodes)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag} {value}: a training needs at least one episode.")
+    if max_episodes is None:
+        return total_episodes
+    number = n_envs if n_envs is not None else loaded(words)[0].num_envs
+    return min(max_episodes * number, total_episodes or max_episodes * number)
+
+
+def neighbours_file(neighbour: str, words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings that the file of another system says, and those named beside it."""
+    from velodrome.registry import load
+
+    if neighbour not in NEIGHBOURS:
+        known = ", ".join(NEIGHBOURS)
+        raise ConfigError(f"--from {neighbour}: there is {known}.{did_you_mean(neighbour, NEIGHBOURS)}")
+    source, settings = split_source(words)
+    if source is None:
+        raise ConfigError(f"--from {neighbour} needs its configuration file: velodrome train --from {neighbour} FILE")
+    return load(NEIGHBOURS[neighbour])(source), settings
 
 
 def loaded(words: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
@@ -94,12 +140,25 @@ def loaded(words: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
     return load_with_origins(*split_source(words))
 
 
-def split_source(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the file or preset among words, of which there is one at most, and the settings."""
+def split_source(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """Return the file or preset among words, of which there is one at most, and the settings.
+
+    Those of TorchTrade's example, such as env.train_envs=128, become ours with the preset torchtrade, each with a note.
+    """
+    from velodrome.runs.config.files import load_run_config, read_overrides
+
     sources = [word for word in words if "=" not in word]
     if len(sources) > 1:
         raise ConfigError(f"one configuration, file or preset, can be named; received {' '.join(sources)}")
-    return sources[0] if sources else None, [word for word in words if "=" in word]
+    source, settings = sources[0] if sources else None, read_overrides([word for word in words if "=" in word])
+    if source == TORCHTRADE:
+        from velodrome.compat.torchtrade.settings import is_theirs, translated
+
+        if any(map(is_theirs, settings)):
+            settings, notes = translated(settings, load_run_config(TORCHTRADE).num_envs)
+            for note in notes:
+                sys.stderr.write(f"note: {note}\n")
+    return source, settings
 
 
 @app.command(name="eval")
@@ -243,14 +302,13 @@ def cross_validate(
         Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
     """
     from velodrome.outside.screen import Screen
-    from velodrome.runs.config.files import read_overrides
     from velodrome.runs.folds.cross_validation import cross_validate as validate
 
     out, (source, settings) = console(), split_source(words)
     about: dict[str, Any] = {"embargo": embargo, "processes": processes, "root": folder, "data": data, "trust": trust}
     # What is printed on the way must not get between the lines of JSON.
     told = Screen(stderr=True) if json else out
-    _show(validate(source, folds, console=told, **about, **read_overrides(settings)), out, json)
+    _show(validate(source, folds, console=told, **about, **settings), out, json)
 
 
 def _show(result: Any, out: Any, json: bool) -> None:

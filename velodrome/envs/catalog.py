@@ -78,6 +78,7 @@ CATALOG = Registry(
             presets="velodrome.envs.portfolio.config:PRESETS",
             data="basket",
             evaluator="velodrome.evaluation.portfolio.evaluator:PortfolioEvaluator",
+            teacher="velodrome.evaluation.portfolio.teacher:teacher",
             benchmark="velodrome.bench.problems.portfolio:PortfolioBenchmark",
         ),
         EnvEntry(

@@ -122,7 +122,7 @@ class Gaussian:
     def sample(self, mean: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Draw actions."""
         noise = torch.empty_like(mean, dtype=torch.float32).normal_(generator=generator)
-        return mean.float() + noise * self._each(log_std).exp()
+        return mean.float() + noise * self.each(log_std).exp()
 
     def mode(self, mean: Tensor) -> Tensor:
         """Return the likeliest actions."""
@@ -130,16 +130,16 @@ class Gaussian:
 
     def log_prob(self, mean: Tensor, log_std: Tensor | None, actions: Tensor) -> Tensor:
         """Return the logarithm of the actions' density, [n]."""
-        log_std = self._each(log_std)
+        log_std = self.each(log_std)
         scaled = (actions - mean) * (-log_std).exp()
         return -(0.5 * scaled.square() + log_std + LOG_ROOT_2_PI).sum(1)
 
     def evaluate(self, mean: Tensor, log_std: Tensor | None, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-density and entropy, [n] each."""
-        entropy = (self._each(log_std) + 0.5 + LOG_ROOT_2_PI).sum().expand(mean.shape[0])
+        entropy = (self.each(log_std) + 0.5 + LOG_ROOT_2_PI).sum().expand(mean.shape[0])
         return self.log_prob(mean, log_std, actions), entropy
 
-    def _each(self, log_std: Tensor | None) -> Tensor:
+    def each(self, log_std: Tensor | None) -> Tensor:
         """Return the logarithm of every value's deviation, [size]."""
         assert log_std is not None
         return log_std if self.tied == 1 else torch.cat([log_std[:1].expand(self.tied), log_std[1:]])

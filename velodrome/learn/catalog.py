@@ -111,7 +111,8 @@ ALGORITHMS = Registry(
             summary="proximal policy optimisation",
             changeable=(
                 *(*CHANGEABLE, "rollout_length", "epochs", "minibatches", "gae_lambda", "clip", "value_clip"),
-                *("entropy", "kl_penalty", "value_weight", "normalise_advantages", "target_kl", "critic_first"),
+                *("entropy", "entropy_schedule", "kl_penalty", "value_weight", "normalise_advantages", "target_kl"),
+                "critic_first",
             ),
             advice=("fewer epochs (ppo.epochs)",),
             memory_advice=("shorter rollouts (ppo.rollout_length)", "more minibatches (ppo.minibatches)"),

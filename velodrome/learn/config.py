@@ -67,6 +67,7 @@ class NetworkConfig(LearnConfig):
     @field_validator("kind")
     @classmethod
     def _kind_is_known(cls, kind: str) -> str:
+        kind = "mlp_batch_norm" if kind == "batchnorm_mlp" else kind  # TorchTrade's word
         if kind not in NETWORKS and ":" not in kind:
             raise ValueError(
                 f"no network {kind!r}; there are {', '.join(NETWORKS)}, or write module:Class."
@@ -155,9 +156,7 @@ class LearnerConfig(LearnConfig):
 
     def rate_at(self, done: float) -> float:
         """Return the learning rate when a fraction `done` of the run is over."""
-        left = 1.0 - min(max(done, 0.0), 1.0)
-        factors = {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}
-        return self.learning_rate * factors[self.schedule]
+        return self.learning_rate * _left(self.schedule, done)
 
     def scheduled(self, done: float) -> dict[str, float]:
         """Return everything that changes over a run, as it is when a fraction `done` of the run is over."""
@@ -211,6 +210,7 @@ class PPOConfig(LearnerConfig):
     entropy: float = Field(
         0.0, ge=0.0, description="weight of the entropy bonus", json_schema_extra=searched(0.0, 0.02)
     )
+    entropy_schedule: Schedule = Field("constant", description="how the weight of the entropy bonus falls to 0")
     kl_penalty: float = Field(
         0.0, ge=0.0, description="weight of the KL divergence from the policy that acted, added to the loss; 0: none"
     )
@@ -231,6 +231,12 @@ class PPOConfig(LearnerConfig):
         description="validate, keep and use the mean of the weights after all updates so far, each weighted by its "
         "number, in place of the latest ones; learning itself goes on from those",
     )
+
+    def scheduled(self, done: float) -> dict[str, float]:
+        """Return the learning rate and, if it falls, the weight of the entropy bonus."""
+        falls = self.entropy_schedule != "constant"
+        weight = {"entropy_weight": self.entropy * _left(self.entropy_schedule, done)} if falls else {}
+        return {**super().scheduled(done), **weight}
 
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs: a recurrent network is trained on minibatches of whole ones."""
@@ -290,6 +296,12 @@ class DQNConfig(LearnerConfig):
         epsilon = _between(self.epsilon_start, self.epsilon_end, done / self.epsilon_fraction)
         importance = {"importance": _between(self.importance_start, 1.0, done)} if self.prioritised else {}
         return {**super().scheduled(done), "epsilon": epsilon, **importance}
+
+
+def _left(schedule: Schedule, done: float) -> float:
+    """Return the share that a schedule leaves of a number when a fraction `done` of the run is over."""
+    left = 1.0 - min(max(done, 0.0), 1.0)
+    return {"constant": 1.0, "linear": left, "cosine": 0.5 * (1.0 - math.cos(math.pi * left))}[schedule]
 
 
 def _between(start: float, end: float, done: float) -> float:

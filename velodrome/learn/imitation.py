@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from velodrome.errors import ConfigError
-from velodrome.learn.learner import Learner
+from velodrome.learn.actions import Gaussian
+from velodrome.learn.learner import Learner, Taught
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation
 
@@ -26,10 +27,11 @@ class Lessons(NamedTuple):
     targets: Tensor  # [n, actions] probabilities of discrete actions, or [n, size] continuous actions
 
 
-def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int) -> float:
+def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: float = 0.0) -> float:
     """Bring a learner's policy close to the rule; return how far apart they are in the end, in nats a decision.
 
     The observed values' moments begin with those of the lessons, and the critic begins at 0. Nothing else changes.
+    hold: share of the way back to what it was taught that the policy goes after every update.
     """
     bank, device = learner.worlds.true_bank, learner.worlds.device
     assert isinstance(learner.policy, ActorCritic)
@@ -64,6 +66,7 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int) -> float
     for parameter in policy.value_head.parameters():
         nn.init.zeros_(parameter)
     learner.policy.load_state_dict(policy.state_dict())
+    learner.taught = Taught(policy, hold) if hold else None
     return apart / len(values)
 
 
@@ -71,5 +74,7 @@ def _distance(policy: ActorCritic, parameters: Tensor, targets: Tensor) -> Tenso
     """Return the mean KL divergence of the policy from the targets."""
     if policy.log_std is None:
         return functional.kl_div(functional.log_softmax(parameters, 1), targets, reduction="batchmean")
+    assert isinstance(policy.distribution, Gaussian)
     # Of two normal distributions with the same deviation, which is not taught.
-    return (0.5 * ((parameters - targets) / policy.log_std.detach().exp()).square()).sum(1).mean()
+    deviation = policy.distribution.each(policy.log_std.detach()).exp()
+    return (0.5 * ((parameters - targets) / deviation).square()).sum(1).mean()

@@ -33,6 +33,7 @@ class Learner:
     policy: nn.Module
     collect: Callable[[], None]  # plays a rollout; perhaps a CUDA graph
     same_on_any_threads = False  # whether another number of threads gives the same bits
+    total_episodes: int | None = None  # of the run, if it ends after so many
     splitting: Any = None  # what has `parts`, `can_split` and `split`, if minibatches can be learnt from in parts
 
     def __init__(
@@ -49,7 +50,8 @@ class Learner:
         self.clock = PhaseClock(device)
         self.seconds_of_steps: float | None = None  # of a rollout's environments in a CUDA graph, once measured
         self.average: Average | None = None  # of the policy's weights, where that is asked for
-        self.steps = 0
+        self.taught: Taught | None = None  # what the policy is drawn back to, where that is asked for
+        self.steps = self.episodes = 0
 
     @property
     def acting(self) -> nn.Module:
@@ -59,7 +61,8 @@ class Learner:
     @property
     def done(self) -> float:
         """The part of the run that is over."""
-        return self.steps / self.total_steps
+        by_steps = self.steps / self.total_steps
+        return max(by_steps, self.episodes / self.total_episodes) if self.total_episodes else by_steps
 
     def seen(self, observation: Observation) -> Observation:
         """Return an observation as the network sees it."""
@@ -88,6 +91,7 @@ class Learner:
         """
         found = {"optimiser/learning_rate": self.config.rate_at(began), "episode/mean_reward": reward}
         found |= self.worlds.take_episodes()
+        self.episodes += int(found["episode/count"])
         found |= action_mix(actions, distribution)
         seconds = self._seconds(actions)
         samples = actions.shape[0] * actions.shape[1]
@@ -156,7 +160,15 @@ class Learner:
         if self.average is not None and self.average.updates:
             parts["average"] = self.average.network.state_dict()
             plain = {**plain, "averaged_updates": self.average.updates}
-        counts = {"steps": self.steps, "num_envs": self.worlds.num_envs, "threads": torch.get_num_threads()}
+        if self.taught is not None:
+            parts["taught"] = self.taught.network.state_dict()
+            plain = {**plain, "held": self.taught.share}
+        counts = {
+            "steps": self.steps,
+            "episodes": self.episodes,
+            "num_envs": self.worlds.num_envs,
+            "threads": torch.get_num_threads(),
+        }
         split = getattr(self.splitting, "parts", 1)
         return nested(parts), {**counts, **plain, **({"parts": split} if split > 1 else {})}
 
@@ -185,11 +197,14 @@ class Learner:
         if self.average is not None and (saved := only(tensors, "average")):
             self.average.network.load_state_dict(saved)
             self.average.updates = int(plain["averaged_updates"])
+        if saved := only(tensors, "taught"):
+            self.taught = Taught(self.policy, float(plain["held"]))
+            self.taught.network.load_state_dict(saved)
         if self.moments is not None:
             self.moments.load_state(only(tensors, "moments"))
         if self.scale is not None:
             self.scale.load_state(only(tensors, "scale"))
-        self.steps = int(plain["steps"])
+        self.steps, self.episodes = int(plain["steps"]), int(plain.get("episodes", 0))
         self._load_generators(tensors)
         worlds = only(tensors, "worlds")
         if worlds:
@@ -283,6 +298,23 @@ class Average:
         share = 2.0 / (self.updates + 1.0)
         for mean, new in zip(self.network.state_dict().values(), network.state_dict().values(), strict=True):
             mean.lerp_(new, share) if mean.is_floating_point() else mean.copy_(new)
+
+
+class Taught:
+    """The weights that a policy was taught, to which it goes a share of the way back after every update.
+
+    That is the decay towards the first weights of Li, Grandvalet and Davoine (2018): few data cannot lead it far away.
+    """
+
+    def __init__(self, network: nn.Module, share: float) -> None:
+        self.network, self.share = copy.deepcopy(network).requires_grad_(False), share
+
+    @torch.no_grad()
+    def draw_back(self, network: nn.Module) -> None:
+        """Draw what the policy acts by; the critic is not taught."""
+        for (name, own), taught in zip(network.named_parameters(), self.network.parameters(), strict=True):
+            if not name.startswith(("critic.", "value_head.")):
+                own.lerp_(taught, self.share)
 
 
 @contextmanager

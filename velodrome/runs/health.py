@@ -135,6 +135,11 @@ def _mean_up_to(training: Series, steps: NDArray[np.int64], place: int, width: i
     return float(training.values[within].mean()) if within.any() else math.nan
 
 
+def enough_episodes(episodes: int, steps: int) -> str:
+    """Return that a training has ended because its episodes have."""
+    return f"training ended at step {steps:,}: {episodes:,} episodes have ended (episodes)"
+
+
 def ended_early(config: RunConfig, steps: int) -> str:
     """Return why a training has ended before all its steps were done."""
     return (

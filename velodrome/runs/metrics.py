@@ -46,6 +46,23 @@ class Sink(Protocol):
         """Let go of files and connections."""
 
 
+# Names that users of TorchTrade know; an evaluation's has its split in the middle.
+TORCHTRADE_NAMES = {
+    "time/sps_collecting": "time/SPS-collecting",
+    "time/sps_total": "time/SPS-total",
+    "episode/reward": "train/reward",
+}
+
+
+def with_names_of(names: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics, and beside them those that another system has a name for (logging.metric_names)."""
+    if names != "torchtrade":
+        return dict(metrics)
+    further = {theirs: metrics[ours] for ours, theirs in TORCHTRADE_NAMES.items() if ours in metrics}
+    judged = [value for name, value in metrics.items() if name.startswith("evaluation/") and name.endswith("/return")]
+    return {**metrics, **further, **({"eval/reward": judged[0]} if judged else {})}
+
+
 class MetricsWriter:
     """Hands metrics to sinks from background threads.
 

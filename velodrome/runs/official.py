@@ -1,4 +1,7 @@
-"""`velodrome eval --official`: the evaluation that belongs to an environment itself, such as CAGE-2's scores."""
+"""The evaluation that belongs to an environment itself, such as CAGE-2's scores.
+
+`velodrome eval --official` plays it, and a training at its end, if `evaluation.official` asks for it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from velodrome.envs.catalog import CATALOG
 from velodrome.errors import ConfigError
 from velodrome.registry import load
-from velodrome.runs.run import Run
+from velodrome.runs.trained import Run
 from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
@@ -59,6 +62,7 @@ def official_evaluation(
 ) -> NamedResult:
     """Play an environment's own evaluation with a run's policy, and keep the result as official-….json in its folder.
 
+    The training seeds of a group are played one by one, and their mean is told.
     episodes: of each entry of the result; None: as many as that evaluation asks for. baselines: play simple policies,
     too. trust: code that the run names may be imported, though it was not used here before.
     """
@@ -74,8 +78,8 @@ def official_evaluation(
             f"{own}. Leave --official out."
         )
     options = {"episodes": episodes, "seed": config.seed, "baselines": baselines, "progress": progress}
-    policy, named = found.one_policy(checkpoint)
-    scores = play(policy, f"agent ({found.path.name})", config.params, **options)
+    policies, named = found.policies(checkpoint)
+    scores = play(policies if len(policies) > 1 else policies[0], "agent", config.params, **options)
     result = NamedResult(scores, named)
     folder = found.folder.evaluation_path
     folder.mkdir(parents=True, exist_ok=True)

@@ -77,13 +77,13 @@ def train(
         told = settings_in_effect(chosen, origins, console.width)
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     built = setup.build_market(chosen, market)
-    remarks = []
+    shortened = ""
     if market is None:
-        chosen, built, told = setup.with_windows_that_help(chosen, built)
-        remarks.append(told)
+        chosen, built, shortened = setup.with_windows_that_help(chosen, built)
     chosen, told = plan.with_num_envs(chosen, built)
     sitting = session_of(Run.create(chosen, built), built)
-    sitting.remarks += filter(None, (*remarks, told))
+    sitting.shortened = shortened
+    sitting.remarks += [told] if told else []
     return sitting.go(console, mode, evaluate)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import pickle
@@ -30,7 +31,13 @@ from velodrome.runs.config.changes import changes_between, told_lineage, told_sc
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.evaluate import evaluate as evaluate_run
-from velodrome.runs.evaluate import final_in_validations, play_validation, steps_between_validations, told_report
+from velodrome.runs.evaluate import (
+    final_in_validations,
+    play_validation,
+    shown_progress,
+    steps_between_validations,
+    told_report,
+)
 from velodrome.runs.folder import RunFolder, RunState, lineage_entry
 from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
 from velodrome.runs.live.bottleneck import RunFacts
@@ -39,7 +46,8 @@ from velodrome.runs.live.progress import Besides
 from velodrome.runs.machine import memory, plan
 from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
-from velodrome.runs.metrics import MetricsWriter
+from velodrome.runs.metrics import MetricsWriter, with_names_of
+from velodrome.runs.official import official_evaluation
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
@@ -79,6 +87,7 @@ class Session:
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
+        self.shortened = ""  # what was done to the windows, for people
         self.recent: list[float] = []  # results of the last validations, as many as are averaged
         self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
@@ -161,8 +170,9 @@ class Session:
             worlds = self._make_learner(stack, device)
             begun = self.resumed and self._load_checkpoint() is not None
             self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
-            self.remarks += [self.taught] if self.taught else []
+            self.remarks[:0] = setup.told_choices(self.market, self.shortened, self.taught)
             how = "resumed" if self.resumed else "began"
+            log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
             self.interrupts = stack.enter_context(Interrupts())
             while (lacking := self._learn(worlds, device, begun)) is not None:
@@ -238,7 +248,8 @@ class Session:
             if not self._is_over:
                 raise Interrupted
             if self.learner.steps < self.config.steps:
-                self.view.note(health.ended_early(self.config, self.learner.steps))
+                enough = self._has_episodes and health.enough_episodes(self.learner.episodes, self.learner.steps)
+                self.view.note(enough or health.ended_early(self.config, self.learner.steps))
         return None
 
     def _go_on_with_less(self, lacking: str) -> None:
@@ -278,9 +289,15 @@ class Session:
 
     @property
     def _is_over(self) -> bool:
-        """Whether all steps are done, or validation has not become better for as long as one was told to wait."""
+        """Whether all steps or episodes are done, or validation has not become better for as long as is waited."""
         patience = self.config.evaluation.patience
-        return self.learner.steps >= self.config.steps or (patience is not None and self.validations_since >= patience)
+        waited = patience is not None and self.validations_since >= patience
+        return self.learner.steps >= self.config.steps or self._has_episodes or waited
+
+    @property
+    def _has_episodes(self) -> bool:
+        """Whether as many episodes have ended as the run is told to play."""
+        return self.config.episodes is not None and self.learner.episodes >= self.config.episodes
 
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
@@ -368,7 +385,7 @@ class Session:
     def _log(self, metrics: Mapping[str, float]) -> None:
         """Hand metrics to their writer; it tries again, and what is not written by the end is an error."""
         try:
-            self.writer.add(self.learner.steps, metrics)
+            self.writer.add(self.learner.steps, with_names_of(self.config.logging.metric_names, metrics))
         except MetricsError as error:
             self.view.note(f"warning: {error}")
 
@@ -427,6 +444,13 @@ class Session:
             self.console.print(evaluation.table())
             if told := told_report(self.run, evaluation):
                 self.console.print(told, soft_wrap=True)
+        if self.config.evaluation.official:
+            with shown_progress(self.mode == "live") as shown:
+                scores = official_evaluation(self.run, baselines=False, progress=shown)
+            if self.mode == "json":
+                self.console.print_json(data={"event": "official", **json.loads(scores.to_json())}, indent=None)
+            else:
+                self.console.print(scores.table())
 
     # How it ended
 
@@ -456,6 +480,7 @@ class GroupSession(Session):
         """Train the members that have not finished. Return whether all have."""
         group = self.run
         assert isinstance(group, SeedGroup)
+        self.remarks[:0] = setup.told_choices(self.market, self.shortened)
         self._show_remarks()
         finished = {run.config.seed for run in group.members if run.status == "finished" and group.has_all(run)}
         left = [seed for seed in group.seeds if seed not in finished]

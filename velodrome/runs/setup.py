@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.envs.contract import InstrumentLayout
-from velodrome.errors import CheckpointError, ConfigError
+from velodrome.errors import CheckpointError, ConfigError, VelodromeError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
 from velodrome.runs.config.files import load_run_config, load_with_origins
@@ -180,16 +180,34 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> st
     found = load(CATALOG.get(config.env).teacher)(market, config.params)
     if found is None:
         return "The policy begins at random: the training split has too few bars, or no windows, to fit a teacher to."
-    lesson = teaching.Lesson(config.teacher.samples, config.teacher.epochs, config.seed)
+    told = config.teacher
+    hold = teaching.hold_for(market) if told.hold == "auto" else told.hold
+    lesson = teaching.Lesson(told.samples, told.epochs, config.seed, hold)
     teaching.teach(learner, found, config.env, market, config.params, lesson)
-    return f"The policy begins as the {config.teacher.policy}er's rule (teacher.policy): {found.about}."
+    held = f" After every update it goes {hold:.1%} of the way back to it (teacher.hold)." if hold else ""
+    return f"The policy begins as the {told.policy}er's rule (teacher.policy): {found.about}.{held}"
+
+
+def told_choices(market: Market | Basket | None, *chosen: str) -> list[str]:
+    """Return the paragraph about what was chosen by the data of a run; none where nothing was."""
+    if market is None or not any(chosen):
+        return []
+    from velodrome.bars.timeframe import infer_timeframe
+    from velodrome.evaluation.forecast.forecast import Part
+    from velodrome.tables.scaling import TRAIN
+
+    rows = Part(market, TRAIN).rows
+    size = infer_timeframe(market.time[market.begin[0] : market.end[0]]).text
+    return [f"Chosen by {len(rows):,} training bars of {size} and what trading costs. {' '.join(filter(None, chosen))}"]
 
 
 def make_learner(config: RunConfig, worlds: Worlds) -> Any:
     """Return the learner of a run."""
     entry = ALGORITHMS.get(config.algorithm)
     entry.check_action_space(worlds.action_space)
-    return entry.make_learner(worlds, config.network, config.learner, total_steps=config.steps, seed=config.seed)
+    learner = entry.make_learner(worlds, config.network, config.learner, total_steps=config.steps, seed=config.seed)
+    learner.total_episodes = config.episodes
+    return learner
 
 
 # What a checkpoint says about the agent in it
@@ -268,9 +286,18 @@ def foreign_observation_space(config: RunConfig) -> gymnasium.Space | None:
     """Return what one environment of another library shows; None for rule environments."""
     if is_rule(config.env):
         return None
-    import gymnasium
+    from velodrome.vector.workers.env_maker import EnvMaker
 
-    with contextlib.closing(gymnasium.make(config.env, **config.params)) as one:
+    try:
+        one = EnvMaker(config.env, config.params)()
+    except VelodromeError:
+        raise
+    except Exception as error:  # of somebody else's code
+        raise ConfigError(
+            f"env = {config.env!r} cannot be made: {type(error).__name__}: {sentence(error)} What it takes is given as "
+            "params.NAME=…"
+        ) from error
+    with contextlib.closing(one):
         return one.observation_space
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.learn.acting import TrainedPolicy
+    from velodrome.runs.config.sections import MarketConfig
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
@@ -285,6 +286,12 @@ class Run(Summarised):
     def market(self) -> Market | Basket | None:
         """The market or basket that it was trained on, built again; None for environments without one."""
         return self._located[0]
+
+    @property
+    def market_settings(self) -> MarketConfig:
+        """The settings of its market, with the place where its files lie now."""
+        place = self._located[1]
+        return self.config.market if place is None else self.config.market.model_copy(update={"source": str(place)})
 
     @property
     def _reads_files(self) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.text import Text
 
-    from velodrome.evaluation.result import FittedTable
+    from velodrome.outside.screen import FittedTable
 
 
 def content(job: Job, events: Sequence[Event] = ()) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def list_table(jobs: Sequence[Job]) -> FittedTable | Text:
     """Return jobs as a table; a narrow terminal loses the least telling columns."""
     from rich.text import Text
 
-    from velodrome.evaluation.result import Figures, FittedTable
+    from velodrome.outside.screen import Figures, FittedTable
 
     if not jobs:
         return Text("no jobs")

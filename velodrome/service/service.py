@@ -78,7 +78,7 @@ class AgentTrainingService:
     def submit(
         self,
         config: str | Path | Mapping[str, Any] | RunConfig | None = None,
-        changes: Sequence[str] = (),
+        changes: Sequence[str] | Mapping[str, Any] = (),
         *,
         owner: str | None = None,
         priority: int = 0,
@@ -93,7 +93,7 @@ class AgentTrainingService:
     ) -> Job:
         """Put a training into the queue and return its job; one that cannot fit is refused at once.
 
-        config, overrides: as for `vd.train`; changes: the same as "key=value" texts.
+        config, overrides: as for `vd.train`; changes: the same as "key=value" texts, or by key.
         owner: whose it is, this user if not given; owners share a machine fairly. priority: higher ones begin first.
         cores, memory, gpu_memory: what it needs. Told memory is a limit; else it is learnt from what it takes.
         stall_seconds: without anything new in its folder, after which it is given up and tried again.

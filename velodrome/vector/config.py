@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import ConfigError
+from velodrome.vector.messages import tell
 from velodrome.vector.workers.options import (
     DEFAULTS,
     OPTIONS,
@@ -22,6 +24,8 @@ MEBIBYTE = 2**20
 EnvType = Literal["auto", "native", "cuda", "python", "serial", "process", "async"]
 FOR_RULES = ("native", "cuda", "python")
 FOR_OTHERS = ("serial", "process", "async")
+# What a rule's native loop stands in for: SB3's names, and what Velodrome calls the same.
+NATIVE_FOR = {"serial": "DummyVecEnv", "process": "SubprocVecEnv"}
 
 
 def field_name(option: str) -> str:
@@ -67,8 +71,8 @@ class VectorizedEnvConfig(BaseModel):
     )
     enable_monitoring: bool = Field(
         True,
-        description="write monitor.csv, measure step times and count restarts; rules of Velodrome report their "
-        "episodes in any case",
+        description="write monitor.csv, measure step times and count restarts; in a training, rules of Velodrome "
+        "report their episodes in any case",
     )
     workers: int | None = _worker_field("workers")
     start_method: StartMethod = _worker_field("start_method")
@@ -123,14 +127,22 @@ class VectorizedEnvConfig(BaseModel):
         # Not `model_fields_set`: the configuration that a run keeps names every field.
         return getattr(self, name) != type(self).model_fields[name].default
 
-    def check(self, env: Any, foreign: bool) -> None:
-        """Refuse a backend that cannot serve this environment; `foreign` says that it is no rule of Velodrome."""
+    def for_env(self, env: Any, foreign: bool) -> VectorizedEnvConfig:
+        """Return the same for an environment; `foreign` says that it is no rule of Velodrome.
+
+        DummyVecEnv and SubprocVecEnv mean native for a rule, and a note says why. Other backends that cannot serve this
+        environment are refused.
+        """
+        if not foreign and self.env_type in NATIVE_FOR:
+            note_native(str(env), self.env_type)
+            return self.model_copy(update={"env_type": "native"})
         legal = FOR_OTHERS if foreign else FOR_RULES
         if self.env_type not in ("auto", *legal):
             kind = "no rule of Velodrome" if foreign else "a rule of Velodrome"
             raise ConfigError(
                 f"vector.env_type = {self.env_type!r}: {env} is {kind}, which runs on {', '.join(legal)} (or auto)."
             )
+        return self
 
     def foreign_options(self) -> dict[str, Any]:
         """Return what `make_vec` takes for an environment of another library: the backend and what was chosen."""
@@ -140,20 +152,39 @@ class VectorizedEnvConfig(BaseModel):
         return {"backend": self.env_type, **chosen}
 
     def make(self, env: Any, *, seed: int | None = None, **params: Any) -> Any:
-        """Return `num_envs` environments made as this configuration says, with a monitor if it says so."""
+        """Return `num_envs` environments made as this configuration says, with a monitor if it says so.
+
+        With max_concurrent_envs they are on loan from the pool that all of this process share: this waits for room
+        there, and to close them gives them back.
+        """
         from velodrome.vector.make import make_vec
         from velodrome.vector.workers.env_maker import is_foreign
 
         foreign = is_foreign(env)
-        self.check(env, foreign)
+        chosen = self.for_env(env if isinstance(env, str) else "this", foreign)
         if self.num_envs == "auto":
             raise ConfigError("num_envs = 'auto' is measured when a training begins (vd.train); give a number here.")
-        if not foreign:
-            params["check_values"] = self.check_values
-            return make_vec(env, self.num_envs, backend=self.env_type, seed=seed, **params)
-        envs = make_vec(env, self.num_envs, seed=seed, **self.foreign_options(), **params)
+        own = {"backend": chosen.env_type, "check_values": self.check_values}
+        options = {**(self.foreign_options() if foreign else own), **params}
+        if self.max_concurrent_envs is None:
+            envs = make_vec(env, self.num_envs, seed=seed, **options)
+        else:
+            from velodrome.vector.fleet.pool import shared_pool
+
+            if "timeout" in options:
+                options["step_timeout"] = options.pop("timeout")
+            envs = shared_pool(self.max_concurrent_envs).lease(env, self.num_envs, seed=seed, **options).on_close()
         if not self.enable_monitoring:
             return envs
         from velodrome.vector.fleet.monitor import VecMonitor
 
         return VecMonitor(envs)
+
+
+@functools.cache
+def note_native(env: str, env_type: str) -> None:
+    """Say once why a rule has no environments one by one."""
+    tell(
+        f"env_type {NATIVE_FOR[env_type]} ({env_type}) means native here: {env} is a rule of Velodrome, compiled into "
+        "one loop over all environments, which neither a Python loop nor processes can beat."
+    )

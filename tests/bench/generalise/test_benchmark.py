@@ -10,7 +10,9 @@ from velodrome.bench.generalise import benchmark, trainings
 from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions, cells_of
 from velodrome.bench.generalise.trainings import (
     ENSEMBLE,
+    LOGISTIC,
     PROBLEMS,
+    REGRESSIONS,
     REMEDIES,
     RIDGE,
     SB3,
@@ -20,6 +22,7 @@ from velodrome.bench.generalise.trainings import (
     train,
 )
 from velodrome.bench.run import run_benchmark
+from velodrome.cli.shared import split_words
 from velodrome.errors import ConfigError
 from velodrome.runs.config.files import load_run_config
 
@@ -49,7 +52,7 @@ def test_a_regression_needs_no_steps_and_finds_nearly_all_there_is():
 def test_an_agent_is_judged_along_its_training(contender):
     if contender == SB3:
         pytest.importorskip("stable_baselines3")
-    found = train(SMALL._replace(contender=contender, problem="ar1 with costs"))
+    found = train(SMALL._replace(contender=contender, problem="ar1-with-costs"))
     assert [point.steps for point in found.points] == sorted({point.steps for point in found.points})
     judged = [point.validation for point in found.points]
     taught = found.points[0].steps == 0
@@ -75,13 +78,31 @@ def test_every_remedy_is_a_legal_configuration(contender):
     assert load_run_config("trading", REMEDIES[contender])
 
 
+def test_names_can_be_given_on_a_command_line_and_are_in_its_help():
+    from velodrome.cli.measuring import bench_generalise
+
+    told = " ".join(bench_generalise.__doc__.split())
+    for name in (*PROBLEMS, *REMEDIES):
+        assert split_words([name]) == (name,)
+        assert name in told
+
+
+def test_portfolios_are_not_asked_what_they_cannot_do():
+    asked = [name for name in (*REMEDIES, *REGRESSIONS) if not trainings.can_be_asked("factors", name)]
+    assert asked == ["before", "other-histories", "other-histories-whole-windows", LOGISTIC]
+    for name in REMEDIES:
+        if trainings.can_be_asked("factors", name):
+            training = Training("factors", 2_000, 8, name, 0, 0, 0)
+            assert load_run_config(None, trainings.settings_of(training, PROBLEMS["factors"]), own_data=True)
+
+
 def test_what_is_in_the_file_is_not_trained_again(tmp_path, monkeypatch, capsys):
     options = {"problems": ("ar1",), "bars": (2_000,), "windows": (8,), "markets": 1, "seeds": 1, "against": ("none",)}
     path = tmp_path / "found.json"
     asked = GeneraliseOptions(**options, json_path=path, steps=8_192)
     first = GeneraliseBenchmark(asked)
     kept = {one.name: trained(one.contender, 0, 0, (0.3,)) for one in first.trainings()}
-    assert [one.contender for one in first.trainings()] == [RIDGE, "defaults"]
+    assert [one.contender for one in first.trainings()] == [*REGRESSIONS, "defaults"]
     first.report.trained = kept
     first.report.write(path)
     monkeypatch.setattr(benchmark, "train", None)

@@ -21,7 +21,7 @@ def problem() -> TrainProblem:
 
 @pytest.fixture(scope="module")
 def judge(problem: TrainProblem) -> Iterator[OutOfSample]:
-    judge = OutOfSample(problem)
+    judge = OutOfSample(problem.market, problem.case.values)
     yield judge
     judge.close()
 

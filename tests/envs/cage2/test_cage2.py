@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import velodrome as vd
 from tests.oracles.cage2_rewards import everything
 from velodrome.envs import cage2
 from velodrome.envs.cage2 import cage2_world
-from velodrome.envs.cage2.network import DEPLOYABLE
+from velodrome.envs.cage2.network import DEPLOYABLE, NETWORK
 from velodrome.errors import ActionError, ConfigError
 
 
@@ -233,6 +235,71 @@ def test_decoy_memory_is_what_runs():
         expected = np.stack([running[:, host] >> decoy & 1 for host, decoy in pairs], axis=1)
         np.testing.assert_array_equal(observations[:, 52:], expected)
     assert observations[:, 52:].mean() > 0.1
+
+
+ALL_MEMORIES = {f"{kind}_memory": True for kind in ("scan", "decoy", "activity", "attack", "red")}
+
+
+def test_activity_memory_says_how_long_ago_each_host_showed_what():
+    hosts = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12]
+    rng = np.random.default_rng(2)
+    _, _, observations = play(rng.integers(0, 145, 90), red_agent="meander", activity_memory=True)
+    last = np.full((10, 2), -1)  # step in which each host showed a scan and an exploit last
+    found = set()
+    for step, observation in enumerate(observations):
+        shown = observation[:52].reshape(13, 4)[hosts, :2]
+        last[(shown[:, 0] == 1) & (shown[:, 1] == 0), 0] = step
+        last[shown[:, 1] == 1, 1] = step
+        ago = np.where(last < 0, -1, step - last)
+        expected = [ago == 1, ago == 2, ago == 3, np.where(ago < 0, 0, (15 - np.minimum(ago, 14)) / 15)]
+        np.testing.assert_allclose(observation[52:].reshape(10, 2, 4), np.stack(expected, axis=2), atol=1e-6)
+        found |= set(np.minimum(ago, 20).ravel().tolist())
+    assert found >= {-1, 0, 1, 2, 3, 4, 14, 20}
+
+
+def test_attack_memory_says_what_the_service_attacked_last_gives_away():
+    """Without decoys every attack that leaves a trace succeeds; what it gave is shown until that host is restored."""
+    hosts = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12]
+    envs = vd.make_vec("cage2", 300, seed=4, attack_memory=True)
+    envs.reset()
+    expected, rng, seen = np.zeros((300, 13), np.int64), np.random.default_rng(0), set()
+    for _ in range(60):
+        actions = np.where(rng.random(300) < 0.2, rng.integers(132, 145, 300), 0)
+        observations, *_ = envs.step(actions)
+        restored = actions >= 132
+        expected[restored, actions[restored] - 132] = 0
+        exploits, targets, results = (envs.column(name) for name in ("exploit", "red_target", "red_result"))
+        for k in np.flatnonzero((exploits >= 0) & (results == 1)):
+            service = cage2.EXPLOITS[exploits[k]]
+            gives = NETWORK[targets[k]].services[service]
+            expected[k, targets[k]] = 1 if service == "SSHBruteForce" else 3 if gives == "privileged" else 2
+        shown = observations[:, 52:].reshape(300, 10, 3)
+        np.testing.assert_array_equal(shown @ [1, 2, 3], expected[:, hosts])
+        seen |= set(expected.ravel().tolist())
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("red", ["b_line", "meander", "sleep"])
+def test_red_memory_tells_red_by_its_first_moves(red):
+    envs = vd.make_vec("cage2", 400, seed=2, red_agent=red, action_set="reduced", **ALL_MEMORIES)
+    envs.reset()
+    rng = np.random.default_rng(1)
+    shown = [envs.step(rng.integers(0, 36, 400))[0][:, -2:].copy() for _ in range(12)]
+    assert not shown[1].any()  # nobody can tell after two steps
+    assert (shown[-1] == [red == "b_line", red == "meander"]).all()
+    for before, after in pairwise(shown):
+        assert (after >= before).all()  # once told it stays
+    assert envs.world.observed[-2:] == ("Red is b_line", "Red is meander")
+    assert len(envs.world.observed) == 52 + 10 + 41 + 80 + 30 + 2
+
+
+def test_memories_change_nothing_else():
+    rng = np.random.default_rng(3)
+    actions = rng.integers(0, 145, 60)
+    _, plain, bits = play(actions, red_agent="meander", green=True)
+    _, rewards, seen = play(actions, red_agent="meander", green=True, **ALL_MEMORIES)
+    assert plain == rewards
+    np.testing.assert_array_equal(np.stack(seen)[:, :52], np.stack(bits))
 
 
 # The reduced action set

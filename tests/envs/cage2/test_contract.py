@@ -13,10 +13,13 @@ class TestDefaults(EnvironmentContract):
 
 
 class TestEverything(EnvironmentContract):
+    most_bytes = 2048  # it observes 215 values, which are kept twice
+
     def world(self):
         return cage2_world(
             red_agent="mixture", mixture=(0.4, 0.5, 0.1), green=True, episode_length=25, observation_rule="corrected",
-            impact_repeats=True, scan_memory=True, decoy_memory=True, action_set="reduced",
+            impact_repeats=True, scan_memory=True, decoy_memory=True, activity_memory=True, attack_memory=True,
+            red_memory=True, action_set="reduced",
         )  # fmt: skip
 
 

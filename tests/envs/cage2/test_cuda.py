@@ -22,7 +22,8 @@ SCENARIOS = {
     "Meander, green, memories": Scenario(
         lambda: cage2_world(
             red_agent="meander", green=True, episode_length=30, scan_memory=True, decoy_memory=True,
-            observation_rule="corrected", impact_repeats=True,
+            activity_memory=True, attack_memory=True, red_memory=True, observation_rule="corrected",
+            impact_repeats=True,
         ),
         steps=35,
     ),

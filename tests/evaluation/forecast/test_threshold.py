@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from velodrome.evaluation.forecast.threshold import Stakes, best_rule, growth, sides
+from velodrome.evaluation.forecast.threshold import Stakes, best_rule, earned, sides
 
 
 def slow_growth(forecast, gains, first, threshold, stakes):
@@ -27,11 +27,11 @@ def slow_growth(forecast, gains, first, threshold, stakes):
 
 @pytest.mark.parametrize("stakes", [Stakes(1.0, -1.0, 0.001), Stakes(2.0, 0.0, 0.0), Stakes(0.5, -0.25, 0.01)])
 @pytest.mark.parametrize("threshold", [0.0, 0.7, math.inf])
-def test_growth_is_what_a_loop_finds(stakes, threshold):
+def test_what_is_earned_is_what_a_loop_finds(stakes, threshold):
     rng = np.random.default_rng(1)
     forecast, gains, first = rng.normal(size=400), rng.normal(0.0, 0.01, 400), np.zeros(400, bool)
     first[[0, 150, 151]] = True
-    found = growth(forecast, gains, first, threshold, stakes)
+    found = earned(forecast, gains, first, threshold, stakes).mean()
     assert found == pytest.approx(slow_growth(forecast, gains, first, threshold, stakes), abs=1e-15)
 
 
@@ -47,7 +47,30 @@ def test_costs_raise_the_threshold_until_nothing_is_traded():
     gains = forecast + rng.normal(0.0, 0.01, 20_000)
     first = np.arange(20_000) == 0
     found = [best_rule(forecast, gains, first, Stakes(1.0, -1.0, cost)) for cost in (0.0, 0.0005, 0.0015, 0.01)]
-    thresholds, growths = zip(*found, strict=True)
+    thresholds, growths = zip(*((rule.threshold, rule.earned.mean()) for rule in found), strict=True)
     assert thresholds[0] < thresholds[1] < thresholds[2] <= thresholds[3] == math.inf
     assert list(growths) == sorted(growths, reverse=True)
     assert growths[-1] == 0.0
+
+
+def test_the_threshold_is_what_the_costs_ask_for_and_not_what_chance_paid_for():
+    rng = np.random.default_rng(3)
+    first = np.arange(1_200) == 0
+    found = []
+    for _ in range(40):
+        forecast = rng.normal(0.0, 0.001, 1_200)
+        gains = 2.0 * forecast + rng.normal(0.0, 0.005, 1_200)  # shrunk forecasts promise twice what they say
+        found.append(best_rule(forecast, gains, first, Stakes(1.0, -1.0, 0.0)).threshold)
+    # Without costs any forecast is worth following. Chosen by what it gained, the largest of them was 0.0003.
+    assert max(found) == 0.0
+
+
+def test_what_did_not_come_true_is_not_traded():
+    rng = np.random.default_rng(4)
+    forecast, first = rng.normal(0.0, 0.001, 2_000), np.arange(2_000) == 0
+    for gains in (-forecast, np.zeros(2_000)):
+        assert best_rule(forecast, gains, first, Stakes(1.0, -1.0, 0.0)).threshold == math.inf
+    assert best_rule(np.zeros(0), np.zeros(0), np.zeros(0, bool), Stakes(1.0, -1.0, 0.0)).threshold == math.inf
+    # Of gains whose deviation eats up what is expected, nothing is left to grow by.
+    wild = forecast + np.where(np.arange(2_000) % 2, 0.5, -0.5)
+    assert best_rule(forecast, wild, first, Stakes(1.0, 0.0, 0.0)).threshold == math.inf

@@ -11,6 +11,7 @@ from tests.learn.portfolios import factors_basket
 from velodrome.evaluation.baselines import CASH, FORECAST, MOMENTUM
 from velodrome.evaluation.portfolio.forecasts import (
     Limits,
+    Terms,
     mean_variance,
     net_growth,
     patient,
@@ -73,7 +74,7 @@ def test_covariance_is_shrunk_more_where_there_is_less_to_learn_it_from():
 
 def test_patience_decides_whether_a_change_is_worth_its_costs():
     wanted, expected = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.002, 0.0], [0.001, 0.0015]])
-    found = patient(wanted, expected, np.zeros((2, 2)), 0.001, np.array([1.0, 5.0]))
+    found = patient(wanted, expected, Terms(np.zeros((2, 2)), 0.001), np.array([1.0, 5.0]))
     assert found.tolist() == [[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]]
     gains = np.array([[0.01, np.nan], [0.02, -0.01]])
     assert net_growth(found[1], gains, 0.001) == pytest.approx((np.log(1.009) + np.log(1 - 0.01 - 0.002)) / 2)

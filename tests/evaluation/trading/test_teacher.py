@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from tests.learn.learners import make_ppo
 from velodrome.envs.trading.config import trading_config
 from velodrome.errors import ConfigError
 from velodrome.evaluation.forecast.forecast import Part
-from velodrome.evaluation.forecast.teaching import Lesson, teach
+from velodrome.evaluation.forecast.teaching import HELD_BARS, MOST_HELD, Lesson, hold_for, teach
 from velodrome.evaluation.trading.baselines import forecaster
 from velodrome.evaluation.trading.teacher import ANY, teacher
 from velodrome.evaluation.validation import validate
@@ -92,6 +94,30 @@ def test_a_policy_that_was_taught_does_about_as_well(kind):
     assert also == apart
     for new, old in zip(again.policy.parameters(), learner.policy.parameters(), strict=True):
         assert (new == old).all()
+
+
+def test_what_was_taught_is_held():
+    params = {"episode_length": 64}
+
+    def weights(hold):
+        envs = vd.make_vec("trading", 8, market=MARKET, split="train", observation="cursor", seed=0, **params)
+        learner = make_ppo(make_worlds(envs), {"hidden": (32, 32)})
+        teach(learner, teacher(MARKET, params), "trading", MARKET, params, Lesson(1_024, 1, 0, hold))
+        before = [own.detach().clone() for own in learner.policy.acting_parameters()]
+        learner.iterate()
+        after = [own.detach().clone() for own in learner.policy.acting_parameters()]
+        return before, after, learner
+
+    before, free, learner = weights(0.0)
+    assert learner.taught is None
+    _, held, learner = weights(0.25)
+    for taught, alone, back in zip(before, free, held, strict=True):
+        assert torch.allclose(back, alone + 0.25 * (taught - alone), atol=1e-7)
+    assert learner.policy.value_head.weight.any()  # the critic is not drawn back to its first values, which are 0
+    (stretch,) = MARKET.splits["train"]
+    many = replace(MARKET, splits={"train": (stretch,) * 40})
+    assert hold_for(many) == pytest.approx(HELD_BARS / (40 * (stretch[1] - stretch[0])))
+    assert hold_for(MARKET) == MOST_HELD
 
 
 def test_rules_without_a_side_to_imitate_are_refused():

@@ -15,7 +15,16 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from rich.console import RenderableType
 from rich.text import Text
 
-from velodrome.bench.generalise.trainings import PROBLEMS, REMEDIES, RIDGE, SB3, Trained, Training, train
+from velodrome.bench.generalise.trainings import (
+    PROBLEMS,
+    REGRESSIONS,
+    REMEDIES,
+    SB3,
+    Trained,
+    Training,
+    can_be_asked,
+    train,
+)
 from velodrome.bench.options import BenchmarkOptions, Peer
 from velodrome.bench.peers.vectorisers import NEEDS_SB3
 from velodrome.bench.plot import OTHERS, OWN, QUIET, Draw
@@ -25,6 +34,7 @@ from velodrome.bench.run import Benchmark, Turns
 from velodrome.errors import ConfigError, did_you_mean
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+OUTSIDERS = (*REGRESSIONS, SB3)  # in the colours of others
 PEER_STEPS = 200_000  # of Stable-Baselines3 at most: it takes as long for them as we do for many times as many
 
 
@@ -47,7 +57,7 @@ class GeneraliseOptions(BenchmarkOptions):
     contenders: tuple[str, ...] = Field(("defaults",), description="settings to train with, by name; all: every one")
     markets: int = Field(5, ge=1, le=1000, description="markets of each kind, with a seed each")
     seeds: int = Field(3, ge=1, le=1000, description="trainings on each market; a regression has one")
-    steps: int = Field(300_000, ge=8_192, description="steps of each training")
+    steps: int | None = Field(None, ge=8_192, description="steps of each training; none: as many as the preset has")
     processes: int | None = Field(
         None, ge=1, le=1024, description="trainings at once; none: as many as there are cores"
     )
@@ -113,14 +123,17 @@ class GeneraliseBenchmark(Benchmark):
     def trainings(self) -> Iterator[Training]:
         """Yield everything that is asked for, the shortest first."""
         options = self.options
-        contenders = [RIDGE, *options.contenders, *self.peers]
+        contenders = [*REGRESSIONS, *options.contenders, *self.peers]
         for bars in options.bars:
             for problem in options.problems:
                 for windows in options.windows:
                     for contender in contenders:
-                        steps = {RIDGE: 0, SB3: min(options.steps, PEER_STEPS)}.get(contender, options.steps)
+                        if not can_be_asked(problem, contender):
+                            continue
+                        steps = 0 if contender in REGRESSIONS else options.steps or 0
+                        steps = min(steps or PEER_STEPS, PEER_STEPS) if contender == SB3 else steps
                         for market in range(options.seed, options.seed + options.markets):
-                            for seed in range(1 if contender == RIDGE else options.seeds):
+                            for seed in range(1 if contender in REGRESSIONS else options.seeds):
                                 yield Training(problem, bars, windows, contender, market, seed, steps)
 
     def measure(self, tell: Turns) -> None:
@@ -184,9 +197,9 @@ class GeneraliseBenchmark(Benchmark):
             cells = sorted((cell for cell in mine if cell.contender == contender), key=lambda cell: cell.bars)
             bars, shares = [cell.bars for cell in cells], [100.0 * cell.out_of_sample for cell in cells]
             errors = [100.0 * cell.error for cell in cells]
-            colour = next(others if contender in (RIDGE, SB3) else own)
+            colour = next(others if contender in OUTSIDERS else own)
             panel.errorbar(bars, shares, errors, color=colour, marker="o", label=f"{contender}, unseen")
-            if contender not in (RIDGE, SB3):
+            if contender not in OUTSIDERS:
                 seen = [100.0 * cell.in_sample for cell in cells]
                 panel.plot(bars, seen, color=colour, linestyle=":", label=f"{contender}, seen")
         panel.axhline(100.0, color=QUIET, linewidth=0.8)

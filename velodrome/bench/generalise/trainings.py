@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from velodrome.bench.generalise.references import best_filtered, best_with_costs
+from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market
 from velodrome.tables.scaling import TRAIN
 
@@ -25,13 +26,14 @@ SEEN, CHOSEN_BY = 0.7, 0.15  # of the bars: the training and the validation spli
 FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hundred say little about an agent
 CHECKS = 10  # evaluations of a training, as many as the preset has
 MEMBERS = 8  # of an ensemble
-RIDGE, SB3, ENSEMBLE = "ridge", "sb3", f"ensemble of {MEMBERS}"
-UNTAUGHT = {"teacher.policy": None, "ppo.critic_first": 0, "ppo.average_weights": False}
-# Settings that are changed against the preset `trading`, by name; the first is the preset itself.
+RIDGE, LOGISTIC, SB3, ENSEMBLE = "ridge", "logistic", "sb3", f"ensemble-of-{MEMBERS}"
+REGRESSIONS = (RIDGE, LOGISTIC)
+UNTAUGHT = {"teacher.policy": None, "teacher.hold": 0.0, "ppo.critic_first": 0, "ppo.average_weights": False}
+# Settings that are changed against the preset of the problem, by name; the first is the preset itself.
 REMEDIES: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "whole windows": {"market.shorten": False},
-    # The preset until there was this table.
+    "whole-windows": {"market.shorten": False},
+    # The preset `trading` until there was this table.
     "before": {
         "market.shorten": False,
         "ppo.learning_rate": 3e-4,
@@ -39,30 +41,41 @@ REMEDIES: dict[str, dict[str, Any]] = {
         "evaluation.averaged": 1,
         **UNTAUGHT,
     },
-    "not taught": UNTAUGHT,
-    "latest weights": {"ppo.average_weights": False},
+    "not-taught": UNTAUGHT,
+    # Of portfolios, as the preset `trading` does.
+    "taught": {
+        "market.shorten": True,
+        "teacher.policy": "forecast",
+        "teacher.hold": "auto",
+        "ppo.critic_first": 32_768,
+        "ppo.average_weights": True,
+        "evaluation.averaged": 3,
+    },
+    "not-held": {"teacher.hold": 0.0},
+    "latest-weights": {"ppo.average_weights": False},
     "slower": {"ppo.learning_rate": 3e-4},
-    "more entropy": {"ppo.entropy": 0.01},
-    "small network": {"network.hidden": [16, 16]},
-    "weight decay": {"ppo.weight_decay": 1.0},
-    "KL penalty": {"ppo.kl_penalty": 1.0},
+    "more-entropy": {"ppo.entropy": 0.01},
+    "small-network": {"network.hidden": [16, 16]},
+    "weight-decay": {"ppo.weight_decay": 1.0},
+    "kl-penalty": {"ppo.kl_penalty": 1.0},
     "noise": {"augment.noise": 0.3},
-    "masked features": {"augment.mask_features": 0.1},
-    "masked bars": {"augment.mask_bars": 0.1},
-    "layer norm": {"network.layer_norm": True},
+    "masked-features": {"augment.mask_features": 0.1},
+    "masked-bars": {"augment.mask_bars": 0.1},
+    "layer-norm": {"network.layer_norm": True},
     "dropout": {"network.dropout": 0.1},
-    "other histories": {"augment.copies": 64, "augment.bootstrap_block": 8},
-    "other histories, whole windows": {"augment.copies": 64, "augment.bootstrap_block": 8, "market.shorten": False},
+    "other-histories": {"augment.copies": 64, "augment.bootstrap_block": 8},
+    "other-histories-whole-windows": {"augment.copies": 64, "augment.bootstrap_block": 8, "market.shorten": False},
     ENSEMBLE: {},
 }
 
 
 class Problem(NamedTuple):
-    """A kind of market."""
+    """A kind of market, and what is traded on it."""
 
     source: str  # kind of synthetic bars
     market: Mapping[str, Any] = {}  # its parameters
     cost: float = 0.0
+    env: str = "trading"
 
 
 PROBLEMS: dict[str, Problem] = {
@@ -70,7 +83,8 @@ PROBLEMS: dict[str, Problem] = {
     # Where its price returns to, the default features do not follow.
     "ou": Problem("ou", {"features": ["log_return", "close"]}),
     "regimes": Problem("regimes", {"states": [tuple(state) for state in STATES.tolist()], "persistence": PERSISTENCE}),
-    "ar1 with costs": Problem("ar1", cost=COST),
+    "ar1-with-costs": Problem("ar1", cost=COST),
+    "factors": Problem("factors", {"symbols": 5}, env="portfolio"),
 }
 
 
@@ -80,10 +94,10 @@ class Training(NamedTuple):
     problem: str
     bars: int  # training split and the rest together
     windows: int
-    contender: str  # one of REMEDIES, RIDGE or SB3
+    contender: str  # one of REMEDIES, REGRESSIONS or SB3
     market_seed: int
     seed: int
-    steps: int
+    steps: int  # 0: as many as the preset has, none for a regression
 
     @property
     def name(self) -> str:
@@ -126,7 +140,14 @@ class Trained(BaseModel):
         return self.points[int(np.argmax(means)) + count - 1 - early]
 
 
-def best_log_return(problem: str, market: Market) -> float:
+def can_be_asked(problem: str, contender: str) -> bool:
+    """Return whether a problem knows a contender: portfolios have neither other histories nor logistic regression."""
+    if PROBLEMS[problem].env == "trading":
+        return contender != "taught"
+    return contender not in (LOGISTIC, "before") and "augment.copies" not in REMEDIES.get(contender, {})
+
+
+def best_log_return(problem: str, market: Market | Basket) -> float:
     """Return the best log return of a bar."""
     if PROBLEMS[problem].cost:
         return best_with_costs(PHI, VOLATILITY, PROBLEMS[problem].cost).log_return
@@ -140,6 +161,7 @@ def settings_of(training: Training, problem: Problem) -> dict[str, Any]:
     length = seen + chosen_by + max(training.bars - seen - chosen_by, FEWEST_TESTED)
     shares = {"train": seen / length, "validation": chosen_by / length}
     given |= {
+        "env": problem.env,
         "market.source": problem.source,
         "market.length": length,
         "market.seed": training.market_seed,
@@ -151,7 +173,6 @@ def settings_of(training: Training, problem: Problem) -> dict[str, Any]:
         "device": "cpu",
         **REMEDIES.get(training.contender, {}),
     }
-    # A regression takes no steps.
     return given | ({"steps": training.steps} if training.steps else {})
 
 
@@ -168,14 +189,16 @@ def train(training: Training) -> Trained:
     market = setup.build_market(config)
     if training.contender in REMEDIES:  # a regression chooses by itself, and a peer sees what it is given
         config, market, _ = setup.with_windows_that_help(config, market)
-    assert isinstance(market, Market)
+    assert market is not None
     began = time.perf_counter()
     best = best_log_return(training.problem, market)
     judge = Judge(market, config.env, config.params, best)
     points: list[Point] = []
     members: list[Point] = []
-    if training.contender in (RIDGE, SB3):
-        points = {RIDGE: _ridge, SB3: _sb3}[training.contender](config, market, judge)
+    if training.contender in REGRESSIONS:
+        points = _regression(config, market, judge, training.contender)
+    elif training.contender == SB3:
+        points = _sb3(config, market, judge)
     elif training.contender == ENSEMBLE:
         points, members = _ensemble(config, market, judge)
     else:
@@ -189,7 +212,7 @@ def train(training: Training) -> Trained:
 class Judge(NamedTuple):
     """Says where a policy stands."""
 
-    market: Market
+    market: Market | Basket
     env: str
     params: Mapping[str, Any]
     best: float  # log return of a bar
@@ -209,7 +232,7 @@ class Judge(NamedTuple):
         return Point(steps=steps, in_sample=found["seen"], validation=found["validation"], out_of_sample=found["test"])
 
 
-def _agent(config: Any, market: Market, judge: Judge) -> tuple[list[Point], Any]:
+def _agent(config: Any, market: Market | Basket, judge: Judge) -> tuple[list[Point], Any]:
     """Train one agent; return where it stood along the way, and the policy that validation chose."""
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs import setup
@@ -236,7 +259,7 @@ def _agent(config: Any, market: Market, judge: Judge) -> tuple[list[Point], Any]
             learner.iterate()
 
 
-def _ensemble(config: Any, market: Market, judge: Judge) -> tuple[list[Point], list[Point]]:
+def _ensemble(config: Any, market: Market | Basket, judge: Judge) -> tuple[list[Point], list[Point]]:
     """Train several agents; return where they stand as one policy, and where each of them stands."""
     from velodrome.learn.ensembles import ensemble_of
 
@@ -246,24 +269,30 @@ def _ensemble(config: Any, market: Market, judge: Judge) -> tuple[list[Point], l
     return [judge.point(ensemble_of(policies), config.steps)], alone
 
 
-def _ridge(config: Any, market: Market, judge: Judge) -> list[Point]:
+def _regression(config: Any, market: Market | Basket, judge: Judge, kind: str) -> list[Point]:
+    """Return where the forecaster of evaluations stands, with one kind of regression."""
+    from velodrome.envs.portfolio.config import portfolio_config
     from velodrome.envs.trading.config import trading_config
     from velodrome.evaluation.forecast.forecast import Part
+    from velodrome.evaluation.portfolio.baselines import chosen_in_training
     from velodrome.evaluation.trading.baselines import forecaster
 
     whole = ((int(market.begin[0]), int(market.end[0])),)
-    everywhere = dataclasses.replace(market, splits={TRAIN: market.splits[TRAIN], "all": whole})
-    return [judge.point(forecaster(trading_config(**config.params), [Part(everywhere, "all")]).policy, 0)]
+    part: Part[Any] = Part(dataclasses.replace(market, splits={TRAIN: market.splits[TRAIN], "all": whole}), "all")
+    if config.env == "trading":
+        return [judge.point(forecaster(trading_config(**config.params), [part], (kind,)).policy, 0)]
+    found = chosen_in_training(portfolio_config(**config.params), [part])[0]
+    return [judge._replace(params=found.params or {}).point(found.policy, 0)]
 
 
-def _sb3(config: Any, market: Market, judge: Judge) -> list[Point]:
+def _sb3(config: Any, market: Market | Basket, judge: Judge) -> list[Point]:
     """Train PPO of Stable-Baselines3 with the settings that its zoo begins from, on normalised rewards."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import VecNormalize
 
     import velodrome as vd
 
-    envs = vd.make_vec("trading", 8, market=market.split("train"), seed=config.seed, **config.params)
+    envs = vd.make_vec(config.env, 8, market=market.split("train"), seed=config.seed, **config.params)
     normalised = VecNormalize(vd.to_sb3(envs), norm_obs=False)
     model = PPO("MlpPolicy", normalised, n_steps=256, seed=config.seed, device="cpu", verbose=0)
     policy, points = _Sb3Policy(model, market), []
@@ -277,7 +306,7 @@ def _sb3(config: Any, market: Market, judge: Judge) -> list[Point]:
 class _Sb3Policy:
     """Acts by a model of Stable-Baselines3, on the windows that a cursor stands for and the account."""
 
-    def __init__(self, model: Any, market: Market) -> None:
+    def __init__(self, model: Any, market: Market | Basket) -> None:
         from velodrome.rollout.observation import WindowBank
 
         self.model, self.bank = model, WindowBank(market.windows)

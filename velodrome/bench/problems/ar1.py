@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,17 +44,17 @@ def train_problem(options: Any) -> TrainProblem:
 class OutOfSample:
     """Plays a policy over the test split, once over every bar but the few that do not fill a stretch."""
 
-    def __init__(self, problem: TrainProblem) -> None:
-        test = problem.market.split("test")
+    def __init__(self, market: Market, params: Mapping[str, Any], stretches: int = EVALUATION_ENVS) -> None:
+        test = market.split("test")
         first, last = int(test.begin[0]), int(test.end[0]) - 1
-        assert problem.market.optimum is not None
-        self.optimum = problem.market.optimum  # best expected log return a bar
-        self.steps = (last - first) // EVALUATION_ENVS  # decisions in a stretch
-        self.starts = first + self.steps * np.arange(EVALUATION_ENVS)
+        assert market.optimum is not None
+        self.optimum = market.optimum  # best expected log return a bar
+        self.steps = (last - first) // stretches  # decisions in a stretch
+        self.starts = first + self.steps * np.arange(stretches)
         self.closes = test.ohlc[:, 3]
         # Episodes run to the end of the data, so that none ends before its stretch does.
-        values = {**problem.case.values, "market": test, "episode_length": None}
-        self.envs = make_vec("trading", EVALUATION_ENVS, backend="native", threads=1, **values)
+        values = {**params, "market": test, "episode_length": None}
+        self.envs = make_vec("trading", stretches, backend="native", threads=1, **values)
 
     def share(self, act: Act) -> float:
         """Return the mean log return a bar that a policy reaches, over the known optimum."""
@@ -63,7 +63,7 @@ class OutOfSample:
         for _ in range(self.steps):
             observations, rewards, *_ = self.envs.step(act(observations))
             total += float(rewards.sum(dtype=np.float64))
-        return total / (self.steps * EVALUATION_ENVS) / self.optimum
+        return total / (self.steps * len(self.starts)) / self.optimum
 
     def best_share(self) -> float:
         """Return what the best rule, to follow the sign of the last return, reaches on these very bars.

@@ -2,8 +2,9 @@
 
 This is the page to import: `cage2_world` assembles the environment, `replay` runs recorded trajectories through its
 rule, and the rest names things and shows them to people. `docs/cage2.md` says what is exact and which variants there
-are. Read `names` and `codes`, `nibbles` (a few bits for each host), `network` (hosts, services, decoys), `red` (Red's
-agents), `moves` (what moves do), `rule` (state, order of a step), `config`, `display`, `recordings` and `world`.
+are. Read `names` and `codes`, `nibbles` (a few bits for each host), `memories` (what Blue remembers), `network` (hosts,
+services, decoys), `red` (Red's agents), `moves` (what moves do), `rule` (state, order of a step), `config`, `display`,
+`recordings` and `world`.
 """
 
 from __future__ import annotations

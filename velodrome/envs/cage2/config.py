@@ -32,6 +32,17 @@ class Cage2Config(EnvConfig):
     )
     scan_memory: bool = option(False, "also observe scans seen on each of 10 hosts: 0 never, 1 before, 2 last")
     decoy_memory: bool = option(False, "also observe which decoys run: 41 values of 0 or 1, one for each that can")
+    activity_memory: bool = option(
+        False, "also observe how long ago each of 10 hosts showed a scan and an exploit: 80 values of 0 to 1"
+    )
+    attack_memory: bool = option(
+        False,
+        "also observe what the service that each of 10 hosts was attacked by last gives away: 30 values of 0 or 1; the "
+        "port that tells is in CybORG's own observation, and not in the 52 bits",
+    )
+    red_memory: bool = option(
+        False, "also observe whether Red's first moves were B_line's or Meander's: 2 values, both 0 until it is clear"
+    )
     action_set: Literal["full", "reduced"] = option(
         "full", "all 145 actions, or 36: CardiffUni's, with one action for a host's next decoy"
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.cage2 import names
+from velodrome.envs.cage2.memories import age_table
 from velodrome.envs.cage2.names import ACTION_NAMES, DECOYS, EXPLOITS, HOSTS
 from velodrome.errors import ConfigError
 
@@ -108,6 +109,7 @@ class Tables(NamedTuple):
     decoy_set: NDArray[np.uint8]  # [13 · 16] running decoys among DECOYS
     decoy_bits: NDArray[np.int8]  # [41] position in the word of decoys of each decoy that can run somewhere
     bits: NDArray[np.float32]  # [16 · 4] the four bits of each nibble
+    ages: NDArray[np.float32]  # [16 · 4] what is shown of each age of activity
 
 
 def can_run(decoy: int, host: int) -> bool:
@@ -197,6 +199,7 @@ def cage2_tables(reduced: bool = False) -> Tables:
         decoy_set=np.array([sum(1 << decoy for decoy in running(*row)) for row in rows], np.uint8),
         decoy_bits=np.array([4 * h + k for h, decoys in enumerate(DEPLOYABLE) for k in range(len(decoys))], np.int8),
         bits=np.array([nibble >> k & 1 for nibble in range(16) for k in range(4)], np.float32),
+        ages=age_table(),
     )
     for table in tables:
         table.flags.writeable = False

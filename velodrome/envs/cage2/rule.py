@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.cage2 import codes
+from velodrome.envs.cage2.memories import HOSTS_OF_MEMORIES, begin_memory, keep_memory, show_memory
 from velodrome.envs.cage2.moves import Network, blue_moves, blue_sees, chosen_exploit, penalty, red_moves
 from velodrome.envs.cage2.network import GREEDY, Tables
 from velodrome.envs.cage2.nibbles import ALL, HOST_COUNT, at, count, kth, mask, whole, with_bits
@@ -30,9 +31,7 @@ DETECTION = 4080218931  # of 2^32: 0.95
 COUNT_BITS = 20  # of a count in State.tally and State.attacks; an episode has fewer steps than that counts
 COUNT_MASK = (1 << COUNT_BITS) - 1
 OBSERVED_BITS = 4 * HOST_COUNT
-# Hosts of the scan memory: CardiffUni's, all but Op_Host0 to 2.
-SCAN_MEMORY_HOSTS = (0, 1, 2, 3, 7, 8, 9, 10, 11, 12)
-REMEMBERED_SCANS = 0x1111110001111
+REMEMBERED_SCANS = sum(1 << 4 * host for host in HOSTS_OF_MEMORIES)
 
 
 Int16 = Annotated[NDArray[np.int16], Column(np.int16)]
@@ -50,6 +49,9 @@ class Params(NamedTuple):
     impact_repeats: int
     scan_memory: int
     decoy_memory: int
+    activity_memory: int
+    attack_memory: int
+    red_memory: int
     reward: int
 
 
@@ -84,6 +86,15 @@ class State:
     last_scan: Int8  # 1 + host on which Blue saw a scan last; 0: none yet
     blue_success: Int8
     blue_action: Int16  # one of the 145
+
+
+class RememberingState(State):
+    """The columns of an environment that remembers activity; others do without, which is faster."""
+
+    scan_ages: Int64  # how long ago a scan was seen on each host, as `memories` counts
+    exploit_ages: Int64
+    attacks_seen: Int64  # what the last attack seen on each host found (network.NOTHING …); 0 after a Restore
+    recognised: Int8  # the host of the first activity, and who Red is
 
 
 class Situation(NamedTuple):
@@ -187,6 +198,7 @@ def reset(i: int, state: State, tables: Tables, params: Any) -> None:
     state.last_scan[i] = 0
     state.blue_success[i] = codes.UNKNOWN
     state.blue_action[i] = NO_ACTION
+    begin_memory(i, state)
 
 
 def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tuple[float, bool, bool]:
@@ -277,6 +289,7 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     state.known[i] = known
     state.decoys[i] = network.decoys
     state.seen[i] = seen
+    keep_memory(i, state, tables, seen, blue, red, mind.target, green, network.decoys)
     return reward, False, cursor >= params.episode_length
 
 
@@ -295,14 +308,16 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
     first = OBSERVED_BITS
     if params.scan_memory:
         known, last_scan = whole(state.known[i]), whole(state.last_scan[i])
-        for k in range(len(SCAN_MEMORY_HOSTS)):
+        for k in range(len(HOSTS_OF_MEMORIES)):
             host = k if k < 4 else k + 3
             out[first + k] = 2 if host + 1 == last_scan else at(known, host) >> 3
-        first += len(SCAN_MEMORY_HOSTS)
+        first += len(HOSTS_OF_MEMORIES)
     if params.decoy_memory:
         decoys = whole(state.decoys[i])
         for k in range(tables.decoy_bits.size):
             out[first + k] = decoys >> whole(tables.decoy_bits[k]) & 1
+        first += tables.decoy_bits.size
+    show_memory(i, state, tables, params, first, out)
 
 
 def finish(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float64]) -> None:

@@ -10,6 +10,7 @@ import gymnasium
 from velodrome.envs.cage2 import codes, rule
 from velodrome.envs.cage2.config import Cage2Config
 from velodrome.envs.cage2.display import table_text
+from velodrome.envs.cage2.memories import AGE_VALUES, ATTACK_VALUES, HOSTS_OF_MEMORIES, MEMORY_OF_ACTIVITY
 from velodrome.envs.cage2.names import HOSTS, RED_AGENTS
 from velodrome.envs.cage2.network import DECOY_VALUES, cage2_tables
 from velodrome.envs.cage2.rule import Situation
@@ -24,9 +25,16 @@ def observed_values(config: Cage2Config) -> tuple[str, ...]:
     bits = tuple(
         f"{host} {bit}" for host in HOSTS for bit in ("activity 0", "activity 1", "compromised 0", "compromised 1")
     )
-    scans = tuple(f"{HOSTS[host]} scan memory" for host in rule.SCAN_MEMORY_HOSTS) if config.scan_memory else ()
-    decoys = tuple(f"{decoy} decoy" for decoy in DECOY_VALUES) if config.decoy_memory else ()
-    return bits + scans + decoys
+    hosts = [HOSTS[host] for host in HOSTS_OF_MEMORIES]
+    ages = (f"{host} {kind} {age}" for host in hosts for kind in ("scan", "exploit") for age in AGE_VALUES)
+    memories = (
+        (config.scan_memory, (f"{host} scan memory" for host in hosts)),
+        (config.decoy_memory, (f"{decoy} decoy" for decoy in DECOY_VALUES)),
+        (config.activity_memory, ages),
+        (config.attack_memory, (f"{host} attacked: {gain}" for host in hosts for gain in ATTACK_VALUES)),
+        (config.red_memory, ("Red is b_line", "Red is meander")),
+    )
+    return (*bits, *(value for wanted, values in memories if wanted for value in values))
 
 
 def cage2_params(config: Cage2Config) -> rule.Params:
@@ -42,6 +50,9 @@ def cage2_params(config: Cage2Config) -> rule.Params:
         impact_repeats=config.impact_repeats,
         scan_memory=config.scan_memory,
         decoy_memory=config.decoy_memory,
+        activity_memory=config.activity_memory,
+        attack_memory=config.attack_memory,
+        red_memory=config.red_memory,
         reward=rule.CUSTOM if callable(config.reward) else rule.OFFICIAL,
     )
 
@@ -51,10 +62,13 @@ def cage2_world(**values: Any) -> World:
     config = Cage2Config.create(**values)
     tables = cage2_tables(config.action_set == "reduced")
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
+    remembers = config.activity_memory or config.attack_memory or config.red_memory
+    if remembers:
+        substitutions |= MEMORY_OF_ACTIVITY
     return World(
         name="cage2",
         rule=rule.RULE,
-        state_type=rule.State,
+        state_type=rule.RememberingState if remembers else rule.State,
         params=cage2_params(config),
         tables=tables,
         action_space=gymnasium.spaces.Discrete(len(tables.actions)),

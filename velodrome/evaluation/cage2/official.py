@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -141,25 +142,29 @@ class OfficialScores:
 
     def table(self) -> Group:
         """Return the table for people; print it with rich."""
-        episodes = self.scores[0].episodes
-        table = Table(title=f"CAGE-2, mean return of {episodes:,} episodes with 95 % interval", title_justify="left")
+        episodes = self.scores[-1].episodes
+        title = f"CAGE-2, mean return of {episodes:,} episodes with 95 % interval"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("")
-        columns = [(red, length) for red in RED_AGENTS for length in LENGTHS]
-        for heading in (*(f"{red}\n{length} steps" for red, length in columns), "sum"):
-            table.add_column(heading, justify="right")
+        table.add_column("Red")
+        for length in LENGTHS:
+            table.add_column(f"{length} steps", justify="right", no_wrap=True)
         for policy in dict.fromkeys(score.policy for score in self.scores):
-            scores = [self.of(policy, *column) for column in columns]
-            cells = [f"{score.mean:.2f}\n± {(score.high - score.low) / 2:.2f}" for score in scores]
-            table.add_row(policy, *cells, f"{self.total(policy):.1f}")
+            for red in RED_AGENTS:
+                scores = [self.of(policy, red, length) for length in LENGTHS]
+                cells = [f"{score.mean:.2f} ± {(score.high - score.low) / 2:.2f}" for score in scores]
+                table.add_row(policy if red == RED_AGENTS[0] else "", red, *cells)
         table.add_section()
         for name, known in PUBLISHED.items():
-            table.add_row(f"{name}, published", *(f"{mean:g}" for red in RED_AGENTS for mean in known.get(red, ())))
+            for red, means in known.items():
+                table.add_row(name if red == RED_AGENTS[0] else "", red, *(f"{mean:.2f}" for mean in means))
         said = ", ".join(f"{name} = {value}" for name, value in self.rule.items())
-        return Group(table, Text(f"rule: {said}. Published scores: leader board of the challenge, original rule."))
+        total = f"Sum of all scores of {self.agent}: {self.total(self.agent):.1f}."
+        return Group(table, Text(f"{total} Published: leader board of the challenge, original rule.\nrule: {said}"))
 
 
 def play_official(
-    policy: Policy,
+    policy: Policy | Sequence[Policy],
     name: str,
     params: Mapping[str, Any],
     episodes: int | None = None,
@@ -169,6 +174,7 @@ def play_official(
 ) -> OfficialScores:
     """Return the scores of a policy trained with these parameters of the environment, and of simple policies.
 
+    policy: several are of training seeds, which are scored one by one and by their mean.
     episodes: of each entry of the table; as many as the challenge's own if not given.
     """
     episodes = EPISODES if episodes is None else episodes
@@ -176,11 +182,15 @@ def play_official(
         raise ConfigError(f"episodes = {episodes}: an interval needs at least 2")
     every = Cage2Config.create(**params).model_dump(mode="json")
     rule = {key: value for key, value in every.items() if key not in ("red_agent", "episode_length")}
-    contenders: list[tuple[str, Policy, dict[str, Any]]] = [(name, policy, rule)]
+    each = list(policy) if isinstance(policy, Sequence) else [policy]
+    labels = [name] if len(each) == 1 else [f"{name}, training {k} of {len(each)}" for k in range(1, len(each) + 1)]
+    contenders: list[tuple[str, Policy, dict[str, Any]]] = [
+        (label, one, rule) for label, one in zip(labels, each, strict=True)
+    ]
     if baselines:
         # These know the 52 bits and the 145 actions only.
-        plain = {**rule, "action_set": "full", "scan_memory": False, "decoy_memory": False}
-        contenders += [(each, make(seed), plain) for each, make in SIMPLE.items()]
+        plain = {**rule, "action_set": "full", **{name: False for name in rule if name.endswith("_memory")}}
+        contenders += [(simple, make(seed), plain) for simple, make in SIMPLE.items()]
     entries = [(one, red, length) for one in contenders for red in RED_AGENTS for length in LENGTHS]
     scores: list[Score] = []
     for (label, chosen, own_rule), red, length in entries:
@@ -188,7 +198,20 @@ def play_official(
         scores.append(_score(label, chosen, own, episodes, seed))
         if progress is not None:
             progress("policies", len(scores), len(entries))
+    if len(each) > 1:
+        found = OfficialScores(name, rule, tuple(scores))
+        columns = [(red, length) for red in RED_AGENTS for length in LENGTHS]
+        means = [_mean(name, [found.of(label, *column) for label in labels]) for column in columns]
+        scores = means + scores
     return OfficialScores(name, rule, tuple(scores))
+
+
+def _mean(label: str, scores: Sequence[Score]) -> Score:
+    """Return the mean of some agents' scores; its interval is about other episodes of the same agents."""
+    mean = math.fsum(score.mean for score in scores) / len(scores)
+    error = math.hypot(*((score.high - score.low) / 2 for score in scores)) / len(scores)
+    one, episodes = scores[0], sum(score.episodes for score in scores)
+    return Score(label, one.red_agent, one.length, mean, mean - error, mean + error, episodes)
 
 
 def _score(label: str, policy: Policy, params: dict[str, Any], episodes: int, seed: int) -> Score:

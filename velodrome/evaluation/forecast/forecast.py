@@ -18,6 +18,7 @@ from velodrome.vector.compile.playing import Plan
 
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
+KINDS = ("ridge", "logistic")  # of regression, the one to use unless another is clearly better first
 MOST_ROWS = 100_000  # the latest ones, from which the length of windows is chosen
 TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
 
@@ -157,23 +158,28 @@ def describe(model: Model, fitted: Fitted) -> str:
     )
 
 
-def forecast_alone(fitted: Fitted, stakes: Stakes) -> tuple[Model, Rule, str]:
-    """Return the better of ridge and logistic regression, each with its best threshold, on instruments by themselves.
+def forecast_alone(fitted: Fitted, stakes: Stakes, kinds: Sequence[str] = KINDS) -> tuple[Model, Rule, str]:
+    """Return a regression of the first kind with its threshold, on instruments by themselves, and what was done.
 
-    Better is what would have grown more, after costs, on rows of the training split that were not fitted to. With it
-    comes what was done, for people.
+    Another kind takes its place if it would have earned more after costs by one standard error, on rows of the training
+    split that were not fitted to.
     """
-    found: list[tuple[Model, Rule]] = []
-    for model in (fitted.regression.ridge(), fitted.regression.logistic()):
-        said = fitted.unseen(model)[:, 0]
-        there = np.isfinite(said)
-        begins = _first_there(fitted.first, there)
-        found.append((model, best_rule(said[there], fitted.gains[there, 0], begins, stakes)))
-    model, rule = max(found, key=lambda pair: pair[1].growth)
+    (model, rule), *others = (_traded(fitted, getattr(fitted.regression, kind)(), stakes) for kind in kinds)
+    for other, its_rule in others:
+        more = its_rule.earned - rule.earned
+        if len(more) > 1 and more.mean() > more.std(ddof=1) / np.sqrt(len(more)):
+            model, rule = other, its_rule
     about = f"{describe(model, fitted)}; inputs, penalty and threshold by walk-forward inside it"
     if np.isinf(rule.threshold):
         return model, rule, f"{about}; no threshold gained anything there after costs, so it stays flat"
     return model, rule, f"{about}; it changes sides where the forecast passes {rule.threshold:.3%}"
+
+
+def _traded(fitted: Fitted, model: Model, stakes: Stakes) -> tuple[Model, Rule]:
+    """Return a model with its best threshold."""
+    said = fitted.unseen(model)[:, 0]
+    there = np.isfinite(said)
+    return model, best_rule(said[there], fitted.gains[there, 0], _first_there(fitted.first, there), stakes)
 
 
 def in_all_parts(notes: Sequence[str]) -> str:

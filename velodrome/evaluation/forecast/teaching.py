@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.play import one_thread
 from velodrome.learn.imitation import Lessons, imitate
 from velodrome.learn.learner import Learner
@@ -18,6 +19,15 @@ from velodrome.tables.scaling import TRAIN
 from velodrome.vector.make import make_vec
 
 ENVIRONMENTS = 256  # that the rule plays side by side
+MOST_HELD, HELD_BARS = 0.1, 5_000  # of the way back, and the training bars over which that is spread
+
+
+def hold_for(market: Market | Basket) -> float:
+    """Return how firmly a policy is to hold on to what it was taught: the fewer training bars, the more firmly.
+
+    Chosen on the markets of docs/generalisation.md: with 1,400 bars whatever else a policy learns is mostly chance.
+    """
+    return min(MOST_HELD, HELD_BARS / len(Part(market, TRAIN).rows))
 
 
 class Teacher(Protocol):
@@ -35,6 +45,7 @@ class Lesson(NamedTuple):
     samples: int
     epochs: int
     seed: int
+    hold: float = 0.0  # share of the way back to what it was taught that a policy goes after every update
 
 
 @one_thread()  # the same bits on any number of them
@@ -60,7 +71,7 @@ def teach(
     finally:
         envs.close()
     found = (np.concatenate(account), np.concatenate(cursor), np.concatenate(targets).astype(np.float32))
-    return imitate(learner, Lessons(*map(torch.from_numpy, found)), lesson.epochs, lesson.seed)
+    return imitate(learner, Lessons(*map(torch.from_numpy, found)), lesson.epochs, lesson.seed, lesson.hold)
 
 
 def _drawn(targets: NDArray[np.float64], space: Any, generator: np.random.Generator) -> NDArray:

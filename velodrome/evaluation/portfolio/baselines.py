@@ -131,10 +131,9 @@ def baselines(
     held = f"the same money's worth{of_listed}, bought at the start by orders and held{forced}; same costs and limits"
     shifted = f"equal target weights{of_traded} in every bar, as signed weights{forced}; same costs and limits"
     known = f"all in {part.symbols[best]}, held: its price rose most in this very split, which nobody knew before"
-    same = {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD}
-    orders, weights = {**same, **BY_ORDERS}, {**same, **BY_WEIGHTS}
+    orders, weights = _own_world(config, BY_ORDERS), _own_world(config, BY_WEIGHTS)
     return (
-        *_chosen_in_training(config, parts or (Part(basket, split),), weights),
+        *chosen_in_training(config, parts or (Part(basket, split),)),
         Baseline(EQUAL_HELD, hold_all, held, orders),
         Baseline(EQUAL_REBALANCED, rebalance, shifted, weights),
         Baseline(BEST_SINGLE, hold_best, known, orders),
@@ -143,19 +142,13 @@ def baselines(
     )
 
 
-def _chosen_in_training(
-    config: PortfolioConfig, parts: Sequence[Part[Basket]], params: Mapping[str, Any]
-) -> tuple[Baseline, ...]:
-    """Return the portfolios that are fitted to the training split of every part."""
+def chosen_in_training(config: PortfolioConfig, parts: Sequence[Part[Basket]]) -> tuple[Baseline, ...]:
+    """Return the portfolios that are fitted to the training split of every part: the forecaster, and momentum."""
     made = {FORECAST: forecast_weights, MOMENTUM: momentum_weights}
     if not all(part.can_fit for part in parts):
         return tuple(Baseline(name, None, TOO_LITTLE) for name in made)
-    fee = config.fee_tiers[0][1] if config.fee_tiers else 0.5 * (_middle(config.buy_fee) + _middle(config.sell_fee))
-    cost = fee + _middle(config.half_spread) + 0.5 * _middle(config.slippage)  # slippage draws from 0 to 1
-    gross = _ends(config.max_gross)[1]
-    room = min(1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[0])
-    limits = Limits(room, _ends(config.max_weight)[0], cost)
-    found = []
+    limits, gross, found = limits_of(config), _ends(config.max_gross)[1], []
+    params = _own_world(config, BY_WEIGHTS)
     for name, make in made.items():
         weights, notes = np.full(parts[0].market.close.shape, np.nan), []
         for part in parts:
@@ -163,6 +156,19 @@ def _chosen_in_training(
             notes.append(note)
         found.append(Baseline(name, TargetWeights(weights, gross), in_all_parts(notes), params))
     return tuple(found)
+
+
+def _own_world(config: PortfolioConfig, actions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a world with the same costs and limits, and actions that suit a rule."""
+    return {**{name: getattr(config, name) for name in type(config).model_fields}, **OWN_WORLD, **actions}
+
+
+def limits_of(config: PortfolioConfig) -> Limits:
+    """Return how much may be held in every episode, and what trading costs on average."""
+    fee = config.fee_tiers[0][1] if config.fee_tiers else 0.5 * (_middle(config.buy_fee) + _middle(config.sell_fee))
+    cost = fee + _middle(config.half_spread) + 0.5 * _middle(config.slippage)  # slippage draws from 0 to 1
+    room = min(1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[0])
+    return Limits(room, _ends(config.max_weight)[0], cost)
 
 
 def best_single(part: Basket, config: PortfolioConfig) -> int:

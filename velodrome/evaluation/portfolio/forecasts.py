@@ -32,6 +32,13 @@ class Limits(NamedTuple):
     cost: float  # of one unit of weight that is traded
 
 
+class Terms(NamedTuple):
+    """What tells how much weights are worth."""
+
+    covariance: Values  # [K, K] of the next returns
+    cost: float  # of one unit of weight that is traded
+
+
 class TargetWeights(Memoryless):
     """Asks for the weights of the row, [T, K]; on rows without any for those before."""
 
@@ -94,15 +101,21 @@ def mean_variance(expected: Values, covariance: Values, listed: NDArray[np.bool_
     return weights
 
 
-def patient(wanted: Values, expected: Values, covariance: Values, cost: float, patience: Values) -> Values:
+def pays(new: Values, held: Values, expected: Values, terms: Terms, patience: Values | float) -> NDArray[np.bool_]:
+    """Return whether new weights [n, K] are worth what they cost within so many rows, in place of those held [n, K]."""
+
+    def worth(weights: Values) -> Values:
+        return (weights * expected).sum(axis=-1) - 0.5 * ((weights @ terms.covariance) * weights).sum(axis=-1)
+
+    return patience * (worth(new) - worth(held)) > terms.cost * np.abs(new - held).sum(axis=-1)
+
+
+def patient(wanted: Values, expected: Values, terms: Terms, patience: Values) -> Values:
     """Return the weights that are asked for, [P, T, K]: new ones where they are worth their costs within P rows."""
     held = np.zeros((len(patience), wanted.shape[1]))
     found = np.empty((len(patience), *wanted.shape))
-    worth = (wanted * expected).sum(axis=1) - 0.5 * np.einsum("tk,kl,tl->t", wanted, covariance, wanted)
     for row, new in enumerate(wanted):
-        now = held @ expected[row] - 0.5 * ((held @ covariance) * held).sum(axis=1)
-        pays = patience * (worth[row] - now) > cost * np.abs(new - held).sum(axis=1)
-        held = np.where(pays[:, None], new, held)
+        held = np.where(pays(new, held, expected[row], terms, patience)[:, None], new, held)
         found[:, row] = held
     return found
 
@@ -114,29 +127,47 @@ def net_growth(weights: Values, gains: Values, cost: float) -> float:
     return float(np.log1p(np.maximum(change, -0.999)).mean())
 
 
-def forecast_weights(part: Part[Basket], prices: Values, limits: Limits) -> tuple[Values, str]:
-    """Return weights [rows, K] from a ridge regression of every instrument's next return, and what was done."""
+class ForecastRule(NamedTuple):
+    """What a ridge regression of every instrument's next return expects on some rows, and what follows from it."""
+
+    expected: Values  # [rows, K]
+    wanted: Values  # [rows, K] weights by mean and variance
+    terms: Terms
+    patience: float  # rows in which new weights have to earn their costs; 0: nothing is worth trading
+    about: str  # what was done, for people
+
+
+def forecast_rule(part: Part[Basket], prices: Values, limits: Limits) -> ForecastRule:
+    """Return what a regression fitted to the training split makes of the rows of a part."""
     basket, rows = part.market, part.rows
     gains = fill_gains(prices, basket.begin, basket.end)
     tradable = basket.tradable == 1
     fitted = Fitted(basket, TRAIN, np.where(tradable, gains, np.nan))
     model = fitted.regression.ridge()
-    covariance = shrunk_covariance(np.nan_to_num(fitted.gains[-SHRUNK_BARS:]))
+    terms = Terms(shrunk_covariance(np.nan_to_num(fitted.gains[-SHRUNK_BARS:])), limits.cost)
 
-    def targets(expected: Values, rows: NDArray[np.int64], patience: Values) -> Values:
-        wanted = mean_variance(expected, covariance, tradable[rows], limits)
-        return patient(wanted, expected, covariance, limits.cost, patience)
+    def wanted(expected: Values, rows: NDArray[np.int64]) -> Values:
+        return mean_variance(expected, terms.covariance, tradable[rows], limits)
 
     unseen = fitted.unseen(model)
     there = np.isfinite(unseen).any(axis=1)
-    judged = targets(np.nan_to_num(unseen[there]), fitted.rows[there], PATIENCE)
+    said = np.nan_to_num(unseen[there])
+    judged = patient(wanted(said, fitted.rows[there]), said, terms, PATIENCE)
     growths = [net_growth(weights, fitted.gains[there], limits.cost) for weights in judged]
     best = int(np.argmax(growths))
-    note = f"{describe(model, fitted)}; weights by mean and variance, with a shrunk covariance"
+    about = f"{describe(model, fitted)}; weights by mean and variance, with a shrunk covariance"
+    expected = fitted.expected(model, rows)
     if growths[best] <= 0.0:
-        return np.zeros((len(rows), prices.shape[1])), f"{note}; nothing gained anything there after costs: all in cash"
-    weights = targets(fitted.expected(model, rows), rows, PATIENCE[best : best + 1])[0]
-    return weights, f"{note}; they change where that is worth its costs within {PATIENCE[best]:g} bars"
+        nothing = f"{about}; nothing gained anything there after costs: all in cash"
+        return ForecastRule(expected, np.zeros_like(expected), terms, 0.0, nothing)
+    about = f"{about}; they change where that is worth its costs within {PATIENCE[best]:g} bars"
+    return ForecastRule(expected, wanted(expected, rows), terms, float(PATIENCE[best]), about)
+
+
+def forecast_weights(part: Part[Basket], prices: Values, limits: Limits) -> tuple[Values, str]:
+    """Return weights [rows, K] from a ridge regression of every instrument's next return, and what was done."""
+    found = forecast_rule(part, prices, limits)
+    return patient(found.wanted, found.expected, found.terms, np.array([found.patience]))[0], found.about
 
 
 def momentum_weights(part: Part[Basket], prices: Values, limits: Limits) -> tuple[Values, str]:

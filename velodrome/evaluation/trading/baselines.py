@@ -14,6 +14,7 @@ from velodrome.envs.trading.config import TradingConfig
 from velodrome.envs.trading.world import action_names, bracket_actions
 from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, Baseline, ConstantPolicy, random_baseline
 from velodrome.evaluation.forecast.forecast import (
+    KINDS,
     TOO_LITTLE,
     Fitted,
     FollowForecast,
@@ -34,7 +35,7 @@ def baselines(
     return forecaster(config, parts), _buy_and_hold(config), _flat(config), random_baseline(space, seed)
 
 
-def forecaster(config: TradingConfig, parts: Sequence[Part[Market]]) -> Baseline:
+def forecaster(config: TradingConfig, parts: Sequence[Part[Market]], kinds: Sequence[str] = KINDS) -> Baseline:
     """Return the policy that trades what a regression expects, fitted to the training split of every part."""
     if not all(part.can_fit for part in parts):
         return Baseline(FORECAST, None, TOO_LITTLE)
@@ -48,7 +49,7 @@ def forecaster(config: TradingConfig, parts: Sequence[Part[Market]]) -> Baseline
         gains = fill_gains(prices, market.begin, market.end - shift)
         stakes = Stakes(long * leverage, short * leverage, _cost(config, market))
         fitted = Fitted(market, TRAIN, gains[:, None])
-        model, rule, note = forecast_alone(fitted, stakes)
+        model, rule, note = forecast_alone(fitted, stakes, kinds)
         policy.expected[part.rows] = fitted.expected(model, part.rows)[:, 0]
         policy.threshold[part.rows] = rule.threshold
         notes.append(note)

@@ -53,6 +53,8 @@ class AutogradEngine(Splitting):
         self.policy, self.bank, self.config = policy, task.bank, config
         self.device = rollout.values.device
         self.optimiser = Optimiser(policy, config, epsilon=ADAM_EPSILON)
+        falls = config.entropy_schedule != "constant"
+        self.entropy_weight = torch.tensor(config.entropy, device=self.device) if falls else None
         self.dropout = DropoutMasks(policy, config.compile)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
         self.loss: Loss = torch.compile(loss) if config.compile else loss
@@ -80,6 +82,11 @@ class AutogradEngine(Splitting):
     def set_learning_rate(self, rate: float) -> None:
         """Set the step size of the next updates."""
         self.optimiser.set_rate(rate)
+
+    def set_entropy_weight(self, weight: float) -> None:
+        """Set the weight of the entropy bonus in the next updates."""
+        assert self.entropy_weight is not None
+        self.entropy_weight.fill_(weight)
 
     def begin_rollout(self) -> None:
         """Prepare for a rollout, during which the weights do not change."""
@@ -130,7 +137,9 @@ class AutogradEngine(Splitting):
         kept = None if self.kept is None else self._samples(self.kept, rows)
         with self._precision(), self.dropout.applied(kept):
             outputs = self._outputs(rows)
-        loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
+        policy, batch = self.policy, self._batch(rows)
+        told = (self.config, self.entropy_weight)
+        loss, report = self.loss(outputs, policy.log_std, policy.distribution, batch, *told)
         (loss if share == 1.0 else loss * share).backward()
         return report * share
 

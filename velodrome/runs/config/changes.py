@@ -13,7 +13,7 @@ from velodrome.runs.config.run_config import RunConfig, dotted
 
 Changed = dict[str, tuple[Any, Any]]  # by dotted key: the value before and after; JSON makes lists of the pairs
 
-OWN = ("steps", "checkpoint", "logging", "resources")  # keys and sections that the run itself takes
+OWN = ("steps", "episodes", "checkpoint", "logging", "resources")  # keys and sections that the run itself takes
 CHILD = ("seed", "name", "device", "evaluation", "vector")  # those that begin a child, and the algorithm's own
 GROUPS = ("seeds", "ensemble")  # besides, what a group of training seeds and an ensemble take; they begin no child
 ELSEWHERE = ("logging.folder", "logging.store")  # a run does not move, a child may lie elsewhere

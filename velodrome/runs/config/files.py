@@ -380,6 +380,8 @@ def _checked(layers: Sequence[Layer]) -> RunConfig:
 def _left_behind(key: str, own: Mapping[str, Any], env: Any, later: Mapping[str, Any]) -> bool:
     """Return whether a setting was for an environment, parameters or a process that later settings replace."""
     section, _, name = key.partition(".")
+    if key == "steps":
+        return later.get("episodes") is not None
     if section == "params":
         if later.get("env", env) != env:
             return True

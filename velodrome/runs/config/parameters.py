@@ -26,6 +26,20 @@ def is_known(env: str) -> bool:
     return env in CATALOG or ":" in env or env in gymnasium.registry
 
 
+def environment_name(env: Any) -> Any:
+    """Return the text "module:Class" of an environment's class or function; anything that is not callable as it is."""
+    if not callable(env):
+        return env
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "<no name>")
+    if module is None or not name.replace(".", "").isidentifier():
+        raise ConfigError(
+            f"env = {env!r}: a run's configuration is kept as text, so that the run can be resumed and evaluated, and "
+            "this has no name in a module. Give a class or a function from the top level of one, and what it takes as "
+            "params={…}."
+        )
+    return f"{module}:{name}"
+
+
 def known_environment(env: str) -> str:
     """Return a name that is known, and refuse others."""
     if is_known(env):
@@ -84,6 +98,19 @@ def same_parameters(env: str, name: str) -> tuple[str, ...]:
 def softmax_of_actions(env: str, given: Mapping[str, Any]) -> float | None:
     """Return by what actions are multiplied before a softmax makes weights of them; None where none does."""
     return None if (own := _resolved(env, given)) is None else own.softmax_of_actions
+
+
+def longest_episode(env: str, given: Mapping[str, Any]) -> int | None:
+    """Return how many steps an episode can take at most, None where that is not known before one is played."""
+    if is_rule(env):
+        length = getattr(_resolved(env, given), "episode_length", None)
+        return length[1] if isinstance(length, tuple) else length
+    if "max_episode_steps" in given:
+        return given["max_episode_steps"]
+    import gymnasium
+
+    found = gymnasium.registry.get(env)
+    return None if found is None else found.max_episode_steps
 
 
 def checked_parameters(env: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
 LATER = (
     *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
-    *("share", "teacher", "critic_first", "average_weights"),
+    *("share", "teacher", "critic_first", "average_weights", "official", "entropy_schedule"),
 )
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
@@ -63,8 +63,9 @@ class RunConfig(Section):
     )
     env: Annotated[str, AfterValidator(parameters.known_environment)] = setting(
         "trading",
-        "environment: a name of the catalogue, or one that Gymnasium knows, such as CartPole-v1",
-        legal="name of an environment",
+        "environment: a name of the catalogue, one that Gymnasium knows, such as CartPole-v1, or module:Class (or "
+        "module:function) of your own",
+        legal="name of an environment, or module:Class",
     )
     algorithm: Annotated[str, AfterValidator(lambda name: ALGORITHMS.get(name).name)] = setting(
         "ppo",
@@ -72,6 +73,12 @@ class RunConfig(Section):
         legal=lambda: f"one of {', '.join(ALGORITHMS.names())}",
     )
     steps: int = setting(2_000_000, "environment steps in all, over all environments", ge=1)
+    episodes: int | None = setting(
+        None,
+        "episodes in all, over all environments, after which a run ends, with the rollout in which the last of them "
+        "ends; steps is then as many as they can take, or what is given beside it; null: steps alone count",
+        ge=1,
+    )
     device: str = setting(
         "auto",
         "where environments and networks live; auto is cuda where that is usable, else cpu; cuda:1 is a GPU by its "
@@ -133,6 +140,8 @@ class RunConfig(Section):
                 "while it shares its layers with the policy. Set ppo.critic_first = 0, or network.shared = false."
             )
         self._check_backend()
+        if self.episodes is not None and "steps" not in self.model_fields_set:
+            object.__setattr__(self, "steps", self._steps_of_episodes())
         length, vector = getattr(self.learner, "rollout_length", 1), self.vector
         number = vector.min_envs if vector.num_envs == "auto" else vector.num_envs
         if self.steps < number * length:
@@ -145,8 +154,9 @@ class RunConfig(Section):
         return self
 
     def _check_backend(self) -> None:
-        vector = self.vector
-        vector.check(self.env, not is_rule(self.env))
+        vector = self.vector.for_env(self.env, not is_rule(self.env))
+        if vector is not self.vector:  # DummyVecEnv of a rule
+            object.__setattr__(self, "vector", vector)
         if vector.on_fault == "drop":
             raise ConfigError(
                 "vector.on_fault = 'drop': a learner has a row for every environment and would go on learning from "
@@ -174,6 +184,19 @@ class RunConfig(Section):
                     f"{did_you_mean(split, splits)} Use one of them, or evaluation.{name}=null for no such evaluation."
                 )
 
+    def _steps_of_episodes(self) -> int:
+        """Return as many steps as the episodes can take: those of all environments run side by side."""
+        longest = parameters.longest_episode(self.env, self.params)
+        if longest is None:
+            raise ConfigError(
+                f"episodes = {self.episodes:,}: how many steps an episode of {self.env} can take is not known. Give "
+                "steps too, and the run ends with whichever comes first."
+            )
+        vector, length = self.vector, getattr(self.learner, "rollout_length", 1)
+        number = vector.min_envs if vector.num_envs == "auto" else vector.num_envs
+        in_each = -(-self.episodes // number) * longest  # type: ignore[operator]
+        return number * max(in_each, length)
+
     @property
     def num_envs(self) -> int:
         """Environments that are played at once; `auto` is none until a training has chosen them."""
@@ -184,7 +207,10 @@ class RunConfig(Section):
 
     def with_num_envs(self, num_envs: int) -> RunConfig:
         """Return the same with another number of environments."""
-        return self.model_copy(update={"vector": self.vector.model_copy(update={"num_envs": num_envs})})
+        found = self.model_copy(update={"vector": self.vector.model_copy(update={"num_envs": num_envs})})
+        if self.episodes is None or "steps" in self.model_fields_set:
+            return found
+        return found.model_copy(update={"steps": found._steps_of_episodes()})
 
     @property
     def trainings(self) -> int:
@@ -222,6 +248,8 @@ class RunConfig(Section):
         for name in ("seeds", "ensemble"):
             if content[name] == 1:
                 del content[name]  # the hash of a single agent is that of a member of a group, and of older runs
+        if content["episodes"] is None:
+            del content["episodes"]
         content.get("market", {}).pop("leak_seconds", None)  # how long is looked for leaks changes no result
         vector = self.vector
         # Where environments run changes no result; how many there are does.
@@ -340,7 +368,8 @@ def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
     for spelling, key in SPELLINGS.items():
         if spelling in settings and key in settings:
             raise ConfigError(f"{spelling} and {key} are one setting; give it once.")
-    return {SPELLINGS.get(key, key): value for key, value in settings.items()}
+    found = {SPELLINGS.get(key, key): value for key, value in settings.items()}
+    return {**found, "env": parameters.environment_name(found["env"])} if "env" in found else found
 
 
 # Settings without effect
@@ -384,6 +413,9 @@ class Choices(NamedTuple):
         data, model = price_data(self.env), section_model(section)
         if data is None and (section in ("market", "augment", "teacher") or key in OF_MARKETS):
             return Idle("env", f"env is {self.env}, which plays on no market")
+        if key == "evaluation.official" and not (is_rule(self.env) and CATALOG.get(self.env).official):
+            own = ", ".join(entry.name for entry in CATALOG if entry.official)
+            return Idle("env", f"env is {self.env}, which has no evaluation of its own; those that have one: {own}")
         if section == "augment" and not ALGORITHMS.get(self.algorithm).augments:
             return Idle("algorithm", f"algorithm is {self.algorithm}, which does not renew what its environments show")
         if section == "teacher" and not ALGORITHMS.get(self.algorithm).imitates:

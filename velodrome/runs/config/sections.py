@@ -95,6 +95,9 @@ class EvaluationConfig(Section):
         5, "blocks of time that `velodrome cv` leaves out in turn, to choose settings by", ge=2, le=1_000
     )
     final_split: str | None = setting("test", "split that is played once training has ended; null: none")
+    official: bool = setting(
+        False, "play the environment's own evaluation, such as CAGE-2's scores, too, once training has ended"
+    )
     seeds: int = setting(5, "seeds that the final evaluation is repeated with", ge=1, le=10_000)
     bootstrap_samples: int = setting(1_000, "resamples behind a confidence interval", ge=10, le=10_000_000)
     confidence: float = setting(0.95, "level of the confidence intervals", gt=0.0, lt=1.0)
@@ -110,6 +113,10 @@ class LoggingConfig(Section):
         "if null",
     )
     log_every: int = setting(1, "iterations between rows of metrics", ge=1, le=1_000_000)
+    metric_names: Literal["velodrome", "torchtrade"] = setting(
+        "velodrome",
+        "torchtrade: write time/SPS-collecting, time/SPS-total, train/reward and eval/reward beside Velodrome's names",
+    )
     tensorboard: bool = setting(False, "write metrics for TensorBoard too")
     wandb: bool = setting(False, "write metrics for Weights & Biases too")
     wandb_project: str = setting("velodrome", "project of Weights & Biases", min_length=1)
@@ -314,16 +321,21 @@ class MarketConfig(Section):
         timeframe = None if self.is_synthetic else self.timeframe
         return {**{name: getattr(self, name) for name in names}, "timeframe": timeframe}
 
+    def lay_out(self, bars: Bars, kind: str, **changes: Any) -> Any:
+        """Build the "market" or the "basket" that these settings make of some bars. changes: further choices."""
+        from velodrome.tables import build_basket, build_market
+
+        choices = {**self._choices(), **changes}
+        if kind == "basket":
+            return build_basket(bars, min_instruments=self.min_instruments, **choices)
+        return build_market(bars, session=self.session, **choices)
+
     def build(self) -> Market:
         """Build the market: bars, features, windows, splits and scalers."""
-        from velodrome.tables import build_market
-
-        return build_market(self.bars(), session=self.session, **self._choices())
+        return self.lay_out(self.bars(), "market")
 
     def build_basket(self) -> Basket:
         """Build the basket: all instruments on one grid, with features, windows, splits and scalers."""
-        from velodrome.tables import build_basket
-
         bars = self.bars()
         if len(bars.symbols) < FEWEST_INSTRUMENTS:
             wanted = "a number or names" if self.is_synthetic else "a folder of several files"
@@ -332,7 +344,7 @@ class MarketConfig(Section):
                 f"{FEWEST_INSTRUMENTS} or more: give {'market.symbols' if self.is_synthetic else 'market.source'} "
                 f"{wanted}, or pass the run's own basket as market=…."
             )
-        return build_basket(bars, min_instruments=self.min_instruments, **self._choices())
+        return self.lay_out(bars, "basket")
 
 
 class TeacherConfig(Section):
@@ -345,6 +357,12 @@ class TeacherConfig(Section):
     )
     samples: int = setting(65_536, "decisions of the rule that the policy sees", ge=256, le=100_000_000)
     epochs: int = setting(8, "times that it sees each of them", ge=1, le=10_000)
+    hold: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = setting(
+        0.0,
+        "share of the way back to what it was taught that the policy goes after every update, so that few data cannot "
+        "lead it far away; auto: 5,000 over the number of training bars, 0.1 at most",
+        legal="number 0 … 1 (below), or auto",
+    )
 
 
 OF_COPIES = ("augment.copies", "augment.bootstrap_block", "augment.price_noise")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import re
 from typing import TYPE_CHECKING
@@ -21,6 +23,8 @@ TOLD = (
     "CUDA_ERROR_OUT_OF_MEMORY",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+MMAP_THRESHOLD = -3  # the C library's number for: the size from which blocks are mapped, and go back once freed
+LARGE_BLOCK = 1 << 20  # bytes
 LONGEST = 160  # characters of an error that are shown
 
 
@@ -71,5 +75,18 @@ def give_back(device: str) -> None:
     import torch
 
     gc.collect()
+    _trim_heap()
     if device.startswith("cuda") and torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _trim_heap() -> None:
+    """Return what was freed to the system, and let large blocks return by themselves from now on.
+
+    The C library of most Linuxes keeps freed blocks of up to 32 MiB for itself once a program has freed some of that
+    size, and gives none back that lies below one in use. Others have no such functions.
+    """
+    library = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        library.mallopt(MMAP_THRESHOLD, LARGE_BLOCK)
+        library.malloc_trim(0)

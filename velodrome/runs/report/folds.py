@@ -33,7 +33,7 @@ def folds_table(walked: WalkForward) -> Group:
 
     from velodrome.evaluation.baselines import LABELS
     from velodrome.evaluation.measures import BY_NAME, format_figure
-    from velodrome.evaluation.result import Figures, FittedTable
+    from velodrome.outside.screen import Figures, FittedTable
 
     joined, folds = walked.joined, walked.folds
     tested: list[Evaluation] = [*(fold.evaluation for fold in folds), joined]
@@ -66,7 +66,7 @@ def blocks_table(judged: CrossValidation) -> Group:
     from rich.text import Text
 
     from velodrome.evaluation.measures import BY_NAME, format_figure
-    from velodrome.evaluation.result import Figures, FittedTable
+    from velodrome.outside.screen import Figures, FittedTable
 
     folds, settings, none = judged.folds, judged.settings, ["", "", ""]
     begins, ends = ([fold.splits["held_out"][k][:19].replace("T", " ") for fold in folds] for k in (0, 1))

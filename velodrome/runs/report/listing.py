@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from velodrome.evaluation.result import FittedTable
+    from velodrome.outside.screen import FittedTable
 
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
 SPEED, RETURN = "time/steps_per_second", "episode/return"
@@ -72,7 +72,7 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
     """
     from rich.text import Text
 
-    from velodrome.evaluation.result import Figures, FittedTable
+    from velodrome.outside.screen import Figures, FittedTable
 
     runs = list_content(store, **filters)
     found = [line for run in runs for line in (run, *(run["members"] if members else ()))]
@@ -270,7 +270,7 @@ def _evaluations_view(rows: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 def _members_table(title: str, members: Sequence[Mapping[str, Any]]) -> FittedTable:
     """Return a line for each training seed of a group, or member of an ensemble."""
-    from velodrome.evaluation.result import Figures, FittedTable
+    from velodrome.outside.screen import Figures, FittedTable
 
     tests = [one["evaluation"] for one in members]
     returns = [NOTHING if test is None else _with_interval("return", test) for test in tests]

@@ -12,7 +12,6 @@ from typing import Any
 
 from velodrome.errors import ConfigError, RunError, VelodromeError
 from velodrome.evaluation.named_policy import NamedPolicy
-from velodrome.evaluation.result import Evaluation
 from velodrome.runs.checkpoint import checkpoints, pinned_checkpoints
 from velodrome.runs.config.files import load_config_of_run, read_file
 from velodrome.runs.folder import INFORMATION, RunFolder, run_folders
@@ -200,6 +199,8 @@ def looks_of(folder: RunFolder) -> Iterator[Look]:
 
 def forget_evaluations(folder: RunFolder, steps: int) -> None:
     """Remove the results of later steps, as a run does that continues from a checkpoint: their policies are gone."""
+    from velodrome.evaluation.result import Evaluation
+
     for path in _files(folder):
         try:
             policy = Evaluation.read_figures(path)["policy"]
@@ -213,6 +214,8 @@ def forget_evaluations(folder: RunFolder, steps: int) -> None:
 
 def _figures(folder: RunFolder) -> list[dict[str, Any]]:
     """Return what the evaluations in a folder say; of several about the same steps, the one of most agents is last."""
+    from velodrome.evaluation.result import Evaluation
+
     found = []
     for path in _files(folder):
         try:

@@ -72,6 +72,17 @@ class Lease:
         if envs is not None:
             self._pool._take_back(self._holding, envs, reusable)
 
+    def on_close(self) -> Any:
+        """Return the environments; to close them gives them back."""
+        envs = self.envs
+
+        def close(**_: Any) -> None:
+            vars(envs).pop("close", None)
+            self.release()
+
+        envs.close = close
+        return envs
+
     def __enter__(self) -> Any:
         return self.envs
 

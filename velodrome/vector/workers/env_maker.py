@@ -17,15 +17,18 @@ class EnvMaker:
     def __init__(self, env: Any, params: dict[str, Any]) -> None:
         self.name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
         self.source, self.params = env, dict(params)
-        if isinstance(env, str):
+        found = _imported(env) if isinstance(env, str) else env
+        if isinstance(found, str):
             # The specification itself is sent to workers, which do not have what this process has registered.
             try:
-                self.source = gymnasium.spec(_imported(env))
+                self.source = gymnasium.spec(found)
             except gymnasium.error.NameNotFound as error:
                 raise unknown_environment(env) from error
             except gymnasium.error.Error as error:
                 raise ConfigError(f"env = {env!r}: {error}") from error
-        elif not callable(env):
+        elif callable(found):
+            self.source = found
+        else:
             raise ConfigTypeError(
                 f"env = {env!r}: needs the id of a Gymnasium environment, a class or a function that makes one"
             )
@@ -39,7 +42,7 @@ class EnvMaker:
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(
                 f"{self.name} made {type(env).__module__}.{type(env).__qualname__}, which is not a gymnasium.Env. "
-                f"Environments of the old gym package: wrap them with shimmy."
+                f"Environments of the old gym package: wrap them with shimmy; a World is made known by vd.register_env."
             )
         return env
 
@@ -102,19 +105,28 @@ def unknown_environment(env: str) -> ConfigError:
     near = did_you_mean(env.rpartition(":")[2], (*own, *gymnasium.registry))
     return ConfigError(
         f"env = {env!r}: there is no such environment.{near} Legal: {', '.join(own)}, an environment registered with "
-        "Gymnasium such as CartPole-v1, or module:Name-v1 to import a module first."
+        "Gymnasium such as CartPole-v1, module:Class or module:function of your own, or module:Name-v1 to import a "
+        "module first."
     )
 
 
-def _imported(name: str) -> str:
-    """Return the id in "module:Id", having imported the module that registers it; any other name as it is."""
+def _imported(name: str) -> Any:
+    """Return the class or function of "module:Name", or the id of "module:Id" that the module has registered.
+
+    Any other name is returned as it is.
+    """
     module, _, own = name.rpartition(":")
-    if module:
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise ConfigError(f"env = {name!r}: the module {module!r} cannot be imported: {sentence(error)}") from error
-    return own
+    if not module:
+        return name
+    try:
+        found: Any = import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"env = {name!r}: the module {module!r} cannot be imported: {sentence(error)}") from error
+    if own in gymnasium.registry:
+        return own
+    for part in own.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else own
 
 
 def _gymnasium_knows(name: str) -> bool:

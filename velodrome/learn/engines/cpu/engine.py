@@ -67,6 +67,10 @@ class FusedEngine:
         """Set the step size of the next updates."""
         self.rate = rate
 
+    def set_entropy_weight(self, weight: float) -> None:
+        """Set the weight of the entropy bonus in the next updates."""
+        self.config = self.config.model_copy(update={"entropy": weight})
+
     def begin_rollout(self) -> None:
         """Prepare for a rollout: nothing to do."""
 

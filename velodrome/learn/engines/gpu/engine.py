@@ -167,6 +167,10 @@ class CudaEngine(AutogradEngine):
         self.d_log_std = torch.zeros((0 if self.discrete else rows, distribution.width), device=device)
         self.ones = torch.ones((1, len(self.d_log_std)), device=device)
 
+    def set_entropy_weight(self, weight: float) -> None:
+        """Set the weight of the entropy bonus in the next updates."""
+        self.scalars[kernels.ENTROPY].fill_(weight)
+
     def let_go(self) -> None:
         """Give back what belongs to the rollout, before another is attached."""
         super().let_go()

@@ -1,155 +1,26 @@
-"""TorchTrade 0.1.0: its market layout, its parameters, and the replay of its recorded trajectories.
-
-Only the market differs from Velodrome's own: bins counted from midnight of the first day, empty execution bars filled
-with the last close, prices rounded to float32, and coarse bars labelled by their end, shown one bar later than they
-could be. The account is Velodrome's trading rule with the preset `torchtrade`.
-"""
+"""The replay of TorchTrade's recorded trajectories through the trading rule."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.timeframe import DAY, parse_timeframe
 from velodrome.compat.recordings import Played, Script, play_episodes, read_arrays
+from velodrome.compat.torchtrade.layout import torchtrade_market, trading_parameters
 from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import Account, liquidation_price
 from velodrome.envs.trading.world import trading_world
-from velodrome.errors import ConfigError, DataError
+from velodrome.errors import DataError
 from velodrome.tables.market import Market
-from velodrome.tables.windows import WindowPart, stack_windows
 from velodrome.vector.native import NativeVectorEnv
 
-OHLCV = ("open", "high", "low", "close", "volume")
 SOFT_VALUE = 1e-6  # of the initial cash: below it a value is rounding noise
-
-
-class Frame(NamedTuple):
-    """Bars of one period; bins without a row give no bar."""
-
-    start: NDArray[np.int64]  # [bars] bin start, ns
-    ohlcv: NDArray[np.float32]  # [bars, 5]
-
-
-def _nanoseconds(timeframe: str) -> int:
-    length = parse_timeframe(timeframe).nanoseconds
-    if length is None:
-        raise ConfigError(f"time frame {timeframe!r}: TorchTrade's frames have a fixed length")
-    return length
-
-
-def _frame(data: Mapping[str, NDArray], period: int) -> Frame:
-    time = np.asarray(data["timestamp"], np.int64)
-    if len(time) == 0:
-        raise DataError("the TorchTrade data has no rows")
-    anchor = time[0] // DAY * DAY
-    bins = (time - anchor) // period
-    first = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
-    last = np.r_[first[1:] - 1, len(time) - 1]
-    columns = [
-        np.asarray(data["open"])[first],
-        np.maximum.reduceat(data["high"], first),
-        np.minimum.reduceat(data["low"], first),
-        np.asarray(data["close"])[last],
-        np.add.reduceat(data["volume"], first),
-    ]
-    return Frame(anchor + bins[first] * period, np.stack(columns, axis=1).astype(np.float32))
-
-
-def _execution_grid(frame: Frame, period: int) -> Frame:
-    """Fill the empty bins of the execution frame with the last close and no volume."""
-    labels = np.arange(frame.start[0], frame.start[-1] + period, period)
-    source = np.searchsorted(frame.start, labels, side="right") - 1
-    ohlcv = frame.ohlcv[source]
-    empty = frame.start[source] != labels
-    ohlcv[empty, :4] = ohlcv[empty, 3:4]
-    ohlcv[empty, 4] = 0.0
-    return Frame(labels, ohlcv)
-
-
-def torchtrade_market(
-    data: Mapping[str, NDArray], time_frames: Sequence[str], window_sizes: Sequence[int], execute_on: str
-) -> Market:
-    """Lay out bars as TorchTrade's sampler does; `data` has timestamp (ns), open, high, low, close and volume."""
-    if len(time_frames) != len(window_sizes):
-        raise ConfigError(f"{len(time_frames)} time frames but {len(window_sizes)} window sizes; give one for each")
-    execution_period = _nanoseconds(execute_on)
-    grid = _execution_grid(_frame(data, execution_period), execution_period)
-    windows = []
-    first_labels, coarse_periods, window_spans = [], [0], []
-    for name, length in zip(time_frames, window_sizes, strict=True):
-        period = _nanoseconds(name)
-        frame = _frame(data, period)
-        coarse = period > execution_period
-        labels = frame.start + period if coarse else frame.start
-        # A finer bar must have ended by the end of the execution bar.
-        look_up = grid.start + (execution_period - period if period < execution_period else 0)
-        last_row = np.searchsorted(labels, look_up, side="right") - 1
-        windows.append((int(length), [WindowPart(frame.ohlcv, last_row)]))
-        first_labels.append(labels[0])
-        window_spans.append(period * int(length))
-        coarse_periods += [period] if coarse else []
-    first_usable = max(first_labels) + max(window_spans) + max(coarse_periods)
-    begin = int(np.searchsorted(grid.start, first_usable))
-    bars = len(grid.start)
-    if begin >= bars:
-        raise DataError(
-            f"windows of {dict(zip(time_frames, window_sizes, strict=True))} leave no usable bar of {bars}; "
-            f"use shorter windows or more data"
-        )
-    day = grid.start // DAY
-    return Market(
-        symbols=("torchtrade",),
-        timeframe=execute_on,
-        timezone="UTC",
-        time=grid.start,
-        ohlc=np.ascontiguousarray(grid.ohlcv[:, :4].astype(np.float64)),
-        volume=grid.ohlcv[:, 4].astype(np.float64),
-        atr=np.zeros(bars),
-        session_last=np.r_[day[1:] != day[:-1], True].astype(np.uint8),
-        columns={},
-        begin=np.array([begin]),
-        end=np.array([bars]),
-        windows=stack_windows(windows),
-        window_names=tuple(time_frames),
-        feature_names=(OHLCV,) * len(windows),
-        name="torchtrade",
-    )
-
-
-def trading_parameters(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Translate TorchTrade's parameters into those of the trading environment."""
-    leverage = float(config["leverage"])
-    values: dict[str, Any] = {
-        "preset": "torchtrade",
-        "initial_cash": float(config["initial_cash"]),
-        "fee": float(config["transaction_fee"]),
-        "leverage": leverage,
-        "maintenance_margin": float(config["maintenance_margin_rate"]),
-        "bankrupt_at": float(config["bankrupt_threshold"]),
-    }
-    if kind == "base":
-        levels = tuple(float(level) for level in config["action_levels"])
-        return {**values, "levels": levels, "allow_short": leverage > 1.0 and min(levels) < 0.0}
-    return {
-        **values,
-        "action": "brackets",
-        "stop_loss": tuple(-float(level) for level in config["stoploss_levels"]),
-        "take_profit": tuple(float(level) for level in config["takeprofit_levels"]),
-        "include_hold": bool(config["include_hold_action"]),
-        "include_close": bool(config["include_close_action"]),
-        "lock_position": bool(config["lock_position_until_sltp"]),
-        "trade_mode": config["trade_mode"],
-        "position_fraction": float(config["position_fraction"]),
-        "quantity_per_trade": float(config["quantity_per_trade"]),
-        "allow_short": leverage > 1.0,
-    }
 
 
 def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:

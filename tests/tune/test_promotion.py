@@ -1,0 +1,280 @@
+"""Promotion: what chance must not pass and skill must, and what becomes of a run, its files and the store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from tests.runs.small_runs import one_thread, small_run  # noqa: F401
+from tests.tune.conftest import GOOD
+from velodrome.errors import ChampionError, ConfigError, RunError
+from velodrome.evaluation.intervals import Interval
+from velodrome.evaluation.sharpe import Trials, moments
+from velodrome.runs.run import Run
+from velodrome.runs.store.schema import tables
+from velodrome.runs.store.store import open_store
+from velodrome.tune.champions.frozen import Champion
+from velodrome.tune.champions.hooks import Hooks
+from velodrome.tune.champions.registry import Registry, enter
+from velodrome.tune.promotion import Chosen, judge, lead_over, promote
+
+TRIALS, BARS = 500, 400
+
+
+def chosen_of(validation: np.ndarray) -> Chosen:
+    ratios = [moments(column).sharpe for column in validation.T]
+    return Chosen(Trials.of(ratios), validation, "all that were tried")
+
+
+def repeat(seed: int, skill: float = 0.0) -> bool:
+    """Choose the best of many strategies by the one half of the bars, and judge it on the other."""
+    rng = np.random.default_rng(seed)
+    returns = rng.normal(0.0, 0.01, (2 * BARS, TRIALS))
+    returns[:, 17] += skill
+    market = rng.normal(0.0, 0.01, (BARS, 1))
+    validation, test = returns[:BARS], returns[BARS:]
+    best = int(np.argmax(validation.mean(axis=0) / validation.std(axis=0)))
+    own = test[:, [best]]
+    leads = {"buy and hold": lead_over(np.log1p(own), np.log1p(market))}
+    return all(check.passed for check in judge(chosen_of(validation), own, leads))
+
+
+def test_the_best_of_500_random_strategies_is_refused():
+    """A few of the repeats of the slow test, which makes the claim."""
+    assert sum(repeat(seed) for seed in range(3)) == 0
+
+
+@pytest.mark.slow
+def test_the_best_of_500_random_strategies_is_refused_in_95_of_100_repeats():
+    assert sum(not repeat(seed) for seed in range(100)) >= 95
+    assert sum(repeat(1000 + seed, skill=0.004) for seed in range(20)) >= 19
+
+
+def test_a_planted_strategy_is_accepted():
+    assert repeat(1000, skill=0.004)
+
+
+def test_each_check_refuses_by_itself():
+    rng = np.random.default_rng(3)
+    validation = rng.normal(0.0, 0.01, (BARS, 20))
+    validation[:, 0] += 0.005
+    chosen = chosen_of(validation)
+    good, ahead = rng.normal(0.005, 0.01, (BARS, 1)), Interval(0.5, 0.2, 0.8)
+
+    def failed(chosen=chosen, returns=good, margin=0.0, **leads: Interval) -> list[str]:
+        found = judge(chosen, returns, leads or {"hold": ahead}, margin)
+        return [check.name for check in found if not check.passed]
+
+    assert failed() == []
+    assert failed(returns=rng.normal(0.0, 0.01, (BARS, 1))) == ["the deflated Sharpe ratio"]
+    assert failed(returns=np.zeros((BARS, 1))) == ["the deflated Sharpe ratio"]
+    centred = validation - validation.mean(axis=0)
+    assert failed(Chosen(chosen.trials, centred, "")) == ["the probability of overfitting"]
+    assert failed(Chosen(chosen.trials, validation[:10], "")) == ["the probability of overfitting"]
+    assert failed(margin=0.3) == ["its lead over hold"]
+    assert failed(champion=Interval(0.1, -0.1, 0.3), hold=ahead) == ["its lead over champion"]
+    assert failed(hold=Interval(0.1, float("nan"), float("nan"))) == ["its lead over hold"]
+
+
+def test_a_lead_holds_the_chance_of_bars_and_of_training_seeds():
+    rng = np.random.default_rng(4)
+    market = rng.normal(0.0, 0.01, (BARS, 1))
+    one = market + rng.normal(0.001, 0.002, (BARS, 1))
+    found = lead_over(one, market)
+    assert found.value == pytest.approx(float((one - market).sum()))
+    assert found.low < 0.4 < found.high
+    apart = np.concatenate([one, one - 0.001, one + 0.001], axis=1)  # the same bars, other agents
+    assert lead_over(apart, market).low < found.low
+    assert np.isnan(lead_over(np.full((BARS, 1), -np.inf), market).low)
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def folder(good_run, fresh_folder):
+    return fresh_folder(good_run)
+
+
+@pytest.fixture(scope="module")
+def promoted(folder, good_run):
+    """The good run as the champion, told to a command that keeps what it is told."""
+    keeper = f'{sys.executable} -c \'import sys; open("{folder}/told.json", "w").write(sys.stdin.read())\''
+    return promote(good_run.path.name, root=folder, hooks=Hooks(command=keeper))
+
+
+def rows(folder, table: str) -> list:
+    known = getattr(tables(), table)
+    with open_store(folder) as store:
+        return store.read(lambda connection: connection.execute(known.select()).all())
+
+
+def test_a_good_run_becomes_the_champion_with_its_lineage(folder, promoted, good_run):
+    assert promoted.promoted, promoted.reasons
+    assert promoted.said[0].startswith("1 trial: no other run of this store has looked at the split 'test'")
+    champion = Registry(folder).champion("trading")
+    assert {path.name for path in champion.path.iterdir()} == {"champion.json", "config.yaml", "policy-0.safetensors"}
+    assert champion.about["lineage"]["run"] == good_run.folder.id
+    assert champion.about["lineage"]["data_hash"] == good_run.market.content_hash
+    assert champion.about["lineage"]["config_hash"] == good_run.config.hash
+    assert [check["passed"] for check in champion.about["evaluation"]["checks"]] == [True] * 3
+    (row,) = rows(folder, "champions")
+    assert (row.name, row.number, row.run, row.current) == ("trading", 1, good_run.folder.id, True)
+    assert row.policy_hash == champion.hash
+    (event,) = rows(folder, "events")
+    assert (event.kind, event.run, event.data["hash"]) == ("promoted", good_run.folder.id, champion.hash)
+    told = json.loads((folder / "told.json").read_text())
+    assert (told["kind"], told["name"], told["hash"]) == ("promoted", "trading", champion.hash)
+
+
+def test_a_champion_acts_as_its_run_and_keeps_no_optimiser(folder, promoted, good_run):
+    from velodrome.rollout.observation import WindowBank
+
+    champion = Registry(folder).champion("trading")
+    market = champion.lay_out(good_run.market_settings.bars())
+    assert np.array_equal(market.windows.values, good_run.market.windows.values)
+    bank = WindowBank(market.windows)
+    observation = {"account": np.zeros((50, 8), np.float32), "cursor": np.arange(100, 150)}
+    mine, its = (one.with_bank(bank).act(observation) for one in (champion.policy(), good_run.policy))
+    assert np.array_equal(mine, its)
+    from safetensors.numpy import load_file
+
+    kept = load_file(champion.path / "policy-0.safetensors")
+    assert {name.split(".")[0] for name in kept} <= {"policy", "moments", "scale"}
+
+
+def test_a_worse_run_is_refused_and_says_which_checks(folder, promoted):
+    other = {name: value for name, value in GOOD.items() if not name.startswith("teacher")}
+    run = small_run(folder, seed=5, **other)
+    before = Registry(folder).record("trading")
+    verdict = promote(run)
+    assert not verdict.promoted
+    assert any("deflated Sharpe ratio" in reason for reason in verdict.reasons)
+    assert any("lead over the champion 'trading'" in reason for reason in verdict.reasons)
+    assert Registry(folder).record("trading") == before
+    event = rows(folder, "events")[-1]
+    assert (event.kind, event.run, event.data["reasons"]) == ("not promoted", run.folder.id, list(verdict.reasons))
+
+
+def test_the_champion_does_not_lead_over_itself(folder, promoted, good_run):
+    verdict = promote(good_run.path.name, root=folder)
+    assert [reason.split(" is ")[0] for reason in verdict.reasons] == ["its lead over the champion 'trading'"]
+    assert "+0.00% (95% interval +0.00% … +0.00%)" in verdict.reasons[0]
+
+
+# Names, hashes, rollback: on files that any run would have
+
+
+@pytest.fixture
+def registry(folder, promoted, tmp_path):
+    """A registry of its own with one champion."""
+    shutil.copytree(folder / "champions", tmp_path / "champions")
+    return Registry(tmp_path)
+
+
+def second(registry: Registry) -> Champion:
+    """Make another champion of the first, with other content, and promote it."""
+    first = registry.champion("trading")
+    place = first.path.with_name("another")
+    shutil.copytree(first.path, place)
+    about = place / "champion.json"
+    about.chmod(0o644)
+    about.write_text(json.dumps({**first.about, "created": 1.0}))
+    found = Champion.open(place)
+    registry.add("trading", found, registry.record("trading").current, "second", run="b" * 8)
+    return found
+
+
+def content(champion: Champion) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in champion.path.iterdir()}
+
+
+def test_rollback_restores_the_former_champion_byte_for_byte(registry):
+    first = registry.champion("trading")
+    before = content(first)
+    new = second(registry)
+    assert registry.champion("trading").hash == new.hash
+    record = registry.roll_back("trading")
+    assert (record.current, [change.kind for change in record.changes]) == (1, ["promoted", "promoted", "rolled back"])
+    restored = registry.champion("trading")
+    assert (restored.hash, content(restored)) == (first.hash, before)
+    assert registry.roll_back("trading", to=2).now.hash == new.hash
+    registry.roll_back("trading")
+    with pytest.raises(ChampionError, match="was its first"):
+        registry.roll_back("trading")
+    with pytest.raises(ChampionError, match="no promotion 9; there are 1, 2"):
+        registry.roll_back("trading", to=9)
+    with pytest.raises(ChampionError, match="in use already"):
+        registry.roll_back("trading", to=1)
+
+
+def test_a_champion_whose_files_changed_is_refused_and_not_rolled_back_to(registry):
+    first = registry.champion("trading")
+    second(registry)
+    weights = first.path / "policy-0.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(ChampionError, match="not the files that were promoted"):
+        registry.roll_back("trading")
+    assert registry.record("trading").current == 2
+    shutil.rmtree(first.path)
+    with pytest.raises(ChampionError, match="cannot be read"):
+        registry.roll_back("trading")
+
+
+def test_a_promotion_that_came_too_late_is_refused(registry):
+    second(registry)
+    with pytest.raises(ChampionError, match="has changed while the candidate was compared"):
+        registry.add("trading", registry.champion("trading"), 1, "late", run="c" * 8)
+
+
+@pytest.mark.parametrize("name", ["../up", "", ".hidden", "a/b", "a" * 101])
+def test_what_is_no_name_is_refused(registry, name):
+    with pytest.raises(ConfigError, match="a name is made of"):
+        registry.record(name)
+
+
+def test_an_unknown_champion_is_named_with_those_there_are(registry, tmp_path):
+    with pytest.raises(ChampionError, match=r"no champion 'tradng'.*there are trading\. Did you mean 'trading'"):
+        registry.record("tradng")
+    with pytest.raises(ChampionError, match="nothing was promoted yet"):
+        Registry(tmp_path / "nowhere").record("trading")
+
+
+def test_the_store_catches_up_with_what_a_crash_kept_from_it(registry, tmp_path):
+    second(registry)
+    registry.roll_back("trading")
+    record = registry.record("trading")
+    with open_store(tmp_path) as store:
+        for _ in range(2):  # to say it again changes nothing
+            enter(store, record)
+    assert [(row.number, row.current) for row in rows(tmp_path, "champions")] == [(1, True), (2, False)]
+    assert [event.kind for event in rows(tmp_path, "events")] == ["promoted", "promoted", "rolled back"]
+
+
+def test_a_hook_that_fails_is_said_and_changes_nothing():
+    failing = Hooks(command=f"{sys.executable} -c 'raise SystemExit(3)'", webhook="http://127.0.0.1:9/")
+    told = list(failing.tell({"kind": "promoted"}))
+    assert [sentence.split()[1] for sentence in told] == ["command", "webhook"]
+    assert "exit code 3" in told[0]
+    assert all("The promotion stands" in sentence for sentence in told)
+    assert list(Hooks(command="no-such-program-anywhere").tell({}))
+    for wrong in ({"command": "'"}, {"command": ""}, {"webhook": "ftp://host/x"}, {"webhook": "nonsense"}):
+        with pytest.raises(ConfigError):
+            Hooks(**wrong)
+
+
+def test_what_cannot_be_promoted_says_why(folder, good_run, tmp_path):
+    with pytest.raises(RunError):
+        promote("no-such-run", root=folder)
+    with pytest.raises(ConfigError, match="margin = -1"):
+        promote(good_run.path.name, root=folder, margin=-1.0)
+    shutil.copytree(good_run.path, tmp_path / good_run.path.name)
+    status = tmp_path / good_run.path.name / "status.json"
+    status.write_text(status.read_text().replace("finished", "interrupted"))
+    with pytest.raises(RunError, match="is interrupted: a run is promoted when it has finished"):
+        promote(Run.open(tmp_path / good_run.path.name))

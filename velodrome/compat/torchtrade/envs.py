@@ -1,0 +1,241 @@
+"""TorchTrade's environments as classes of TorchRL, with TensorDicts in and out, over the compiled trading rule."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from velodrome.adapters.library_class import with_base
+from velodrome.adapters.torchrl import VelodromeEnv
+from velodrome.bars.timeframe import UNIT_OF_SPELLING, parse_timeframe
+from velodrome.compat.torchtrade.layout import OHLCV, Frame, torchtrade_market, trading_parameters
+from velodrome.envs.trading.world import trading_world
+from velodrome.errors import ConfigError, DataError
+from velodrome.tables.market import Market
+from velodrome.vector.argument_checks import checked_count
+from velodrome.vector.make import make_vec
+
+if TYPE_CHECKING:
+    from torchrl.envs import EnvBase
+else:
+    EnvBase = object  # the class that `env_class` makes has the real one as its second base
+
+ACCOUNT = "account_state"
+FEATURE_PREFIX = "features_"
+UNITS = {"m": "Minute", "h": "Hour", "d": "Day"}  # as they are written in observation keys
+
+
+@dataclass
+class SequentialTradingEnvConfig:
+    """What an environment is told; names and defaults are TorchTrade's."""
+
+    symbol: str = "BTC/USD"
+    time_frames: Any = "1Hour"
+    window_sizes: list[int] | int = 10
+    execute_on: Any = "1Hour"
+    initial_cash: tuple[float, float] | float = 10000
+    transaction_fee: float = 0.0
+    slippage: float = 0.0
+    bankrupt_threshold: float = 0.1
+    seed: int | None = 42
+    include_base_features: bool = False
+    max_traj_length: int | None = None
+    random_start: bool = True
+    action_levels: list[float] | None = field(default_factory=lambda: [-1.0, 0.0, 1.0])
+    leverage: int = 1
+    margin_mode: Any = "isolated"
+    maintenance_margin_rate: float = 0.004
+
+    def __post_init__(self) -> None:
+        """Refuse what no market can be laid out for."""
+        if self.include_base_features:
+            raise ConfigError("include_base_features=True: offline environments show none; leave it out.")
+        mode = str(getattr(self.margin_mode, "value", self.margin_mode)).lower()
+        if mode != "isolated":
+            raise ConfigError(f"margin_mode = {mode!r}: offline environments have isolated margin.")
+        self.frames()
+
+    def frames(self) -> tuple[list[str], list[int]]:
+        """Return the time frames and the window size of each."""
+        listed = isinstance(self.time_frames, Sequence) and not isinstance(self.time_frames, str)
+        frames = [frame_text(each) for each in (self.time_frames if listed else [self.time_frames])]
+        sizes = self.window_sizes if isinstance(self.window_sizes, Sequence) else [self.window_sizes] * len(frames)
+        if len(frames) != len(sizes):
+            raise ConfigError(f"{len(frames)} time_frames but {len(sizes)} window_sizes; give one for each.")
+        return frames, [checked_count("window_sizes", size) for size in sizes]
+
+
+@dataclass
+class SequentialTradingEnvSLTPConfig(SequentialTradingEnvConfig):
+    """The same with orders that carry a stop loss and a take profit."""
+
+    stoploss_levels: Sequence[float] = (-0.025, -0.05, -0.1)
+    takeprofit_levels: Sequence[float] = (0.05, 0.1, 0.2)
+    include_hold_action: bool = True
+    include_close_action: bool = False
+    lock_position_until_sltp: bool = False
+    trade_mode: Any = "fractional"
+    position_fraction: float = 1.0
+    quantity_per_trade: float = 0.001
+
+
+@dataclass
+class VectorizedSequentialTradingEnvConfig(SequentialTradingEnvConfig):
+    """What many environments are told."""
+
+    num_envs: int = 64
+
+    def __post_init__(self) -> None:
+        """Refuse no environments at all, too."""
+        checked_count("num_envs", self.num_envs)
+        super().__post_init__()
+
+
+@dataclass
+class VectorizedSequentialTradingEnvSLTPConfig(VectorizedSequentialTradingEnvConfig, SequentialTradingEnvSLTPConfig):
+    """What many environments with a stop loss and a take profit are told."""
+
+
+CONFIGS = {
+    name: globals()[f"{name}Config"]
+    for name in (
+        *("SequentialTradingEnv", "SequentialTradingEnvSLTP"),
+        *("VectorizedSequentialTradingEnv", "VectorizedSequentialTradingEnvSLTP"),
+    )
+}
+NAMES = (*CONFIGS, *(model.__name__ for model in CONFIGS.values()))
+
+
+def frame_text(frame: Any) -> str:
+    """Return a time frame as TorchTrade writes it in observation keys: 5Minute, 1Hour, 1Day."""
+    text = frame.obs_key_freq() if hasattr(frame, "obs_key_freq") else str(frame)
+    parse_timeframe(text)
+    count, unit = re.fullmatch(r"(\d*)\s*([A-Za-z]+)", text.strip()).groups()  # type: ignore[union-attr]
+    known = UNIT_OF_SPELLING[unit.lower()]
+    if known not in UNITS:
+        raise ConfigError(f"time frame {text!r}: TorchTrade has minutes, hours and days, such as 5Min, 1Hour or 1Day.")
+    return f"{count or 1}{UNITS[known]}"
+
+
+def market_of(df: Any, config: SequentialTradingEnvConfig, preprocess: Any = None) -> Market:
+    """Return the market that a DataFrame and a configuration make."""
+    missing = [name for name in ("timestamp", *OHLCV) if name not in df.columns]
+    if missing:
+        raise DataError(f"DataFrame missing required columns: {missing}. Got columns: {list(df.columns)}.")
+    frame = df.sort_values("timestamp") if hasattr(df, "sort_values") else df.sort("timestamp")
+    time = np.asarray(frame["timestamp"].to_numpy()).astype("datetime64[ns]").astype(np.int64)
+    data = {"timestamp": time, **{name: np.asarray(frame[name].to_numpy(), np.float64) for name in OHLCV}}
+    frames, sizes = config.frames()
+    functions = preprocess if isinstance(preprocess, Sequence) else [preprocess] * len(frames)
+    if len(functions) != len(frames):
+        raise ConfigError(
+            f"{len(functions)} feature_preprocessing_fn for {len(frames)} time_frames; give one for each."
+        )
+    by_frame = dict(zip(frames, functions, strict=True))
+    names = [f"market_data_{name}_{size}" for name, size in zip(frames, sizes, strict=True)]
+    features = functools.partial(_processed, by_frame) if preprocess is not None else None
+    return torchtrade_market(data, frames, sizes, frame_text(config.execute_on), features, names)
+
+
+def _processed(functions: dict[str, Callable[..., Any]], name: str, bars: Frame) -> Any:
+    """Return what a function of the user's makes of the bars of a time frame: its columns features_…"""
+    import pandas  # type: ignore[import-untyped]
+
+    index = pandas.Index(bars.start.astype("datetime64[ns]"), name="timestamp")
+    given = pandas.DataFrame(bars.ohlcv.astype(np.float64), columns=list(OHLCV), index=index)
+    found = functions[name](given)
+    columns = [column for column in found.columns if str(column).startswith(FEATURE_PREFIX)]
+    if not columns:
+        raise ConfigError(
+            f"feature_preprocessing_fn for {name} made no columns that begin with '{FEATURE_PREFIX}'; it made "
+            f"{list(found.columns)}."
+        )
+    labels = (found["timestamp"] if "timestamp" in found.columns else found.index).to_numpy()
+    values = np.ascontiguousarray(found[columns].to_numpy(np.float32))
+    return labels.astype("datetime64[ns]").astype(np.int64), values, tuple(columns)
+
+
+def rule_parameters(config: SequentialTradingEnvConfig) -> dict[str, Any]:
+    """Return the parameters of the trading environment."""
+    told, cash = asdict(config), config.initial_cash
+    told["initial_cash"] = 1.0  # a range is no number
+    bracketed = isinstance(config, SequentialTradingEnvSLTPConfig)
+    told["trade_mode"] = str(getattr(told.get("trade_mode"), "value", told.get("trade_mode")))
+    found = trading_parameters(told, "sltp" if bracketed else "base")
+    found["initial_cash"] = tuple(map(float, cash)) if isinstance(cash, Sequence) else float(cash)
+    found["slippage"] = config.slippage
+    found["start"] = "random" if config.random_start else "first"
+    if config.max_traj_length is not None:
+        # Theirs counts the bars of an episode, ours its decisions.
+        found["episode_length"] = max(int(config.max_traj_length) - 1, 1)
+    return found
+
+
+class _Vectorized(VelodromeEnv):
+    """Many trading environments in one compiled loop. TensorDicts have TorchTrade's keys."""
+
+    def __init__(
+        self,
+        df: Any,
+        config: SequentialTradingEnvConfig,
+        feature_preprocessing_fn: Any = None,
+        reward_function: Callable[..., Any] | None = None,
+    ) -> None:
+        if reward_function is not None:
+            raise ConfigError(
+                "reward_function: the rule is compiled, and takes a function of (old account, new account) as "
+                "vd.make_vec('trading', reward=…) does (docs/trading.md); TorchTrade's takes tensors or a history."
+            )
+        self.config = config
+        world = trading_world(market_of(df, config, feature_preprocessing_fn), **rule_parameters(config))
+        number, seed = getattr(config, "num_envs", 1), config.seed
+        super().__init__(make_vec(world, number, observation="dict", seed=seed))
+
+    def _as_dict(self, observations: Any) -> dict[str, Any]:
+        return {ACCOUNT if name == "account" else name: part for name, part in observations.items()}
+
+    def _set_specs(self, size: int) -> None:
+        super()._set_specs(size)
+        spec = self.observation_spec
+        spec[ACCOUNT] = spec["account"]
+        del spec["account"]
+        self.observation_spec = spec
+
+
+class _Single(EnvBase):
+    """One trading environment, with TensorDicts of no batch."""
+
+    def __init__(self, df: Any, config: SequentialTradingEnvConfig, *given: Any, **named: Any) -> None:
+        super().__init__(device="cpu", batch_size=[])
+        self.many = env_class(self._many)(df, replace(config), *given, **named)
+        self.config = config
+        for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
+            setattr(self, name, getattr(self.many, name)[0])
+
+    def _step(self, tensordict: Any) -> Any:
+        return self.many._step(tensordict.unsqueeze(0)).squeeze(0)
+
+    def _reset(self, tensordict: Any = None, **options: Any) -> Any:
+        return self.many._reset(None, **options).squeeze(0)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.many._set_seed(seed)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close the environment."""
+        self.many.close()
+        self.is_closed = True
+
+
+@functools.cache
+def env_class(name: str) -> Any:
+    """Return a class of TorchTrade by its name; imports TorchRL."""
+    vectorized = name.startswith("Vectorized")
+    made = with_base(_Vectorized if vectorized else _Single, "torchrl.envs", "EnvBase", "TorchRL", "to_torchrl")
+    about = {"__doc__": made.__doc__, "__module__": __package__, "_many": f"Vectorized{name}"}
+    return type(name, (made,), about)

@@ -1,0 +1,95 @@
+"""The words of TorchTrade's training example, such as env.train_envs=128, as settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from velodrome.errors import ConfigError, did_you_mean
+
+PRESET = "torchtrade"
+NETWORKS = {"batchnorm_mlp": "mlp_batch_norm", "mlp": "mlp", "cnn": "conv"}
+SAME = {  # their key -> ours, with the same value
+    "env.train_envs": "num_envs",
+    "env.seed": "seed",
+    "env.symbol": "market.symbols",
+    "env.data_path": "market.source",
+    "env.initial_cash": "params.initial_cash",
+    "env.transaction_fee": "params.fee",
+    "env.slippage": "params.slippage",
+    "env.bankrupt_threshold": "params.bankrupt_at",
+    "env.leverage": "params.leverage",
+    "env.action_levels": "params.levels",
+    "model.dropout": "network.dropout",
+    "model.activation": "network.activation",
+    "optim.lr": "ppo.learning_rate",
+    "optim.max_grad_norm": "ppo.max_gradient_norm",
+    "optim.weight_decay": "ppo.weight_decay",
+    "optim.device": "device",
+    "collector.total_frames": "steps",
+    "loss.ppo_epochs": "ppo.epochs",
+    "loss.gamma": "ppo.gamma",
+    "loss.gae_lambda": "ppo.gae_lambda",
+    "loss.clip_epsilon": "ppo.clip",
+    "loss.entropy_coef": "ppo.entropy",
+    "loss.critic_coef": "ppo.value_weight",
+    "logger.project_name": "logging.wandb_project",
+    "logger.group_name": "logging.wandb_group",
+    "logger.mode": "logging.wandb_mode",
+    "logger.exp_name": "name",
+    "logger.test_interval": "evaluation.every_steps",
+    "compile.compile": "ppo.compile",
+}
+CHANGED: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "model.hidden_size": lambda width: {"network.hidden": [width, width]},
+    "model.network_type": lambda kind: {"network.kind": NETWORKS.get(kind, kind)},
+    "optim.anneal_lr": lambda falls: {"ppo.schedule": "linear" if falls else "constant"},
+    "logger.backend": lambda name: {"logging.wandb": name == "wandb", "logging.tensorboard": name == "tensorboard"},
+}
+FRAMES, MINIBATCH = "collector.frames_per_batch", "loss.mini_batch_size"
+SECTIONS = ("env.", "model.", "optim.", "collector.", "loss.", "logger.", "compile.")
+OWN = ("env.id",)
+
+
+def is_theirs(key: str) -> bool:
+    """Return whether a key is one of TorchTrade's example."""
+    return key.startswith(SECTIONS) and key not in OWN
+
+
+def translated(settings: Mapping[str, Any], num_envs: int) -> tuple[dict[str, Any], list[str]]:
+    """Return settings with ours in place of TorchTrade's, and a note for each that was one.
+
+    num_envs: how many there are if none are given.
+    """
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    number = int(settings.get("env.train_envs", settings.get("num_envs", num_envs)))
+    frames = settings.get(FRAMES)
+    for key, value in settings.items():
+        if not is_theirs(key):
+            found[key] = value
+            continue
+        ours = _one(key, value, number, frames)
+        found |= ours
+        notes.append(f"{key}={value} is {' '.join(f'{name}={told}' for name, told in ours.items())} here")
+    return found, notes
+
+
+def _one(key: str, value: Any, number: int, frames: Any) -> dict[str, Any]:
+    if key in SAME:
+        return {SAME[key]: value}
+    if key in CHANGED:
+        return CHANGED[key](value)
+    if key == FRAMES:
+        if value < number:
+            raise ConfigError(f"{key} = {value}: less than one step of each of env.train_envs = {number}; give more.")
+        return {"ppo.rollout_length": value // number}
+    if key == MINIBATCH:
+        if frames is None or not 0 < value <= frames:
+            raise ConfigError(f"{key} = {value}: needs {FRAMES} beside it, and at most as many samples.")
+        return {"ppo.minibatches": max(round(frames / value), 1)}
+    legal = (*SAME, *CHANGED, FRAMES, MINIBATCH)
+    raise ConfigError(
+        f"{key} is not a setting of TorchTrade's example that means something here.{did_you_mean(key, legal)} There "
+        f"are {', '.join(legal)}."
+    )

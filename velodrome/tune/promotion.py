@@ -1,0 +1,390 @@
+"""`promote`: a candidate becomes the champion only if chance, choice and the present champion all speak for it.
+
+It must have, on a split that it never saw, a deflated Sharpe ratio of at least 95 %; the choice that it comes from a
+probability of overfitting of at most 20 %; and its lead over the champion, and over buying and holding, an interval
+above a margin. docs/champions.md explains what each is made of.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.errors import ConfigError, RunError, VelodromeError
+from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT, LABELS
+from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
+from velodrome.evaluation.measures import bars_per_year
+from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
+from velodrome.runs.store.store import SqlStore
+from velodrome.runs.trained import Run, SeedGroup, run_name
+from velodrome.tune.champions.frozen import Champion, freeze
+from velodrome.tune.champions.hooks import Hooks
+from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
+from velodrome.tune.overfitting import Overfitting, cscv
+
+if TYPE_CHECKING:
+    from velodrome.bars.frame import Bars
+    from velodrome.evaluation.evaluator import Evaluator, Played
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market
+
+LEAST_SHARPE = 0.95  # deflated: the probability that the true one lies above what luck gives the best of the trials
+MOST_OVERFITTING = 0.2
+CONFIDENCE = 0.95  # of the intervals of leads
+FRESH_SEEDS = range(7_000_001, 7_000_006)  # of what an environment draws; no evaluation begins there
+BLOCKS = (16, 8, 4, 2)  # of CSCV; the most that leave each block BARS_IN_A_BLOCK
+BARS_IN_A_BLOCK = 8
+CHAMPION = "champion"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Among what a candidate was chosen."""
+
+    trials: Trials  # all that were tried, pruned ones too, and the variance of their Sharpe ratios per bar
+    returns: NDArray[np.float64] | None  # [bars, trials] on the bars that they were chosen by; None: there was one
+    said: str  # what counts as a trial, for people
+    study: str | None = None
+    trial: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One demand, and what was found."""
+
+    name: str
+    found: str
+    needed: str
+    passed: bool
+
+    @property
+    def sentence(self) -> str:
+        """What it says in words."""
+        return f"{self.name} is {self.found}, and {self.needed} is needed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a candidate."""
+
+    name: str  # of the champion that it is, or would be
+    run: str
+    checks: tuple[Check, ...]
+    said: tuple[str, ...]  # what counts as a trial, which seeds were played
+    record: Record | None  # of the champion since; None: it was not promoted
+    failed_hooks: tuple[str, ...] = ()
+
+    @property
+    def promoted(self) -> bool:
+        """Whether it is the champion now."""
+        return self.record is not None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it was not promoted."""
+        return tuple(check.sentence for check in self.checks if not check.passed)
+
+
+def promote(
+    run: str | Path | Run,
+    *,
+    name: str | None = None,
+    chosen: Chosen | None = None,
+    margin: float = 0.0,
+    root: str | Path = "runs",
+    data: str | Path | None = None,
+    hooks: Hooks | None = None,
+    trust: bool = False,
+) -> Verdict:
+    """Make the policy of a run the champion of a name if it passes all checks, and say what it did not pass.
+
+    run: of a group of training seeds all agents are judged, and the one that did best on validation becomes champion.
+    name: of the champion; that of the run's configuration, or its environment's, if none is given.
+    chosen: among what the run was chosen, which a study knows; None: what the store knows of its test split.
+    margin: by how much the lead must exceed 0 on the whole split, as a log return: 0.01 is about 1 %.
+    root: folder of the runs; champions lie in it. data: where the run's files lie now, if they moved.
+    """
+    if not math.isfinite(margin) or margin < 0.0:
+        raise ConfigError(f"margin = {margin!r}: needs a log return of at least 0, such as 0.01 for about 1 %.")
+    run = Run.open(run, root, trust)
+    run.check_outside()
+    if run.status != "finished":
+        raise RunError(
+            f"{run.path.name} is {run.status}: a run is promoted when it has finished. Go on with it: "
+            f"{run.resume_command}"
+        )
+    registry = Registry(run.root)
+    name = name or run_name(run.config)
+    check_name(name)
+    trial = _Trial(run, data)
+    before = registry.find(name)
+    rival = None if before is None else registry.open(before.now)
+    leads = trial.leads(rival, name)
+    with run.store(create=True) as store:
+        if before is not None:
+            enter(store, before)  # what a crash may have kept from it
+        found = chosen or looks_of(run, store, trial)
+        checks = judge(found, trial.returns, leads, margin)
+        said = (found.said, trial.said)
+        if not all(check.passed for check in checks):
+            verdict = Verdict(name, run.folder.id, checks, said, None)
+            note(store, REFUSED, _told(verdict), run.folder.id, found.study, name=name, reasons=list(verdict.reasons))
+            return verdict
+        record = trial.freeze(registry, before, name, found, checks, said)
+        enter(store, record)
+        verdict = Verdict(name, run.folder.id, checks, said, record)
+        event = {"kind": PROMOTED, "name": name, **asdict(record.now), "folder": str(registry.open(record.now).path)}
+        failed = tuple((hooks or Hooks()).tell(event))
+        for problem in failed:
+            note(store, HOOK_FAILED, problem, run.folder.id, found.study, name=name)
+    return replace(verdict, failed_hooks=failed)
+
+
+def judge(
+    chosen: Chosen, returns: NDArray[np.float64], leads: Mapping[str, Interval], margin: float = 0.0
+) -> tuple[Check, ...]:
+    """Return the checks of a candidate.
+
+    returns: [bars, agents] of the candidate on a split that it never saw. leads: over whom, as sums of log returns.
+    """
+    each = [deflated_sharpe(moments(own), chosen.trials) for own in returns.T]
+    sharpe = float(np.mean(each))
+    found = f"{sharpe:.1%}" if math.isfinite(sharpe) else "not known (its returns do not vary)"
+    checks = [Check("the deflated Sharpe ratio", found, f"{LEAST_SHARPE:.0%} or more", sharpe >= LEAST_SHARPE)]
+    checks.append(_overfitting_check(chosen.returns))
+    for rival, lead in leads.items():
+        interval = f"{lead.value:+.2%} ({CONFIDENCE:.0%} interval {lead.low:+.2%} … {lead.high:+.2%})"
+        found = interval if math.isfinite(lead.low) else "not known (one of them lost everything, or never varied)"
+        checks.append(Check(f"its lead over {rival}", found, f"an interval above {margin:+.2%}", lead.low > margin))
+    return tuple(checks)
+
+
+def _overfitting_check(returns: NDArray[np.float64] | None) -> Check:
+    name, needed = "the probability of overfitting", f"{MOST_OVERFITTING:.0%} or less"
+    if returns is None or returns.shape[1] < 2:
+        return Check(name, "none: nothing was chosen among several", needed, True)
+    found = overfitting_of(returns)
+    if found is None:
+        bars = f"{len(returns)} bars are too few to tell"
+        return Check(name, f"not known: {bars}", needed, False)
+    told = f"{found.probability:.1%} (slope {found.slope:+.2f}, probability of loss {found.loss:.1%})"
+    return Check(name, told, needed, found.probability <= MOST_OVERFITTING)
+
+
+def overfitting_of(returns: NDArray[np.float64]) -> Overfitting | None:
+    """Return the probability of overfitting by as many blocks as the bars allow; None: too few for any."""
+    blocks = next((count for count in BLOCKS if len(returns) >= BARS_IN_A_BLOCK * count), None)
+    return None if blocks is None else cscv(returns, blocks)
+
+
+def lead_over(own: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
+    """Return the lead of agents over another, as the sum of log returns, with its interval.
+
+    own: [bars, agents] log returns; several agents differ in their training seed. other: [bars, seeds].
+    The interval holds the chance of the bars, as autocorrelation leaves it, and that of the training seeds.
+    """
+    bars, agents = own.shape
+    with np.errstate(invalid="ignore"):
+        apart = own.mean(axis=1) - other.mean(axis=1)
+        found = influence_interval(float(apart.mean()), apart, CONFIDENCE)
+        reach = found.high - found.value
+        if agents > 1:
+            spread = float(own.mean(axis=0).std(ddof=1)) / math.sqrt(agents)
+            reach = math.hypot(reach, student_quantile(0.5 + 0.5 * CONFIDENCE, agents - 1) * spread)
+    return Interval(found.value * bars, (found.value - reach) * bars, (found.value + reach) * bars)
+
+
+class _Trial:
+    """A candidate on its test split, beside those that it has to beat."""
+
+    def __init__(self, run: Run, data: str | Path | None) -> None:
+        from velodrome.evaluation.evaluate import check_out_of_sample
+        from velodrome.evaluation.evaluator import evaluator_for
+
+        self.run, self.config = run, run.config
+        policies, named = run.policies("best")
+        market = run.market_for("to promote it", data=data)
+        if market is None or self.config.evaluation.final_split is None:
+            raise ConfigError(
+                f"{run.path.name}: a candidate is judged on a split of a market that it never saw "
+                f"(evaluation.final_split), and it has none. Promote a run on a market with one."
+            )
+        self.market: Market | Basket = market
+        self.split = self.config.evaluation.final_split
+        check_out_of_sample(market, self.split, "train" if "train" in market.splits else None, False)
+        self.evaluator: Evaluator = evaluator_for(self.config.env, market, self.split, self.config.params)
+        if not self.evaluator.has_equity:
+            raise ConfigError(f"{run.path.name}: env = {self.config.env!r} keeps no account to be judged by.")
+        self.seeds = tuple(FRESH_SEEDS) if self.evaluator.draws else tuple(FRESH_SEEDS[:1])
+        self.agents = [_play(self.evaluator, "agent", policy, market, self.seeds) for policy in policies]
+        self.number = len(named.agents)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """[bars, agents] on the test split, means over what the environment draws."""
+        return np.stack([agent.curve.returns.mean(axis=1) for agent in self.agents], axis=1)
+
+    @property
+    def said(self) -> str:
+        """Which seeds were played."""
+        trained = f"{len(self.agents)} training seeds" if len(self.agents) > 1 else "one policy"
+        fresh = f"{len(self.seeds)} fresh seeds of the environment" if len(self.seeds) > 1 else "nothing is drawn"
+        return f"judged on the split {self.split!r}: {trained}, {fresh}, {len(self.returns):,} bars"
+
+    def leads(self, rival: Champion | None, name: str) -> dict[str, Interval]:
+        """Return its lead over the champion and over what needs no skill."""
+        own = np.stack([agent.curve.log_returns.mean(axis=1) for agent in self.agents], axis=1)
+        label, simple = self._simple()
+        others = {label: simple.curve}
+        if rival is not None:
+            others = {f"the champion {name!r}": self._beside(rival, name).curve, **others}
+        return {who: lead_over(own, curve.log_returns) for who, curve in others.items()}
+
+    def _simple(self) -> tuple[str, Played]:
+        """Play buy and hold, or equal weights; what cannot express them has to beat an account that does nothing."""
+        wanted = (EQUAL_REBALANCED,) if self.config.env == "portfolio" else (BUY_AND_HOLD, EQUAL_REBALANCED, FLAT)
+        offered = {one.name: one for one in self.evaluator.baselines(self.agents[0], self.seeds[0])}
+        for baseline in (offered[one] for one in wanted if one in offered):
+            if baseline.policy is not None:
+                played = self.evaluator.play(baseline.name, baseline.policy, self.seeds, 1, None, baseline.params)
+                return LABELS[baseline.name], played
+        raise ConfigError(
+            f"{self.run.path.name}: neither buy and hold nor equal weights can be played in env = {self.config.env!r}, "
+            "so there is nothing to compare it with."
+        )
+
+    def _beside(self, rival: Champion, name: str) -> Played:
+        """Play the present champion on the same bars, with its own windows and scalers and the candidate's costs."""
+        from velodrome.evaluation.evaluator import COSTS, evaluator_for
+
+        other = f"Give the candidate a name of its own: --name (champion {name!r} stays as it is)."
+        if rival.config.env != self.config.env or set(rival.symbols) != set(self.market.symbols):
+            raise ConfigError(
+                f"champion {name!r} trades {', '.join(rival.symbols[:5])} in {rival.config.env}, and "
+                f"{self.run.path.name} {', '.join(self.market.symbols[:5])} in {self.config.env}. {other}"
+            )
+        part = self.market.split(self.split)
+        rows = np.concatenate([part.time[low:high] for low, high in zip(part.begin, part.end, strict=True)])
+        span = tuple(np.datetime64(int(moment), "ns") for moment in (rows.min(), rows.max() + 1))
+        try:
+            market = rival.lay_out(self.bars, splits={self.split: span})
+        except VelodromeError as error:
+            raise ConfigError(f"champion {name!r} cannot be played on this data: {error} {other}") from error
+        costs = {key: value for key, value in self.config.params.items() if key in COSTS}
+        own = {key: value for key, value in rival.config.params.items() if key not in COSTS}
+        evaluator = evaluator_for(self.config.env, market, self.split, {**own, **costs})
+        played = _play(evaluator, CHAMPION, rival.policy(), market, self.seeds)
+        if not np.array_equal(played.curve.time, self.agents[0].curve.time):
+            raise ConfigError(
+                f"champion {name!r} cannot decide on all bars of the split {self.split!r} that the candidate decides "
+                f"on (its windows reach further back, or its bars are of another size). {other}"
+            )
+        return played
+
+    @property
+    def bars(self) -> Bars:
+        """Those that its market was made of."""
+        return self.run.market_settings.bars()
+
+    def freeze(
+        self,
+        registry: Registry,
+        before: Record | None,
+        name: str,
+        chosen: Chosen,
+        checks: Sequence[Check],
+        said: Sequence[str],
+    ) -> Record:
+        """Write its files and let the name point to them."""
+        run = self._one()
+        evaluation = {"split": self.split, "checks": [asdict(check) for check in checks], "said": list(said)}
+        lineage = {
+            "run": self.run.folder.id,
+            "policy_of": run.folder.id,
+            "run_folder": self.run.path.name,
+            "study": chosen.study,
+            "trial": chosen.trial,
+            "config_hash": self.config.hash,
+            "data_hash": self.market.content_hash,
+        }
+        about = {"lineage": lineage, "evaluation": evaluation}
+        champion = freeze(run, self.bars, self.market, registry.home, about)
+        return registry.add(
+            name,
+            champion,
+            before.current if before else None,
+            f"{name}: {run.path.name} is the champion",
+            run=self.run.folder.id,
+            study=chosen.study,
+            trial=chosen.trial,
+            data_hash=self.market.content_hash,
+            evaluation=evaluation,
+        )
+
+    def _one(self) -> Run:
+        """Return the run whose policy is taken: of several training seeds, the best one on validation."""
+        if not isinstance(self.run, SeedGroup) or self.config.ensemble > 1:
+            return self.run
+        finished = [member for member in self.run.members if member.status == "finished"]
+        return max(finished, key=lambda member: float(member.find_checkpoint("best").plain["best"]))
+
+
+def _play(evaluator: Evaluator, name: str, policy: Any, market: Market | Basket, seeds: tuple[int, ...]) -> Played:
+    from velodrome.rollout.observation import WindowBank
+
+    shown = policy.with_bank(WindowBank(market.windows)) if policy.shape.windows else policy
+    return evaluator.play(name, shown, seeds if evaluator.draws else seeds[:1], 1, None)
+
+
+# What counts as a trial of a run that no study made
+
+
+def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Chosen:
+    """Return the looks of other runs at the same split of the same data, each a trial, and the run itself."""
+    members = store.groups()
+    same = {one.id: one.folder for one in store.runs(data_hash=trial.market.content_hash) if one.id not in members}
+    looks = [
+        (same[identity], figure["value"] / math.sqrt(bars_per_year(trial.market.time)))
+        for identity, figures in store.evaluations_of_runs("sharpe").items()
+        if identity in same and identity != run.folder.id
+        for figure in figures
+        if figure["split"] == trial.split
+    ]
+    if not looks:
+        told = f"1 trial: no other run of this store has looked at the split {trial.split!r} of this data"
+        return Chosen(Trials(1, 0.0), None, told)
+    told = (
+        f"{len(looks) + 1} trials: the run, and {len(looks)} looks of other runs of this store at the split "
+        f"{trial.split!r} of this data"
+    )
+    own = trial.returns.mean(axis=1)
+    curves = [curve for folder, _ in looks if (curve := _returns_in(folder, trial)) is not None]
+    if len(curves) < len(looks):
+        told += f"; the curves of {len(looks) - len(curves)} are gone, so the probability of overfitting lacks them"
+    known = [ratio for ratio in (moments(own).sharpe, *(ratio for _, ratio in looks)) if not math.isnan(ratio)]
+    trials = replace(Trials.of(known) if known else Trials(1, 0.0), count=len(looks) + 1)
+    return Chosen(trials, np.stack([own, *curves], axis=1) if curves else None, told)
+
+
+def _returns_in(folder: str, trial: _Trial) -> NDArray[np.float64] | None:
+    """Return the returns that another run's evaluation has kept, None if they are gone or of other bars."""
+    from velodrome.evaluation.result import Evaluation
+
+    try:
+        growth = Evaluation.load(folder, trial.split).equity["agent"].to_numpy()
+    except (VelodromeError, OSError, LookupError, ValueError):
+        return None
+    if len(growth) != len(trial.returns) + 1 or not (growth[:-1] > 0.0).all():
+        return None
+    return growth[1:] / growth[:-1] - 1.0
+
+
+def _told(verdict: Verdict) -> str:
+    return f"{verdict.name}: {shlex.quote(verdict.run)} was not promoted: {'; '.join(verdict.reasons)}"
