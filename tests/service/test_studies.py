@@ -12,6 +12,7 @@ import pytest
 from tests.service.pretending import PretendingExecutor, begin, keep, pretending, rows, score
 from velodrome.service.studies import StudyKeeper, job_id
 from velodrome.service.tuning import _more, stop
+from velodrome.tune.beginning import check_same
 from velodrome.tune.listing import list_table, mark_of, show_view, told_line
 from velodrome.tune.report import write_report
 from velodrome.tune.study import Studies, StudyError, loaded
@@ -227,3 +228,18 @@ def test_the_public_name_can_be_called_whatever_was_imported_before():
     for found in (vd.tune, velodrome.tune, sys.modules["velodrome.tune"]):
         with pytest.raises(ConfigError, match="workers = 0"):
             found("smoke", 1, workers=0)
+
+
+def test_a_study_is_not_continued_with_what_is_anothers(undisturbed):
+    study = undisturbed[2]
+    check_same(study, replace(study, trials=99))
+    searched = {**study.space, "dimensions": [{**study.space["dimensions"][0], "high": 0.5}]}
+    others = {
+        "has another configuration: steps is": {"config": {**study.config, "steps": 1}},
+        "searches another space: ppo.clip is 0.1:0.4 there and not searched here": {"space": searched},
+        "searches in another way: seeds is 3 there and 4 here": {"settings": {**study.settings, "seeds": 4}},
+        "was begun on other data": {"data_hash": "another"},
+    }
+    for told, changed in others.items():
+        with pytest.raises(StudyError, match=told):
+            check_same(study, replace(study, **changed))

@@ -201,7 +201,8 @@ def winner_lines(view: StudyView) -> list[Any]:
         told += f", as configured {view.score(view.course.fresh_mean(first))}"
     lines: list[Any] = [Text(told, style="bold"), Text(f"  {told_params(winner)}")]
     if view.winning_run is not None:
-        lines.append(Text(f"  trained anew: {view.winning_run.path}"))
+        what = "trained anew" if view.final is not None else "with a fresh seed"
+        lines.append(Text(f"  {what}: {view.winning_run.path}"))
     if view.evaluation is not None:
         lines += [Text(), view.evaluation.table()]
     elif view.final is not None and not view.final.is_good:
