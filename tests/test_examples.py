@@ -41,6 +41,21 @@ RUNS = {
         ["--folder", "{folder}", "--config", "smoke", "--trainings", "2", "--steps", "2048", "--no-evaluation"],
         ["running, 0 of 2,048 steps", "finished at attempt 1, last return"],
     ),
+    "study.py": (
+        [
+            "--folder",
+            "{folder}",
+            "--config",
+            "smoke",
+            "--trials",
+            "2",
+            "--seeds",
+            "1",
+            "steps=2048",
+            "market.length=1000",
+        ],
+        ["2 of 2 trials", "as configured", "winner: trial"],
+    ),
     "debug_one_environment.py": (["--bars", "400", "--steps", "6"], ["equity", "truncated True", "episode:"]),
 }
 

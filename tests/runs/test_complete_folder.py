@@ -62,7 +62,7 @@ def root(trained, tmp_path) -> Path:
     return shutil.copytree(trained, tmp_path / "runs")
 
 
-ASKED_FOR = ("jobs", "services", "studies", "trials", "champions", "events", "sqlite_sequence")
+ASKED_FOR = ("jobs", "services", "studies", "trials", "outcomes", "champions", "events", "sqlite_sequence")
 
 
 def content(root: Path) -> dict[str, list[Any]]:

@@ -133,6 +133,7 @@ def tune(
     from velodrome.runs.live.display import choose_mode
     from velodrome.service.tuning import tune as carry_out
     from velodrome.tune import listing
+    from velodrome.tune.report import write_report
 
     source, settings = split_source(words)
     others: dict[str, Any] = {"device": None if gpu is None else f"cuda:{gpu}", "market.timeframe": timeframe}
@@ -154,7 +155,7 @@ def tune(
     if json:
         print_json(view.to_dict())
     else:
-        out.print(listing.show_view(view))
+        out.print(listing.show_view(view, str(write_report(view))))
     if view.study.status == "running":
         sys.stderr.write(f"velodrome: stopped and saved; continue with: velodrome tune --study {view.study.name}\n")
         return INTERRUPTED
@@ -193,17 +194,22 @@ def list_studies(*, place: Place = HERE, json: Flag = False) -> None:
 
 
 @studies.command
-def show(study: str, *, place: Place = HERE, json: Flag = False) -> None:
+def show(study: str, *, place: Place = HERE, no_report: Flag = False, json: Flag = False) -> None:
     """Show a study: the best trials, what decided them, why others ended, and the winner with its test.
+
+    History, importances and parallel coordinates are drawn in studies/NAME of the folder of runs, as a page and images.
 
     Parameters
     ----------
     study
         Its name, its id, the start of either, or latest.
+    no_report
+        Print only.
     json
         Print JSON, with all trials.
     """
     from velodrome.tune import listing
+    from velodrome.tune.report import write_report
     from velodrome.tune.view import StudyView
 
     known, service = _studies(place)
@@ -211,4 +217,4 @@ def show(study: str, *, place: Place = HERE, json: Flag = False) -> None:
     if json:
         print_json(view.to_dict())
     else:
-        console().print(listing.show_view(view))
+        console().print(listing.show_view(view, "" if no_report else str(write_report(view))))

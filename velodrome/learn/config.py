@@ -38,11 +38,7 @@ class NetworkConfig(LearnConfig):
         "episode), instruments (portfolio: the same network for each instrument, joined by what all show together), or "
         "module:Class, an nn.Module of your own",
     )
-    hidden: tuple[int, ...] = Field(
-        (64, 64),
-        description="widths of the hidden layers",
-        json_schema_extra=searched_among([32, 32], [64, 64], [128, 128]),
-    )
+    hidden: tuple[int, ...] = Field((64, 64), description="widths of the hidden layers")
     activation: Literal["tanh", "relu", "silu", "gelu"] = Field("tanh", description="between the layers")
     shared: bool = Field(False, description="one trunk for the policy and the value instead of one each")
     layer_norm: bool = Field(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError, StoreError
+from velodrome.outside.files import UNFIT, read_json
 from velodrome.runs import health, setup
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.parameters import is_rule
@@ -124,16 +125,36 @@ def _with_look(run: Run, evaluation: Evaluation, market: Market | Basket) -> Eva
         return evaluation
     data_hash = price_hash(market, split)
     look: dict[str, Any] = {"data_hash": data_hash, "time": time.time(), "before": None}
-    try:
-        with open_store(run.root, run.config.logging.store, create=False, busy_seconds=LEDGER_SECONDS) as store:
-            others = [one for one in looks_at(store, data_hash) if (one.run, one.step) != (run.folder.id, named.step)]
-        look["before"], told = len(others), told_looks(len(others), split)
-    except StoreError as error:
-        told = f"how often the {split} data was looked at is not known: {error}"
-        if run.config.logging.store is None and not store_file(run.root).exists():
-            look["before"], told = 0, told_looks(0, split)
+    earlier = _earlier_look(run, evaluation)
+    if earlier is not None and earlier["data_hash"] == data_hash:  # the same policy again tells nothing new
+        look, told = earlier, told_looks(earlier["before"], split)
+    else:
+        look["before"], told = _looks_before(run, named.step, data_hash, split)
     about = {**evaluation.information, "look": look}
     return replace(evaluation, notes=(*evaluation.notes, told), information=about)
+
+
+def _looks_before(run: Run, step: int, data_hash: str, split: str) -> tuple[int | None, str]:
+    """Return how many other policies were played on some data, as far as the run's store knows, and the sentence."""
+    url = run.config.logging.store
+    if url is None and not store_file(run.root).exists():
+        return 0, told_looks(0, split)
+    try:
+        with open_store(run.root, url, create=False, busy_seconds=LEDGER_SECONDS) as store:
+            before = sum((look.run, look.step) != (run.folder.id, step) for look in looks_at(store, data_hash))
+    except StoreError as error:
+        return None, f"how often the {split} data was looked at is not known: {error}"
+    return before, told_looks(before, split)
+
+
+def _earlier_look(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
+    """Return what an earlier result of the same policy on the same split says of its look; None if there is none."""
+    path = run.folder.evaluation_path / f"{evaluation.file_name}.json"
+    try:
+        look = read_json(path)["information"]["look"]
+        return look if isinstance(look["before"], int) else None
+    except (OSError, *UNFIT):
+        return None
 
 
 def _missing(run: Run, finished: int) -> str:

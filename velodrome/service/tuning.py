@@ -116,9 +116,8 @@ def _study(
     """Return the study that is meant: a new one, or one that is there and is not another's."""
     studies = Studies(service.store)
     known = None if name is None else studies.find(name)
-    if known is not None and replace:
-        stop(service, known)
-        known = None
+    replaced = known if replace else None
+    known = None if replace else known
     if config is None and not overrides and known is None and name is not None and not replace:
         raise StudyError(_unknown(studies, name))
     if config is None and known is not None and not overrides:
@@ -135,6 +134,8 @@ def _study(
         return _more(service, studies, known, trials)
     made = new_study(name, owner, chosen, space, settings, trials, needs)
     code.trust(chosen.code_names())
+    if replaced is not None:  # only now: what is refused replaces nothing
+        stop(service, replaced)
     studies.create(made)
     return made
 
@@ -229,7 +230,8 @@ def _carry_out(
     deadline = math.inf if hours is None else time.monotonic() + 3600.0 * hours
     thread.start()
     try:
-        _watch(keeper, thread, deadline, console, mode, service.folder)
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(keeper, thread, deadline, console, mode, service.folder)
     finally:
         service.ask_to_stop()
         thread.join()

@@ -4,7 +4,26 @@ Read `space` (what is searched), `trial` (what a trial is, and the settings of a
 hopeless), `search` (what is tried next), `course` (the whole policy of a study, without processes or rows), `study`
 (its rows), `outcome` (what a training is worth), `beginning` (how a study begins, and what it must keep),
 `overfitting` (what choosing the best of many trials is worth), `verdict` (the winner's one look at the test split),
-`view` (a study as one looks at it), `listing` (what is shown of it), `champions` (policies in use, as files that never
-change, and the names that point to them), `promotion` (what a candidate has to pass) and `paper` (a champion that
-follows a feed). `service.studies` carries studies out.
+`view` (a study as one looks at it), `listing` (what is shown of it), `report` (its page and charts), `champions`
+(policies in use, as files that never change, and the names that point to them), `promotion` (what a candidate has to
+pass) and `paper` (a champion that follows a feed). `service.studies` carries studies out.
 """
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from velodrome.registry import load
+
+
+class _CallableModule(types.ModuleType):
+    """This folder has the name of the function `vd.tune`; whichever of both Python finds under it can be called."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Begin, join or continue a study, as `velodrome.service.tuning.tune` says."""
+        return load("velodrome.service.tuning:tune")(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -172,7 +172,7 @@ def importance_table(view: StudyView) -> FittedTable:
         Figures("importance", [f"{share:.1%}" for _, share in ranked]),
         Figures("", bars, number=False),
     ]
-    return FittedTable("what decided whether a trial was among the best quarter (PED-ANOVA)", columns)
+    return FittedTable("what decided whether a trial was among the best tenth (PED-ANOVA)", columns)
 
 
 def _reasons(view: StudyView, status: str) -> list[Text]:
@@ -201,7 +201,8 @@ def winner_lines(view: StudyView) -> list[Any]:
         told += f", as configured {view.score(view.course.fresh_mean(first))}"
     lines: list[Any] = [Text(told, style="bold"), Text(f"  {told_params(winner)}")]
     if view.winning_run is not None:
-        lines.append(Text(f"  trained anew: {view.winning_run.path}"))
+        what = "trained anew" if view.final is not None else "with a fresh seed"
+        lines.append(Text(f"  {what}: {view.winning_run.path}"))
     if view.evaluation is not None:
         lines += [Text(), view.evaluation.table()]
     elif view.final is not None and not view.final.is_good:

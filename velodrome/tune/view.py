@@ -16,6 +16,7 @@ from velodrome.errors import ConfigError
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.result import Evaluation
 from velodrome.runs.config.explain import value_text
+from velodrome.runs.folder import INFORMATION
 from velodrome.runs.trained import Run
 from velodrome.tune.course import Course
 from velodrome.tune.outcome import PER_BAR
@@ -136,7 +137,8 @@ class StudyView(Summarised):
             return None
         found = self.final or winner.outcomes.get(self.course.settings.fresh_steps.start)
         folder = None if found is None else self.folders.get(found.run)
-        return None if folder is None or not (self.root / folder).is_dir() else Run.open(self.root / folder)
+        there = folder is not None and (self.root / folder / INFORMATION).is_file()
+        return Run.open(self.root / str(folder)) if there else None
 
     @cached_property
     def evaluation(self) -> Evaluation | None:

@@ -165,6 +165,8 @@ def _finish(axes: Axes, x: Figure, y: Figure) -> None:
             axis.set_major_formatter(functools.partial(_percent, form))
         elif form == "~s":
             axis.set_major_formatter(EngFormatter(sep=""))
+        if "tickvals" in about:
+            axis.set_ticks(about["tickvals"], [text.replace("<br>", "\n") for text in about["ticktext"]], fontsize=8)
     if "range" in x:
         axes.set_xlim(*x["range"])
     if y.get("rangemode") == "tozero":

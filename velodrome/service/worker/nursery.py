@@ -105,10 +105,12 @@ def _warm_up() -> None:
     import torch._dynamo  # noqa: F401  # the first optimiser would import it
 
     import velodrome.evaluation.evaluate
+    import velodrome.evaluation.validation
     import velodrome.learn.acting
     import velodrome.learn.dqn
     import velodrome.learn.ppo
     import velodrome.runs.run
+    import velodrome.tune.verdict
     import velodrome.vector.make  # noqa: F401
     from velodrome.tables.scaling import column_moments
 
