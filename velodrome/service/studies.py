@@ -20,6 +20,7 @@ from velodrome.runs.folder import ID_LENGTH
 from velodrome.service.job import ENDS, Job
 from velodrome.tune import outcome
 from velodrome.tune.course import Course
+from velodrome.tune.promotion import promote_study
 from velodrome.tune.study import Studies, Study
 from velodrome.tune.trial import FAILED, Outcome, Trial
 
@@ -43,7 +44,23 @@ class StudyKeeper:
         self.studies, self.queue = Studies(service.store), service.queue
         self.config = service.placed(study.run_config)
         self.course: Course = study.course(self.config)
+        self.promotion = ""  # what became of the winner, where the study promotes it (auto_promote)
         self._mark: tuple[object, ...] | None = None
+
+    def end(self, status: str) -> None:
+        """End the study; whoever of several keepers does it promotes the winner, if that is asked for."""
+        if not self.studies.end(self.study, status):
+            return
+        self.study = self.studies.refreshed(self.study)
+        if status != "finished" or not self.study.told.auto_promote:
+            return
+        try:
+            verdict = promote_study(self.study.name, self.service.folder, self.service.url)
+        except VelodromeError as error:
+            self.promotion = f"the winner was not promoted: {error}"
+        else:
+            self.promotion = verdict.sentence
+        log.info("study %s: %s", self.study.name, self.promotion)
 
     def advance(self) -> None:
         """Do all that can be done now; most of the time that is nothing, which is seen at a glance."""
@@ -86,7 +103,7 @@ class _Turn:
         if self.changed or self.outcomes or self.new_jobs:
             store.at_once(self._write)
         if ended:
-            self.keeper.study = self.keeper.studies.change(self.study, status=ended)
+            self.keeper.end(ended)
 
     def _write(self) -> None:
         self.keeper.studies.enter(self.study, self.changed.values(), self.outcomes)

@@ -92,6 +92,8 @@ def tune(
         found = _study(own, config, trials, study, replace, legal_owner(owner), needs, trust, **words)
         keeper = StudyKeeper(own, found)
         _carry_out(own, keeper, hours, console, mode)
+        if keeper.promotion and mode != "quiet":
+            console.print(keeper.promotion, markup=False, highlight=False)
         return StudyView.of(keeper.studies, keeper.studies.refreshed(found), own.folder)
     finally:
         if service is None:

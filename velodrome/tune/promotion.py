@@ -94,6 +94,13 @@ class Verdict:
         return self.record is not None
 
     @property
+    def sentence(self) -> str:
+        """What became of it, in words."""
+        if self.promoted:
+            return f"{self.run} is the champion {self.name!r}"
+        return f"{self.name}: {shlex.quote(self.run)} was not promoted: {'; '.join(self.reasons)}"
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Why it was not promoted."""
         return tuple(check.sentence for check in self.checks if not check.passed)
@@ -145,7 +152,7 @@ def promote(
         said = (*found.said, trial.said)
         if not all(check.passed for check in checks):
             verdict = Verdict(name, run.folder.id, checks, said, None)
-            note(store, REFUSED, _told(verdict), run.folder.id, found.study, name=name, reasons=list(verdict.reasons))
+            note(store, REFUSED, verdict.sentence, run.folder.id, found.study, name=name, reasons=list(verdict.reasons))
             return verdict
         record = trial.freeze(registry, before, name, found, checks, said)
         enter(store, record)
@@ -428,7 +435,3 @@ def _returns_in(folder: Path, trial: _Trial) -> NDArray[np.float64] | None:
         except (OSError, *UNFIT):
             return None
     return returns if returns.shape == (len(trial.returns),) and np.isfinite(returns).all() else None
-
-
-def _told(verdict: Verdict) -> str:
-    return f"{verdict.name}: {shlex.quote(verdict.run)} was not promoted: {'; '.join(verdict.reasons)}"

@@ -133,6 +133,12 @@ class Studies:
         self.store.write(lambda connection: connection.execute(statement))
         return replace(study, **values)
 
+    def end(self, study: Study, status: str) -> bool:
+        """End a study that is running; return whether it was this call that did."""
+        mine = self._studies.update().where(self._studies.c.id == study.id, self._studies.c.status == "running")
+        statement = mine.values(updated=time.time(), status=status)
+        return bool(self.store.write(lambda connection: connection.execute(statement).rowcount))
+
     # Trials
 
     def trials(self, study: Study, since: int = 0) -> list[Trial]:
