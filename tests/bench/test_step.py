@@ -57,7 +57,7 @@ def test_every_contender_is_measured_or_reported_missing(finished: tuple[Report,
     report, text, _ = finished
     found = {row.peer for row in report.measurements}
     missing = {peer.peer for peer in report.missing}
-    assert found | missing == {"velodrome", "memcpy", *PEERS}
+    assert found | missing == {"velodrome", "memcpy", *PEERS} - {"parallelenv"}  # which only those who name it get
     assert not found & missing
     for row in report.measurements:
         assert 0.0 < row.slowest <= row.steps_per_second <= row.fastest
@@ -332,3 +332,8 @@ def test_an_entry_may_name_a_benchmark_of_its_own() -> None:
 def test_the_command_says_what_is_wrong(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "step", *arguments]) == REFUSED
     assert said in capsys.readouterr().err
+
+
+def test_parallel_environments_are_measured_only_for_those_who_name_them():
+    assert "parallelenv" not in tiny(against=("all",)).peers
+    assert list(tiny(against=("parallelenv",)).peers) == ["parallelenv"]

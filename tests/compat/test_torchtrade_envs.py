@@ -195,6 +195,7 @@ def test_the_command_is_taken_literally(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # TorchTrade's and its dependencies'
 @pytest.mark.parametrize("name", [*NAMES, *(f"Vectorized{name}" for name in NAMES)])
 @pytest.mark.parametrize("leverage", [1, 5])
 def test_the_package_computes_the_same(name, leverage):
