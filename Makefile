@@ -64,4 +64,6 @@ $(READY): pyproject.toml constraints.txt
 $(INSTALLED): $(READY)
 	@echo "adding what development needs to .venv (once)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@# Without what it declares: gym and Box2D are for its own demonstrations, and build only with further tools.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps elegantrl==0.3.6
 	@touch $@
