@@ -83,13 +83,30 @@ class Learner:
         """Whether updates can be CUDA graphs."""
         return self.config.cuda_graphs and takes_kernels(self.worlds.device)
 
+    def follow_schedules(self, engine: Any, began: float) -> None:
+        """Tell an engine what changes over a run. began: the part of the run that is over."""
+        scheduled = self.config.scheduled(began)
+        engine.set_learning_rate(scheduled["learning_rate"])
+        if "entropy_weight" in scheduled:
+            engine.set_entropy_weight(scheduled["entropy_weight"])
+
+    def hold_and_average(self) -> None:
+        """Draw the policy back to what it was taught and take it into the mean of weights, where that is asked for."""
+        if self.taught is not None:
+            self.taught.draw_back(self.policy)
+        if self.average is not None:
+            self.average.take(self.policy)
+
     def metrics(self, actions: Tensor, distribution: Distribution, began: float, reward: float) -> dict[str, float]:
         """Return what all learners report of an iteration: of its actions, [steps, environments, …], the environments'
         episodes, and where the time went.
 
         began: the part of the run that was over before it. reward: per step, as the environments gave it.
         """
-        found = {"optimiser/learning_rate": self.config.rate_at(began), "episode/mean_reward": reward}
+        rates = ("learning_rate", "entropy_weight")  # what else is scheduled is reported by whom it belongs to
+        scheduled = self.config.scheduled(began)
+        found = {f"optimiser/{name}": scheduled[name] for name in rates if name in scheduled}
+        found["episode/mean_reward"] = reward
         found |= self.worlds.take_episodes()
         self.episodes += int(found["episode/count"])
         found |= action_mix(actions, distribution)

@@ -81,10 +81,7 @@ class PPO(Learner):
     def iterate(self) -> dict[str, float]:
         """Collect a rollout, estimate advantages, improve the policy; return what happened."""
         began = self.done
-        scheduled = self.config.scheduled(began)
-        self.engine.set_learning_rate(scheduled["learning_rate"])
-        if "entropy_weight" in scheduled:
-            self.engine.set_entropy_weight(scheduled["entropy_weight"])
+        self.follow_schedules(self.engine, began)
         with self.clock("inference"):
             self.worlds.renew(self.steps)
             self.collect()
@@ -94,10 +91,7 @@ class PPO(Learner):
             critic_alone = self.steps < self.config.critic_first
             with unchanged(self.policy.acting_parameters() if critic_alone else ()):
                 self.update()
-            if self.taught is not None:
-                self.taught.draw_back(self.policy)
-            if self.average is not None:
-                self.average.take(self.policy)
+            self.hold_and_average()
         self.steps += self.rollout.samples
         return self._report(began)
 
@@ -186,7 +180,6 @@ class PPO(Learner):
                 f"shorter than {self.worlds.shortest_truncation} steps (World.shortest_truncation). Correct that."
             )
         found = dict(zip(LOSSES, losses, strict=True)) | {"value/explained_variance": 1.0 - left}
-        found |= {f"optimiser/{name}": value for name, value in self.config.scheduled(began).items()}
         return found | self.metrics(rollout.actions, self.policy.distribution, began, mean_reward)
 
     def check_size(self, num_envs: int) -> None:
@@ -221,17 +214,9 @@ class PPO(Learner):
 
 
 def ppo_loss(
-    outputs: Outputs,
-    log_std: Tensor | None,
-    distribution: Distribution,
-    batch: Batch,
-    config: PPOConfig,
-    entropy_weight: Tensor | None = None,
+    outputs: Outputs, log_std: Tensor | None, distribution: Distribution, batch: Batch, config: PPOConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of a minibatch, and [5] numbers to report: the first five of LOSSES.
-
-    entropy_weight: as it is now, if it falls over the run; a tensor, because a graph would keep a number as it was.
-    """
+    """Return the loss of a minibatch, and [5] numbers to report: the first five of LOSSES."""
     log_prob, entropy = distribution.evaluate(outputs.parameters, log_std, batch.actions)
     change = log_prob - batch.log_prob
     ratio = change.exp()
@@ -245,7 +230,7 @@ def ppo_loss(
     entropy = entropy.mean()
     loss = policy_loss + config.value_weight * value_loss
     if config.entropy:  # the gradient of some entropies takes longer than all the rest
-        loss = loss - (config.entropy if entropy_weight is None else entropy_weight) * entropy
+        loss = loss - (config.entropy if batch.entropy_weight is None else batch.entropy_weight) * entropy
     # Its mean over the old policy's actions is KL(old ‖ new), and that of its slope the divergence's.
     kl = (ratio - 1.0 - change).mean()
     if config.kl_penalty:

@@ -124,7 +124,7 @@ def test_every_preset_says_what_it_is_for():
         ("logging.store=postgresql://me:secret@host/runs", lambda config: config.logging.store[-10:] == "@host/runs"),
         ("checkpoint.every_seconds=null", lambda config: config.checkpoint.every_seconds is None),
         ("checkpoint.every_seconds=", lambda config: config.checkpoint.every_seconds is None),
-        ("shared=yes", lambda config: config.network.shared is True),
+        ("normalise_rewards=no", lambda config: config.ppo.normalise_rewards is False),
         ("scaler=none", lambda config: config.market.scaler == "none"),
         ("symbols=[ON, NO, Y]", lambda config: config.market.symbols == ("ON", "NO", "Y")),
         ("name='12'", lambda config: config.name == "12"),

@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     advantage: Tensor  # [m], scaled over the minibatch if that is wanted
     returns: Tensor  # [m]
     value: Tensor  # [m] when the action was taken
+    entropy_weight: Tensor | None = None  # if it falls over the run; a graph would keep a number as it was
 
 
 Loss = Callable[..., tuple[Tensor, Tensor]]
@@ -53,8 +54,8 @@ class AutogradEngine(Splitting):
         self.policy, self.bank, self.config = policy, task.bank, config
         self.device = rollout.values.device
         self.optimiser = Optimiser(policy, config, epsilon=ADAM_EPSILON)
-        falls = config.entropy_schedule != "constant"
-        self.entropy_weight = torch.tensor(config.entropy, device=self.device) if falls else None
+        constant = config.entropy_schedule == "constant"
+        self.entropy_weight = None if constant else torch.tensor(config.entropy, device=self.device)
         self.dropout = DropoutMasks(policy, config.compile)
         self.forward: Callable[..., Outputs] = torch.compile(policy) if config.compile else policy
         self.loss: Loss = torch.compile(loss) if config.compile else loss
@@ -137,9 +138,7 @@ class AutogradEngine(Splitting):
         kept = None if self.kept is None else self._samples(self.kept, rows)
         with self._precision(), self.dropout.applied(kept):
             outputs = self._outputs(rows)
-        policy, batch = self.policy, self._batch(rows)
-        told = (self.config, self.entropy_weight)
-        loss, report = self.loss(outputs, policy.log_std, policy.distribution, batch, *told)
+        loss, report = self.loss(outputs, self.policy.log_std, self.policy.distribution, self._batch(rows), self.config)
         (loss if share == 1.0 else loss * share).backward()
         return report * share
 
@@ -154,9 +153,8 @@ class AutogradEngine(Splitting):
         return self.policy.sequence(observation, bank, encoding, memory, starts)
 
     def _batch(self, rows: Tensor) -> Batch:
-        rollout = self.rollout
-        parts = (rollout.actions, rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
-        batch = Batch(*(self._samples(part, rows) for part in parts))
+        parts = (getattr(self.rollout, name) for name in Batch._fields[:-1])
+        batch = Batch(*(self._samples(part, rows) for part in parts), self.entropy_weight)
         if self.config.normalise_advantages:
             mean, deviation = self.advantages
             return batch._replace(advantage=(batch.advantage - mean) / deviation)
