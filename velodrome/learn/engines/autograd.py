@@ -153,8 +153,8 @@ class AutogradEngine(Splitting):
         return self.policy.sequence(observation, bank, encoding, memory, starts)
 
     def _batch(self, rows: Tensor) -> Batch:
-        parts = (getattr(self.rollout, name) for name in Batch._fields[:-1])
-        batch = Batch(*(self._samples(part, rows) for part in parts), self.entropy_weight)
+        parts = [self._samples(getattr(self.rollout, name), rows) for name in Batch._fields[:-1]]
+        batch = Batch._make([*parts, self.entropy_weight])
         if self.config.normalise_advantages:
             mean, deviation = self.advantages
             return batch._replace(advantage=(batch.advantage - mean) / deviation)
