@@ -296,10 +296,11 @@ def test_several_training_seeds_are_judged_together_and_an_ensemble_as_one(tmp_p
     assert champion.about["lineage"]["run"] == group.folder.id
     assert champion.about["lineage"]["policy_of"] == best.folder.id
     assert len(champion.about["members"]) == 1
-    ensemble = small_run(tmp_path, ensemble=2, **taught)
-    verdict = promote(ensemble, name="ensemble")
+    other = tmp_path / "other"  # a store that has seen no look: two agents that hardly differ would count as a choice
+    ensemble = small_run(other, ensemble=2, **taught)
+    verdict = promote(ensemble, name="ensemble", root=other)
     assert verdict.promoted, verdict.reasons
-    champion = Registry(tmp_path).champion("ensemble")
+    champion = Registry(other).champion("ensemble")
     assert len(champion.about["members"]) == 2
     assert champion.policy().members == 2
 
