@@ -27,7 +27,8 @@ PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
 style-src 'unsafe-inline'; img-src data: blob:"><meta name="color-scheme" content="light dark">
-<title>study {{ view.study.name }}</title><style>{{ style | safe }}</style></head><body><main>
+<title>study {{ view.study.name }}</title><style>{{ style | safe }}
+td.text { text-align: left; white-space: normal; }</style></head><body><main>
 <header><h1>study {{ view.study.name }}</h1><dl>
 {% for name, value in facts.items() %}<dt>{{ name }}</dt><dd>{{ value }}</dd>{% endfor %}
 </dl></header>
@@ -38,7 +39,8 @@ style-src 'unsafe-inline'; img-src data: blob:"><meta name="color-scheme" conten
 <section class="card"><h2>Trials</h2><div class="scroll"><table class="sortable"><thead><tr>
 {% for heading, kind in headings %}<th scope="col" data-kind="{{ kind }}"><button type="button">{{ heading }}</button>
 </th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr>{% for text, value in row %}<td data-value="{{ value }}">{{ text }}</td>{% endfor %}</tr>
+{% for row in rows %}<tr>{% for text, value in row %}
+<td class="{{ headings[loop.index0][1] }}" data-value="{{ value }}">{{ text }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></section>
 <footer><p>Scores are of the validation split, on which trials were chosen; the winner's evaluation on the test split is
 in its run's folder. It is no forecast, no promise of profit and no advice.</p></footer>
@@ -177,8 +179,10 @@ def parallel_figure(view: StudyView) -> Figure:
     data += [line(best, f"best {len(best)}", "agent", 1.8), line(first, "as configured", "gain", 1.8)]
     labels = [f"{one.key.partition('.')[2]}<br>{_ends(one)}" for one in space]
     labels.append(f"{view.course.settings.score}<br>{low:.3g} … {high:.3g}")
-    x = {"tickvals": list(range(len(labels))), "ticktext": labels, "title": {"text": ""}}
-    y = {"tickvals": [0.0, 1.0], "ticktext": ["lowest", "highest"]}
+    # Ranges of their own: ticks at the ends of what is drawn would have no label.
+    ends = [-0.5, len(labels) - 0.5]
+    x = {"tickvals": list(range(len(labels))), "ticktext": labels, "title": {"text": ""}, "range": ends}
+    y = {"tickvals": [0.0, 1.0], "ticktext": ["lowest", "highest"], "range": [-0.05, 1.05]}
     return {"data": data, "layout": layout_of("", x=x, y=y)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -236,8 +237,11 @@ class ResultBenchmark(Benchmark):
 
     def _meaning(self) -> Iterator[str]:
         options = self.options
+        counts = Counter((line.problem, line.label) for line in self.report.timelines if line.looks)
+        fewest = min(counts.values(), default=0)
+        told = f"{options.seeds}" if fewest == options.seeds else f"{fewest} or more of the {options.seeds} asked for"
         yield (
-            f"Medians over seeds, of which there are {options.seeds}, with the least and the most; each has a market "
+            f"Medians over seeds, of which there are {told}, with the least and the most; each has a market "
             f"or a game of its own; never: not within {options.seconds:g} s of learning, nor before all steps that a "
             "contender is told were done. Looks at a policy are on no clock; they lie 10 % apart. From the start of "
             "the process: imports, data and programs, loaded or compiled with a warm cache, count too. A lesson by a "
