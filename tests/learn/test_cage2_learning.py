@@ -41,11 +41,11 @@ LEADER_BOARD = {"b_line": (-3.5, -5.9, -11.4), "meander": (-5.6, -8.7, -16.6)}
 
 @pytest.mark.slow
 @pytest.mark.skipif(unavailable_reason("cuda") is not None, reason="no CUDA device")
-def test_the_gpu_preset_passes_the_leader_board_against_meander_and_plain_ppo_against_both(tmp_path):
-    """Against B_line docs/cage2.md says how far it gets; one seed here, the published level is asserted with room."""
+def test_the_gpu_preset_passes_the_leader_board_against_both(tmp_path):
+    """One seed and 5,000 episodes; an agent that never restores User2 scores −11.9 against B_line over 100 steps."""
     run = vd.train("cage2_gpu", mode="quiet", evaluate=False, **{"logging.folder": str(tmp_path)})
-    scores = play_official(run.policy, "agent", run.config.params, baselines=False)
-    for k, length in enumerate(LENGTHS):
-        assert scores.of("agent", "b_line", length).mean > PLAIN_PPO["b_line"][k]
-        assert scores.of("agent", "meander", length).mean > LEADER_BOARD["meander"][k]
-        assert scores.of("agent", "sleep", length).mean == 0.0
+    scores = play_official(run.policy, "agent", run.config.params, episodes=5_000, baselines=False)
+    for red, published in LEADER_BOARD.items():
+        for length, mean in zip(LENGTHS, published, strict=True):
+            assert scores.of("agent", red, length).mean > mean - 0.1  # two standard errors
+    assert all(scores.of("agent", "sleep", length).mean == 0.0 for length in LENGTHS)

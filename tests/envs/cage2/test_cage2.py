@@ -10,7 +10,7 @@ import pytest
 import velodrome as vd
 from tests.oracles.cage2_rewards import everything
 from velodrome.envs import cage2
-from velodrome.envs.cage2 import cage2_world
+from velodrome.envs.cage2 import cage2_world, codes
 from velodrome.envs.cage2.network import DEPLOYABLE, NETWORK
 from velodrome.errors import ActionError, ConfigError
 
@@ -237,7 +237,7 @@ def test_decoy_memory_is_what_runs():
     assert observations[:, 52:].mean() > 0.1
 
 
-ALL_MEMORIES = {f"{kind}_memory": True for kind in ("scan", "decoy", "activity", "attack", "red")}
+ALL_MEMORIES = {f"{kind}_memory": True for kind in ("scan", "decoy", "activity", "attack", "port", "step", "red")}
 
 
 def test_activity_memory_says_how_long_ago_each_host_showed_what():
@@ -279,6 +279,43 @@ def test_attack_memory_says_what_the_service_attacked_last_gives_away():
     assert seen == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("green", [False, True])
+def test_port_memory_is_what_the_last_scan_of_a_host_found(green):
+    """Without Green that is what Red remembers, a Restore or not; with Green nobody can tell whose scan it was."""
+    envs = vd.make_vec("cage2", 200, seed=4, red_agent="meander", green=green, action_set="reduced", **ALL_MEMORIES)
+    first = envs.world.observed.index("Defender Apache decoy when scanned")
+    envs.reset()
+    expected, rng, differ = np.zeros((200, 13), np.int64), np.random.default_rng(1), 0
+    pairs = [(host, place) for host, decoys in enumerate(DEPLOYABLE) for place in range(len(decoys))]
+    for _ in range(60):
+        observations, *_ = envs.step(rng.integers(0, 36, 200))
+        running = envs.column("decoys")[:, None] >> 4 * np.arange(13) & 15
+        scanned = (envs.column("red_action") == codes.SCAN) & (envs.column("red_result") == codes.SUCCEEDED)
+        for rows, hosts in ((scanned, envs.column("red_target")), (envs.column("green") >= 0, envs.column("green"))):
+            chosen = np.flatnonzero(rows), hosts[rows]
+            expected[chosen] = running[chosen]
+        shown = observations[:, first : first + 41]
+        np.testing.assert_array_equal(shown, np.stack([expected[:, host] >> k & 1 for host, k in pairs], axis=1))
+        remembered = envs.column("memory")[:, None] >> 4 * np.arange(13) & 15
+        assert green or (remembered == expected).all()
+        differ += (shown != observations[:, 62:103]).sum()
+    assert shown.any()
+    assert differ > 0
+
+
+def test_step_memory_counts_the_steps_and_an_episode_may_be_told_to_terminate():
+    envs = vd.make_vec("cage2", 2, seed=1, action_set="reduced", episode_end="terminated", **ALL_MEMORIES)
+    first = envs.world.observed.index("steps 1 to 10")
+    observations, _ = envs.reset()
+    for step in range(1, 101):
+        assert observations[0, first : first + 10].sum() * 10 == pytest.approx(step - 1, abs=1e-4)
+        assert (np.diff(observations[0, first : first + 10]) <= 0).all()
+        observations, _, terminated, truncated, _ = envs.step(np.zeros(2, int))
+        assert terminated.tolist() == [step == 100] * 2
+        assert not truncated.any()
+    assert not observations[:, first : first + 10].any()  # another episode has begun
+
+
 @pytest.mark.parametrize("red", ["b_line", "meander", "sleep"])
 def test_red_memory_tells_red_by_its_first_moves(red):
     envs = vd.make_vec("cage2", 400, seed=2, red_agent=red, action_set="reduced", **ALL_MEMORIES)
@@ -290,7 +327,7 @@ def test_red_memory_tells_red_by_its_first_moves(red):
     for before, after in pairwise(shown):
         assert (after >= before).all()  # once told it stays
     assert envs.world.observed[-2:] == ("Red is b_line", "Red is meander")
-    assert len(envs.world.observed) == 52 + 10 + 41 + 80 + 30 + 2
+    assert len(envs.world.observed) == 52 + 10 + 41 + 80 + 30 + 41 + 10 + 2
 
 
 def test_memories_change_nothing_else():

@@ -15,13 +15,13 @@ class TestDefaults(EnvironmentContract):
 
 
 class TestEverything(EnvironmentContract):
-    most_bytes = 2048  # it observes 215 values, which are kept twice
+    most_bytes = 2400  # it observes 266 values, which are kept twice
 
     def world(self):
         return cage2_world(
             red_agent="mixture", mixture=(0.4, 0.5, 0.1), green=True, episode_length=25, observation_rule="corrected",
             impact_repeats=True, scan_memory=True, decoy_memory=True, activity_memory=True, attack_memory=True,
-            red_memory=True, action_set="reduced",
+            port_memory=True, step_memory=True, red_memory=True, action_set="reduced",
         )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ SCENARIOS = {
     "Meander, green, memories": Scenario(
         lambda: cage2_world(
             red_agent="meander", green=True, episode_length=30, scan_memory=True, decoy_memory=True,
-            activity_memory=True, attack_memory=True, red_memory=True, observation_rule="corrected",
+            activity_memory=True, attack_memory=True, port_memory=True, step_memory=True, red_memory=True,
+            observation_rule="corrected", episode_end="terminated",
             impact_repeats=True,
         ),
         steps=35,

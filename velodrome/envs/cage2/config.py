@@ -24,6 +24,11 @@ class Cage2Config(EnvConfig):
     )
     green: bool = option(False, "whether Green's port scans disturb Blue's view; the challenge has none")
     episode_length: int = option(100, "steps in an episode; scored are 30, 50 and 100", ge=1, le=LONGEST_EPISODE)
+    episode_end: Literal["truncated", "terminated"] = option(
+        "truncated",
+        "what the last step is to a learner: a cut in a game that goes on, or the end, after which nothing counts "
+        "(with step_memory it can plan for that)",
+    )
     observation_rule: Literal["official", "corrected"] = option(
         "official", "how activity is shown on a host where a decoy starts; 'corrected' is ChallengeWrapper2"
     )
@@ -39,6 +44,14 @@ class Cage2Config(EnvConfig):
         False,
         "also observe what the service that each of 10 hosts was attacked by last gives away: 30 values of 0 or 1; the "
         "port that tells is in CybORG's own observation, and not in the 52 bits",
+    )
+    port_memory: bool = option(
+        False,
+        "also observe which decoys ran on each host when its ports were scanned last, as Red remembers them: 41 values "
+        "of 0 or 1; which activity was a scan is in CybORG's own observation, and not always in the 52 bits",
+    )
+    step_memory: bool = option(
+        False, "also observe how many of the first 100 steps are over: 10 values of 0 to 1, one for every ten steps"
     )
     red_memory: bool = option(
         False, "also observe whether Red's first moves were B_line's or Meander's: 2 values, both 0 until it is clear"

@@ -1,4 +1,5 @@
-"""What Blue remembers of the activity it has seen: when each host showed some, by what it was attacked, who Red is.
+"""What Blue remembers of the activity it has seen: when each host showed some, by what it was attacked, what a scan of
+it found, who Red is.
 
 The rule calls `begin_memory`, `keep_memory` and `show_memory`. They do nothing, and their columns do not exist, unless
 a memory is asked for: `world` then puts the functions of the same names with `_of_activity` in their place.
@@ -21,7 +22,15 @@ AGE_VALUES = ("1 step ago", "2 steps ago", "3 steps ago", "recency")  # shown fo
 ATTACK_VALUES = ("SSH session", "user shell", "privileged shell")  # that the service attacked last gives away
 FIRST_GAIN = 3  # the first of these among the results of an exploit (network.SSH_SESSION)
 OLDEST = 15  # nibble of an age: 0 never, 1 in the last step, 15 fourteen steps ago or more
+TENS = 10  # of steps that are counted
 FIRST_HOST, IS_B_LINE, IS_MEANDER = 15, 16, 32  # of State.recognised: 1 + host, and who it is
+
+
+def show_decoys(decoys: int, tables: Any, first: int, out: NDArray[np.float32]) -> int:
+    """Write which decoys a word holds, one value for each that can run; return the place after them."""
+    for k in range(tables.decoy_bits.size):
+        out[first + k] = decoys >> whole(tables.decoy_bits[k]) & 1
+    return first + tables.decoy_bits.size
 
 
 def begin_memory(i: int, state: Any) -> None:
@@ -70,6 +79,7 @@ def begin_memory_of_activity(i: int, state: Any) -> None:
     state.scan_ages[i] = 0
     state.exploit_ages[i] = 0
     state.attacks_seen[i] = 0
+    state.decoys_scanned[i] = 0
     state.recognised[i] = 0
 
 
@@ -84,6 +94,13 @@ def keep_memory_of_activity(
     if (red.exploit >= 0) & (red.events > 0) & (target != green):
         attacks = replaced(attacks, target, whole(tables.found[8 * (16 * target + at(decoys, target)) + red.exploit]))
     state.attacks_seen[i] = attacks
+    # A port scan leaves connections to all open ports, an exploit to one. Whose scan it was, nobody can tell.
+    scanned = whole(state.decoys_scanned[i])
+    if (red.exploit < 0) & (red.events > 0):
+        scanned = replaced(scanned, target, at(decoys, target))
+    if green >= 0:
+        scanned = replaced(scanned, green, at(decoys, green))
+    state.decoys_scanned[i] = scanned
     exploits = seen >> 1 & ALL
     state.scan_ages[i] = aged(whole(state.scan_ages[i]), seen & ALL & ~exploits)
     state.exploit_ages[i] = aged(whole(state.exploit_ages[i]), exploits)
@@ -108,6 +125,13 @@ def show_memory_of_activity(i: int, state: Any, tables: Any, params: Any, first:
             for value in range(3):
                 out[first + 3 * k + value] = 1 if gained == value else 0
         first += 3 * len(HOSTS_OF_MEMORIES)
+    if params.port_memory:
+        first = show_decoys(whole(state.decoys_scanned[i]), tables, first, out)
+    if params.step_memory:
+        cursor = whole(state.cursor[i])
+        for k in range(TENS):
+            out[first + k] = min(max(cursor - 10 * k, 0), 10) / 10.0
+        first += TENS
     if params.red_memory:
         recognised = whole(state.recognised[i])
         out[first] = recognised >> 4 & 1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.cage2 import codes
-from velodrome.envs.cage2.memories import HOSTS_OF_MEMORIES, begin_memory, keep_memory, show_memory
+from velodrome.envs.cage2.memories import HOSTS_OF_MEMORIES, begin_memory, keep_memory, show_decoys, show_memory
 from velodrome.envs.cage2.moves import Network, blue_moves, blue_sees, chosen_exploit, penalty, red_moves
 from velodrome.envs.cage2.network import GREEDY, Tables
 from velodrome.envs.cage2.nibbles import ALL, HOST_COUNT, at, count, kth, mask, whole, with_bits
@@ -45,12 +45,15 @@ class Params(NamedTuple):
     red_agent: int
     green: int
     episode_length: int
+    terminates: int  # 1: the last step ends the game, 0: it cuts it off
     corrected: int
     impact_repeats: int
     scan_memory: int
     decoy_memory: int
     activity_memory: int
     attack_memory: int
+    port_memory: int
+    step_memory: int
     red_memory: int
     reward: int
 
@@ -94,6 +97,7 @@ class RememberingState(State):
     scan_ages: Int64  # how long ago a scan was seen on each host, as `memories` counts
     exploit_ages: Int64
     attacks_seen: Int64  # what the last attack seen on each host found (network.NOTHING …); 0 after a Restore
+    decoys_scanned: Int64  # decoys that ran on each host when its ports were scanned last
     recognised: Int8  # the host of the first activity, and who Red is
 
 
@@ -290,7 +294,8 @@ def step(i: int, action: Any, state: State, tables: Tables, params: Any) -> tupl
     state.decoys[i] = network.decoys
     state.seen[i] = seen
     keep_memory(i, state, tables, seen, blue, red, mind.target, green, network.decoys)
-    return reward, False, cursor >= params.episode_length
+    ends, terminates = cursor >= params.episode_length, params.terminates != 0
+    return reward, ends & terminates, ends & (not terminates)
 
 
 def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.float32]) -> None:
@@ -313,10 +318,7 @@ def observe(i: int, state: State, tables: Tables, params: Any, out: NDArray[np.f
             out[first + k] = 2 if host + 1 == last_scan else at(known, host) >> 3
         first += len(HOSTS_OF_MEMORIES)
     if params.decoy_memory:
-        decoys = whole(state.decoys[i])
-        for k in range(tables.decoy_bits.size):
-            out[first + k] = decoys >> whole(tables.decoy_bits[k]) & 1
-        first += tables.decoy_bits.size
+        first = show_decoys(whole(state.decoys[i]), tables, first, out)
     show_memory(i, state, tables, params, first, out)
 
 

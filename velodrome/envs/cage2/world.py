@@ -10,7 +10,7 @@ import gymnasium
 from velodrome.envs.cage2 import codes, rule
 from velodrome.envs.cage2.config import Cage2Config
 from velodrome.envs.cage2.display import table_text
-from velodrome.envs.cage2.memories import AGE_VALUES, ATTACK_VALUES, HOSTS_OF_MEMORIES, MEMORY_OF_ACTIVITY
+from velodrome.envs.cage2.memories import AGE_VALUES, ATTACK_VALUES, HOSTS_OF_MEMORIES, MEMORY_OF_ACTIVITY, TENS
 from velodrome.envs.cage2.names import HOSTS, RED_AGENTS
 from velodrome.envs.cage2.network import DECOY_VALUES, cage2_tables
 from velodrome.envs.cage2.rule import Situation
@@ -32,6 +32,8 @@ def observed_values(config: Cage2Config) -> tuple[str, ...]:
         (config.decoy_memory, (f"{decoy} decoy" for decoy in DECOY_VALUES)),
         (config.activity_memory, ages),
         (config.attack_memory, (f"{host} attacked: {gain}" for host in hosts for gain in ATTACK_VALUES)),
+        (config.port_memory, (f"{decoy} decoy when scanned" for decoy in DECOY_VALUES)),
+        (config.step_memory, (f"steps {10 * k + 1} to {10 * k + 10}" for k in range(TENS))),
         (config.red_memory, ("Red is b_line", "Red is meander")),
     )
     return (*bits, *(value for wanted, values in memories if wanted for value in values))
@@ -46,12 +48,15 @@ def cage2_params(config: Cage2Config) -> rule.Params:
         red_agent=rule.MIXTURE if config.red_agent == "mixture" else RED_AGENTS.index(config.red_agent),
         green=config.green,
         episode_length=config.episode_length,
+        terminates=config.episode_end == "terminated",
         corrected=config.observation_rule == "corrected",
         impact_repeats=config.impact_repeats,
         scan_memory=config.scan_memory,
         decoy_memory=config.decoy_memory,
         activity_memory=config.activity_memory,
         attack_memory=config.attack_memory,
+        port_memory=config.port_memory,
+        step_memory=config.step_memory,
         red_memory=config.red_memory,
         reward=rule.CUSTOM if callable(config.reward) else rule.OFFICIAL,
     )
@@ -62,7 +67,7 @@ def cage2_world(**values: Any) -> World:
     config = Cage2Config.create(**values)
     tables = cage2_tables(config.action_set == "reduced")
     substitutions: dict[str, Callable] = {"custom_reward": config.reward} if callable(config.reward) else {}
-    remembers = config.activity_memory or config.attack_memory or config.red_memory
+    remembers = any(getattr(config, f"{kind}_memory") for kind in ("activity", "attack", "port", "step", "red"))
     if remembers:
         substitutions |= MEMORY_OF_ACTIVITY
     return World(
