@@ -31,8 +31,9 @@ from velodrome.learn.actions import Categorical
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.autograd import Batch
 from velodrome.learn.policy import Outputs
-from velodrome.learn.ppo import ppo_loss, shuffled
+from velodrome.learn.ppo import ppo_loss
 from velodrome.rollout.observation import Observation
+from velodrome.rollout.ranks import shuffled
 
 ENGINES = ["auto", "autograd"]
 

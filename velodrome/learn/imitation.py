@@ -59,18 +59,18 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: fl
     generator = torch.Generator().manual_seed(seed)
     optimiser = _Adam(list(policy.parameters()), epochs * -(-len(values) // MINIBATCH))
     for _ in range(epochs):
-        apart = 0.0
+        apart = torch.zeros((), dtype=torch.float64, device=device)  # there: to ask for a number is to wait for it
         for rows in torch.randperm(len(values), generator=generator).to(device).split(MINIBATCH):
             seen = Observation(values[rows], cursor[rows], bank.gather(cursor[rows]).float())
             loss = _distance(policy, policy(seen).parameters, targets[rows])
             optimiser.step(loss)
-            apart += float(loss.detach()) * len(rows)
+            apart += loss.detach().double() * len(rows)
     # A critic of random weights would value one position above another for no reason.
     for parameter in policy.value_head.parameters():
         nn.init.zeros_(parameter)
     learner.policy.load_state_dict(policy.state_dict())
     learner.taught = Taught(policy, hold) if hold else None
-    return apart / len(values)
+    return float(apart) / len(values)
 
 
 class _Adam:
@@ -78,20 +78,25 @@ class _Adam:
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
         self.parameters, self.steps, self.done = parameters, steps, 0
-        self.means = [(torch.zeros_like(own), torch.zeros_like(own)) for own in parameters]
+        self.means, self.squares = ([torch.zeros_like(own) for own in parameters] for _ in range(2))
 
     @torch.no_grad()
     def step(self, loss: Tensor) -> None:
         """Go one step down the gradient of a loss; what it does not depend on stays as it is."""
         rate, self.done = RATE * (1.0 - self.done / self.steps), self.done + 1
         corrections = 1.0 - BETAS[0] ** self.done, math.sqrt(1.0 - BETAS[1] ** self.done)
-        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        for parameter, gradient, (mean, square) in zip(self.parameters, gradients, self.means, strict=True):
-            if gradient is not None:
-                mean.lerp_(gradient, 1.0 - BETAS[0])
-                square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1.0 - BETAS[1])
-                size = (square.sqrt() / corrections[1]).add_(EPSILON)
-                parameter.addcdiv_(mean, size, value=-rate / corrections[0])
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        moved = [place for place, gradient in enumerate(found) if gradient is not None]
+        lists = ([each[place] for place in moved] for each in (found, self.parameters, self.means, self.squares))
+        gradients, parameters, means, squares = lists
+        # All parameters in one call: on a GPU each call takes as long as the arithmetic of many.
+        torch._foreach_lerp_(means, gradients, 1.0 - BETAS[0])
+        torch._foreach_mul_(squares, BETAS[1])
+        torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - BETAS[1])
+        sizes = torch._foreach_sqrt(squares)
+        torch._foreach_div_(sizes, corrections[1])
+        torch._foreach_add_(sizes, EPSILON)
+        torch._foreach_addcdiv_(parameters, means, sizes, -rate / corrections[0])
 
 
 def _distance(policy: ActorCritic, parameters: Tensor, targets: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from velodrome.rollout.launch import Captured, takes_kernels
 from velodrome.rollout.moments import RewardScale, RunningMoments
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.phases import PhaseClock
+from velodrome.rollout.ranks import averaged
 from velodrome.rollout.worlds import CudaWorlds, Worlds
 from velodrome.vector.argument_checks import checked_count
 
@@ -106,12 +107,11 @@ class Learner:
         rates = ("learning_rate", "entropy_weight")  # what else is scheduled is reported by whom it belongs to
         scheduled = self.config.scheduled(began)
         found = {f"optimiser/{name}": scheduled[name] for name in rates if name in scheduled}
-        found["episode/mean_reward"] = reward
         found |= self.worlds.take_episodes()
         self.episodes += int(found["episode/count"])
-        found |= action_mix(actions, distribution)
+        found |= averaged({"episode/mean_reward": reward} | action_mix(actions, distribution))
         seconds = self._seconds(actions)
-        samples = actions.shape[0] * actions.shape[1]
+        samples = actions.shape[0] * self.worlds.all_envs
         found["time/steps_per_second"] = found["time/sps_total"] = samples / seconds.pop("total")
         collecting = seconds["environment"] + seconds["inference"]
         if collecting > 0.0:
@@ -211,9 +211,10 @@ class Learner:
             self._split(split)
         self.load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "policy"))
-        if self.average is not None and (saved := only(tensors, "average")):
-            self.average.network.load_state_dict(saved)
-            self.average.updates = int(plain["averaged_updates"])
+        if self.average is not None:
+            self.average.updates = int(plain.get("averaged_updates", 0))
+            if saved := only(tensors, "average"):
+                self.average.network.load_state_dict(saved)
         if saved := only(tensors, "taught"):
             self.taught = Taught(self.policy, float(plain["held"]))
             self.taught.network.load_state_dict(saved)

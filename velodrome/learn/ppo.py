@@ -19,6 +19,7 @@ from velodrome.learn.engines.autograd import Batch, Task
 from velodrome.learn.engines.choice import make_engine
 from velodrome.learn.learner import Average, Learner, only, unchanged
 from velodrome.learn.policy import ActorCritic, Outputs
+from velodrome.rollout import ranks
 from velodrome.rollout.advantages import write_advantages
 from velodrome.rollout.launch import Captured
 from velodrome.rollout.storage import Rollout, resized
@@ -42,7 +43,7 @@ class PPO(Learner):
         super().__init__(worlds, config, total_steps, seed, alike)
         device = worlds.device
         self.policy = ActorCritic(worlds.shape, worlds.action_space, network).to(device)
-        self.check_size(worlds.num_envs)
+        self.check_size(worlds.all_envs)
         self.rollout = self._make_rollout()
         task = Task(self.policy, worlds.bank, config, network.activation, ppo_loss)
         self.engine = self.splitting = make_engine(task, self.rollout)
@@ -92,7 +93,7 @@ class PPO(Learner):
             with unchanged(self.policy.acting_parameters() if critic_alone else ()):
                 self.update()
             self.hold_and_average()
-        self.steps += self.rollout.samples
+        self.steps += self.rollout.steps * self.worlds.all_envs
         return self._report(began)
 
     # Collect
@@ -162,15 +163,16 @@ class PPO(Learner):
         """Pass over the rollout once, in minibatches of shuffled samples (of environments, if there is memory)."""
         self.losses.zero_()
         count = self.rollout.num_envs if self.policy.recurrent else self.rollout.samples
-        for rows in shuffled(count, self.generator).tensor_split(self.config.minibatches):
-            self.losses += self.engine.learn(rows)
+        advantage = self.rollout.advantage if self.config.normalise_advantages else None
+        for rows, share in ranks.minibatches(count, self.config.minibatches, self.generator, advantage):
+            self.losses += self.engine.learn(rows, share)
 
     # Around it
 
     def _report(self, began: float) -> dict[str, float]:
         rollout = self.rollout
         means = self.loss_sums / (self.epochs_done * self.config.minibatches)
-        unexplained = (rollout.returns - rollout.value).var(correction=0) / rollout.returns.var(correction=0)
+        unexplained = ranks.variance_of(rollout.returns - rollout.value) / ranks.variance_of(rollout.returns)
         # One copy from the device for all numbers.
         last = torch.stack([unexplained, self.mean_reward, self.cuts_twice.float()])
         *losses, left, mean_reward, cuts_twice = torch.cat([means, last]).tolist()
@@ -239,11 +241,3 @@ def ppo_loss(
         outside = ((ratio - 1.0).abs() > config.clip).float().mean()
         report = torch.stack([policy_loss, value_loss, entropy, kl, outside])
     return loss, report
-
-
-def shuffled(count: int, generator: torch.Generator) -> Tensor:
-    """Return the numbers below `count` in random order."""
-    if generator.device.type == "cpu":
-        return torch.randperm(count, generator=generator)
-    # Sorting random keys is legal inside a CUDA graph.
-    return torch.rand(count, generator=generator, device=generator.device).argsort()

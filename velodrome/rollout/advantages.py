@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from velodrome.outside.kernels import cached_njit
+from velodrome.rollout.both_targets import advantages_of, discounted_of
 from velodrome.rollout.launch import on_device
-from velodrome.rollout.running_sums import advantages_of, discounted_of
 
 _advantages = cached_njit(advantages_of, nogil=True)
 _discounted = cached_njit(discounted_of, nogil=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from velodrome.rollout.both_targets import advantages_of, discounted_of, is_masked, noisy
 from velodrome.rollout.launch import Kernel
-from velodrome.rollout.noise import is_masked, noisy
-from velodrome.rollout.running_sums import advantages_of, discounted_of
 from velodrome.vector.compile.numba_cuda import cuda
 
 _advantages = cuda.jit(advantages_of, device=True)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from velodrome.outside.kernels import cached_njit
+from velodrome.rollout.both_targets import BYTES_DEVIATION, is_masked, noisy
 from velodrome.rollout.launch import on_device
-from velodrome.rollout.noise import BYTES_DEVIATION, is_masked, noisy
 from velodrome.rollout.observation import Ranges, WindowBank
 from velodrome.tables.windows import WindowTables
 

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from velodrome.outside.kernels import kept_privately
+from velodrome.vector.compile.assemble import rebuild
+from velodrome.vector.compile.kernel_cache import kernel_folder
 from velodrome.vector.cuda import is_rocm
 
 THREADS = 128  # per block
@@ -36,13 +39,16 @@ def as_array(tensor: torch.Tensor) -> Any:
 def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """Capture what is launched inside as a graph.
 
-    No garbage is collected meanwhile: freeing an older graph would break the capture.
+    No garbage is collected meanwhile: freeing an older graph would break the capture. Nor before it: that would take a
+    third of a second each time, and who gives memory back collects by himself.
     """
     collecting = gc.isenabled()
-    gc.collect()
     gc.disable()
+    stream = own_stream(torch.cuda.current_device(), "capture")
+    # A thread of NCCL's looks after its calls meanwhile, which only this thread's capture must not see.
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
     try:
-        with torch.cuda.graph(graph, stream=own_stream(torch.cuda.current_device(), "capture")):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local" if several else "global"):
             yield
     finally:
         if collecting:
@@ -97,10 +103,15 @@ class Kernel:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The kernel for this machine."""
+        """The kernel for this machine, from the folder of kernels if it was compiled before."""
         from velodrome.vector.compile.numba_cuda import SIMULATED, cuda
 
-        return cuda.jit(self.function) if SIMULATED else cuda.jit(self.function, fastmath=True)
+        if SIMULATED:
+            return cuda.jit(self.function)
+        name = self.function.__name__
+        folder = kernel_folder("learner", self.function, f"{name}, CUDA", {}, how="fastmath", aloud=False)
+        copy = rebuild(self.function, {}, filename=str(folder / f"{name}.py"))
+        return kept_privately(cuda.jit(copy, cache=True, fastmath=True))
 
     def __call__(self, threads: int, *arguments: Any) -> None:
         """Launch the kernel with at least this many threads; tensors are passed in place."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from velodrome.rollout import ranks
 from velodrome.rollout.advantages import write_discounted
 from velodrome.rollout.storage import resized
 
@@ -35,6 +36,7 @@ class RunningMoments:
             mean[run], variance[run] = _pooled(mean[run], variance[run])
         if len(mean) > len(self.mean):
             mean, variance = _pooled(mean, variance)
+        mean, variance, rows = ranks.pooled(mean, variance, rows)
         total = self.count + rows
         difference = mean - self.mean
         # Before the first batch the initial variance must not count.

@@ -21,6 +21,7 @@ from velodrome.rollout.disturbance import Disturbance, Strength
 from velodrome.rollout.flattening import flat_size, row_writer, stacked
 from velodrome.rollout.launch import capture
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
+from velodrome.rollout.ranks import summed
 from velodrome.vector.native import NativeVectorEnv
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.seeding import spread_seeds
@@ -41,6 +42,7 @@ class Worlds(ABC):
     def __init__(self, envs: VectorEnv, device: torch.device, shape: ObservationShape, names: tuple[str, ...]) -> None:
         self.envs = envs
         self.num_envs = envs.num_envs
+        self.first = self.others = 0  # environments of other ranks: those before these, and all
         self.device = device
         self.shape = shape
         self.action_space = envs.single_action_space
@@ -51,6 +53,17 @@ class Worlds(ABC):
         self.names = ("count", *(METRIC_NAMES.get(name, name) for name in names))
         self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=device)
         self.low, self.high = box_bounds(self.action_space, device)
+
+    @property
+    def all_envs(self) -> int:
+        """The environments of all ranks that learn together."""
+        return self.num_envs + self.others
+
+    def join(self, first: int, total: int) -> None:
+        """Be the environments from this number on, of so many that several ranks have together; before `reset`."""
+        self.first, self.others = first, total - self.num_envs
+        if isinstance(self.envs, RuleVectorEnv):
+            self.envs.first = first
 
     def legal(self, actions: Tensor) -> Tensor:
         """Return actions as the environments take them: continuous ones are clipped to their range."""
@@ -93,7 +106,7 @@ class Worlds(ABC):
 
     def take_episodes(self) -> dict[str, float]:
         """Return the count of episodes that ended since the last call, and the mean of each of their statistics."""
-        sums = self.sums.tolist()
+        sums = summed(self.sums).tolist()
         self.sums.zero_()
         count = sums[0]
         found = {"episode/count": count}
@@ -300,7 +313,9 @@ class ForeignWorlds(Worlds):
 
     def reset(self, seed: int) -> None:
         """Start all episodes; environment i has the seed `spread_seed(seed, i)`."""
-        seeds: Any = spread_seeds(seed, self.num_envs)  # lists are legal, though Gymnasium's annotation omits them
+        seeds: Any = spread_seeds(
+            seed, self.num_envs, self.first
+        )  # lists are legal, though Gymnasium's annotation omits them
         self.write_rows(self.envs.reset(seed=seeds)[0], self._rows)
         self.returns[:], self.lengths[:] = 0.0, 0
         self._send()

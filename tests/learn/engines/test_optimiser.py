@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig, PPOConfig
 from velodrome.learn.engines.optimiser import Optimiser
 from velodrome.learn.policy import ActorCritic
@@ -65,6 +66,33 @@ def test_steps_are_those_made_by_hand(longest, decay):
     assert found == pytest.approx(norms, rel=1e-9)
     for parameter, value in zip(network.parameters(), values, strict=True):
         torch.testing.assert_close(parameter.detach(), value, rtol=1e-9, atol=1e-12)
+
+
+def test_steps_have_the_bits_of_torchs_own_class():
+    network, optimiser = make()
+    network.float()
+    twin = copy.deepcopy(network)
+    theirs = torch.optim.Adam(twin.parameters(), 0.01, eps=1e-3, fused=True)
+    for step in range(3):
+        for one, other in zip(network.parameters(), twin.parameters(), strict=True):
+            one.grad = 1e-2 * torch.randn(one.shape, generator=torch.Generator().manual_seed(step))
+            other.grad = one.grad.clone()
+        if step == 1:  # what has no gradient stays as it is
+            network[0].weight.grad = twin[0].weight.grad = None
+        optimiser.step()
+        theirs.step()
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), twin.parameters(), strict=True))
+    own = optimiser.state()
+    for name, (_, state) in zip(optimiser.parameters, theirs.state.items(), strict=True):
+        assert all(torch.equal(own[f"{name}.{key}"], value) for key, value in state.items())
+
+
+def test_a_state_of_another_network_is_refused():
+    _, optimiser = make()
+    with pytest.raises(ConfigError, match="has numbers of 9\\.bias, which this network does not have"):
+        optimiser.load_state({"9.bias.step": torch.zeros(())})
+    with pytest.raises(ConfigError, match="other numbers of 2\\.bias than Adam keeps"):
+        optimiser.load_state({"2.bias.step": torch.zeros(())})
 
 
 def test_gradients_that_are_there_already_are_stepped_down():

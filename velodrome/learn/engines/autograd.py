@@ -13,6 +13,7 @@ from velodrome.learn.engines.optimiser import ADAM_EPSILON, Optimiser, Splitting
 from velodrome.learn.networks.layers import DropoutMasks, worth_encoding
 from velodrome.learn.policy import ActorCritic, Encoding, Outputs
 from velodrome.rollout.observation import Observation, WindowBank
+from velodrome.rollout.ranks import Share, sampled
 from velodrome.rollout.storage import Rollout
 
 
@@ -103,7 +104,7 @@ class AutogradEngine(Splitting):
         with self._precision(), self.dropout.applied(kept):
             outputs = self.forward(observation, self.bank, self.encoding, memory)
         distribution, log_std, rollout = self.policy.distribution, self.policy.log_std, self.rollout
-        actions = distribution.sample(outputs.parameters, log_std, generator)
+        actions = sampled(distribution, outputs.parameters, log_std, generator)
         rollout.actions[t] = actions
         rollout.log_prob[t] = distribution.log_prob(outputs.parameters, log_std, actions)
         rollout.value[t] = outputs.value
@@ -117,21 +118,24 @@ class AutogradEngine(Splitting):
     def begin_update(self) -> None:
         """Prepare for an update, given advantages and returns: nothing to do."""
 
-    def learn(self, rows: Tensor) -> Tensor:
+    def learn(self, rows: Tensor, share: Share | None = None) -> Tensor:
         """Take one gradient step on some samples (environments, if there is memory); return [6] numbers to report."""
-        self._begin_step(rows)
-        parts = rows.tensor_split(self.parts)
-        reports = [self._add_gradient(part, len(part) / len(rows), k == 0) for k, part in enumerate(parts)]
-        norm = self.optimiser.step()
-        return torch.cat([sum(reports[1:], reports[0]), norm.reshape(1)])
+        self._begin_step(rows, share)
+        whole, parts = len(rows) if share is None else share.whole, rows.tensor_split(self.parts)
+        reports = [self._add_gradient(part, len(part) / whole, k == 0) for k, part in enumerate(parts) if len(part)]
+        report = sum(reports, torch.zeros(5, device=self.device))
+        if share is not None:
+            report = share.add_up(self.optimiser.gradients(), report)
+        return torch.cat([report, self.optimiser.step().reshape(1)])
 
-    def _begin_step(self, rows: Tensor) -> None:
+    def _begin_step(self, rows: Tensor, share: Share | None = None) -> None:
         """Prepare for a gradient step: find out by what the advantages of a whole minibatch are scaled."""
         self.policy.train()
         self.optimiser.forget()
         if self.config.normalise_advantages:
             advantage = self._samples(self.rollout.advantage, rows)
-            self.advantages = advantage.mean(), advantage.std(correction=0) + 1e-8
+            own = share and share.advantages
+            self.advantages = own or (advantage.mean(), advantage.std(correction=0) + 1e-8)
 
     def _add_gradient(self, rows: Tensor, share: float, first: bool) -> Tensor:
         """Add the gradient of the mean loss of some samples, times their share; return [5] numbers, times it too."""

@@ -19,6 +19,7 @@ from torch.nn import functional
 from velodrome.errors import ConfigError
 from velodrome.learn.config import NetworkConfig
 from velodrome.rollout.observation import Observation, WindowBank
+from velodrome.rollout.ranks import drawn
 
 PIECE = 2**22  # floats of windows laid out at a time where nothing is learnt, 16 MB
 
@@ -38,6 +39,8 @@ def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear
 
 def make_orthogonal(weight: Tensor, gain: float = 1.0) -> None:
     """Draw orthogonal weights, on one thread: the decomposition behind them has other last bits on several."""
+    if weight.is_meta:  # it has no numbers, only a shape
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -75,7 +78,10 @@ class DropoutMasks:
 
     def draw(self, kept: Tensor, generator: torch.Generator) -> Tensor:
         """Draw which units are kept, into [n, width] bool."""
-        return kept.bernoulli_(1.0 - self.layers[0].share, generator=generator)
+        share = 1.0 - self.layers[0].share
+        return kept.copy_(
+            drawn(lambda rows: kept.new_empty((rows, self.width)).bernoulli_(share, generator=generator), len(kept))
+        )
 
     @contextmanager
     def applied(self, kept: Tensor | None) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, Windo
 from velodrome.learn.engines.optimiser import ADAM_EPSILON, WeightDecay
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.observation import Observation
+from velodrome.rollout.ranks import Share, drawn
 from velodrome.rollout.storage import Rollout
 
 
@@ -44,7 +45,7 @@ class FusedEngine:
         """Work on this rollout from now on; what was learnt stays."""
         self.rollout = rollout
         distribution = self.policy.distribution
-        self.noise_shape = (rollout.num_envs, len(distribution.counts) or distribution.width)
+        self.components = len(distribution.counts) or distribution.width  # of an action
         numbers = (rollout.log_prob, rollout.advantage, rollout.returns, rollout.value)
         self.samples = FlatRollout(
             self._observations(rollout.observations()),
@@ -77,7 +78,7 @@ class FusedEngine:
     def act(self, t: int, observation: Observation, memory: Tensor, generator: torch.Generator) -> Tensor:
         """Write actions, log-probabilities and values of step t into the rollout; return the memory after it."""
         rollout = self.rollout
-        noise = self.draw(self.noise_shape, generator=generator)
+        noise = drawn(lambda rows: self.draw((rows, self.components), generator=generator), rollout.num_envs)
         out = (rollout.actions[t], rollout.log_prob[t], rollout.value[t])
         self.network.sample(self._observations(observation), noise, out)
         return memory
@@ -89,9 +90,11 @@ class FusedEngine:
     def begin_update(self) -> None:
         """Prepare for an update: nothing to do."""
 
-    def learn(self, rows: Tensor) -> Tensor:
+    def learn(self, rows: Tensor, share: Share | None = None) -> Tensor:
         """Take one gradient step on some samples; return [6] numbers to report."""
-        losses = self.network.update_minibatch(rows, self.samples, self.config)
+        losses: Sequence[float] = self.network.update_minibatch(rows, self.samples, self.config, share)
+        if share is not None:
+            losses = share.add_up([self.network.flat.gradient], torch.tensor(losses)).tolist()
         self.weight_decay.shrink(self.rate)
         norm = self.network.adam_step(self.rate, self.config.max_gradient_norm, ADAM_EPSILON)
         return torch.tensor([*losses, norm])

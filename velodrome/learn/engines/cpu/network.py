@@ -16,6 +16,7 @@ from velodrome.learn.engines.cpu.lanes import Lanes
 from velodrome.learn.engines.cpu.perceptrons import Perceptrons, lay_out
 from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, expect
 from velodrome.learn.engines.cpu.tile import LaneGradient, Tile
+from velodrome.rollout.ranks import Share
 
 # Most rows of a tile: its buffers nearly fit 1 MiB of cache, and Python is a few hundredths of its time.
 TILE_ROWS = 512
@@ -128,19 +129,21 @@ class FusedActorCritic:
 
     # Learn
 
-    def update_minibatch(self, rows: torch.Tensor, rollout: FlatRollout, config: PPOConfig) -> Losses:
+    def update_minibatch(
+        self, rows: torch.Tensor, rollout: FlatRollout, config: PPOConfig, share: Share | None = None
+    ) -> Losses:
         """Write the gradient of PPO's loss over some rows [m] int64 of a rollout, and return the parts of the loss."""
         self.flat.check()
         if not isinstance(rows, torch.Tensor) or rows.dtype != torch.int64 or rows.ndim != 1 or not len(rows):
             raise ConfigError("rows must be a tensor [m] of int64 with at least one row")
         chosen = rows.contiguous().numpy()
         gather, gather_samples, advantages = self._readers_of(rollout)
-        mean, scale = 0.0, 1.0
+        whole, mean, scale = len(chosen) if share is None else share.whole, 0.0, 1.0
         if config.normalise_advantages:
-            mean, deviation = kernels.mean_and_deviation(advantages, chosen)
+            mean, deviation = share.moments if share else kernels.mean_and_deviation(advantages, chosen)
             scale = 1.0 / (deviation + 1e-8)
         weights = (config.clip, config.value_clip or 0.0, config.entropy, config.kl_penalty, config.value_weight)
-        scalars = losses.LossScalars(*map(np.float32, (*weights, mean, scale, 1.0 / len(chosen))))
+        scalars = losses.LossScalars(*map(np.float32, (*weights, mean, scale, 1.0 / whole)))
         bounds = tile_bounds(len(chosen))
         lanes = min(LANES, len(bounds) - 1)
         self._lane_sums[:] = 0.0
@@ -160,7 +163,7 @@ class FusedActorCritic:
 
         self._workers.run(work, lanes)
         kernels.sum_lanes(self._lane_gradients.numpy(), lanes, self.flat.gradient_array)
-        return Losses(*(self._lane_sums[:lanes].sum(0) / len(chosen)).tolist()[:5])
+        return Losses(*(self._lane_sums[:lanes].sum(0) / whole).tolist()[:5])
 
     def _readers_of(self, rollout: FlatRollout) -> Any:
         """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""

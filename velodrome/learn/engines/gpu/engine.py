@@ -17,6 +17,7 @@ from velodrome.learn.engines.autograd import AutogradEngine, Task
 from velodrome.learn.engines.gpu import kernels
 from velodrome.rollout.launch import Kernel
 from velodrome.rollout.observation import Observation
+from velodrome.rollout.ranks import Share, drawn
 from velodrome.rollout.storage import Rollout
 
 ALIGNED = 8  # tensor cores want rows of a multiple of this
@@ -241,7 +242,8 @@ class CudaEngine(AutogradEngine):
         outputs = [stack.forward(inputs) for stack in self.stacks]
         actions = rollout.actions[t].view(n, -1)
         draw = torch.rand if self.discrete else torch.randn
-        noise = draw(actions.shape, generator=generator, device=self.device)
+        components = actions.shape[1]
+        noise = drawn(lambda rows: draw((rows, components), generator=generator, device=self.device), n)
         written = (self.chances[:n], actions, rollout.log_prob[t], rollout.value[t])
         self.sample(n, outputs[0], outputs[-1], self.value_column, self.head, noise, *written)
         return memory
@@ -254,15 +256,19 @@ class CudaEngine(AutogradEngine):
             self.samples[:, column].copy_(part.view(-1))
         self.samples[:, len(parts) :].copy_(rollout.actions.view(rollout.samples, -1))
 
-    def _begin_step(self, rows: Tensor) -> None:
+    def _begin_step(self, rows: Tensor, share: Share | None = None) -> None:
         """Prepare for a gradient step: copy weights, and find out by what advantages are scaled."""
         for stack in self.stacks:
             stack.refresh()
         if self.config.normalise_advantages:
-            advantage = self.rollout.advantage.view(-1).index_select(0, rows)
-            deviation, mean = torch.std_mean(advantage, correction=0)
+            if share is not None and share.advantages is not None:
+                mean, deviation = share.advantages
+            else:
+                advantage = self.rollout.advantage.view(-1).index_select(0, rows)
+                deviation, mean = torch.std_mean(advantage, correction=0)
+                deviation = deviation + 1e-8
             self.scalars[kernels.MEAN].copy_(mean)
-            self.scalars[kernels.SCALE].copy_(1.0 / (deviation + 1e-8))
+            self.scalars[kernels.SCALE].copy_(1.0 / deviation)
 
     def _add_gradient(self, rows: Tensor, share: float, first: bool) -> Tensor:
         """Add the gradient of the mean loss of some samples, times their share; return [5] numbers, times it too."""
