@@ -1,6 +1,7 @@
 """What ten times as many steps cost, and what agents do where nothing can be foreseen, with the preset `trading`.
 
     python benchmarks/longer_and_noise.py [--json FILE] [--processes N] [--seed 900] [--longer 2] [--noise 10] [--gpu]
+        [--problems ar1 ou …]
 
 Each training is an ordinary run with the preset's own end (`evaluation.patience`); its best checkpoint plays 20,000
 bars that nobody has seen. Longer: the problems of `velodrome bench generalise` with 300,000 and with 3,000,000 steps.
@@ -16,6 +17,7 @@ import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,15 +43,15 @@ class Case(NamedTuple):
     device: str = "cpu"
 
 
-def cases(first: int, markets: int, seeds: int, gpu: bool) -> list[Case]:
+def cases(problems: Sequence[str], first: int, markets: int, seeds: int, gpu: bool) -> list[Case]:
     """Return all trainings on markets whose seeds follow the first, the longest of them first."""
-    asked = {"cpu": trainings.PROBLEMS, **({"cuda": ON_GPU} if gpu else {})}
+    asked = {"cpu": problems, **({"cuda": [own for own in problems if own in ON_GPU]} if gpu else {})}
     longer = [
         Case(problem, bars, market, 0, times, device)
         for times in (10, 1)
-        for device, problems in asked.items()
+        for device, own in asked.items()
         for bars in BARS
-        for problem in problems
+        for problem in own
         for market in range(first, first + markets)
     ]
     return longer + [Case("noise", bars, first + seed, seed, 1) for bars in BARS for seed in range(seeds)]
@@ -97,11 +99,13 @@ def main() -> None:
     parser.add_argument("--longer", type=int, default=2, help="markets of each kind that are trained for longer")
     parser.add_argument("--noise", type=int, default=10, help="markets of noise")
     parser.add_argument("--gpu", action="store_true", help="two problems on a GPU as well")
+    known = tuple(trainings.PROBLEMS)
+    parser.add_argument("--problems", nargs="+", choices=known, default=known, help="those that are trained for longer")
     options = parser.parse_args()
     os.environ |= dict.fromkeys(THREADS, "1")
     rows = json.loads(options.json.read_text()) if options.json is not None and options.json.exists() else []
     done_before = {tuple(row[name] for name in Case._fields) for row in rows}
-    asked = cases(options.seed, options.longer, options.noise, options.gpu)
+    asked = cases(options.problems, options.seed, options.longer, options.noise, options.gpu)
     with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for done in as_completed([pool.submit(played, case) for case in asked if tuple(case) not in done_before]):
             rows.append(row := done.result())

@@ -229,7 +229,7 @@ def test_resamples_are_measured_as_paths_are_bar_by_bar():
         for place, meter in enumerate(meters):
             each = np.empty((meter.seeds, len(meter.names)))
             for seed, row in enumerate(each):
-                path = meter.returns[seed], meter.logs[seed], meter.extras[seed]
+                path = meter.returns[seed], meter.logs[seed], meter.extras_of(seed)
                 path_figures(*path, order, meter.centre[seed], PER_YEAR, row)
             if meter.seeds > 1:
                 each = each[chosen.integers(0, meter.seeds, (meter.seeds,))]

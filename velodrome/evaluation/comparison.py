@@ -20,7 +20,7 @@ from velodrome.evaluation.intervals import (
     Interval,
     block_length,
     percentile_interval,
-    stationary_draws,
+    stationary_blocks,
     widening,
 )
 from velodrome.evaluation.measures import METRICS, SPACES, PathMeter, format_figure, mean_of_known, walk_blocks
@@ -127,7 +127,7 @@ def _resampled(
     agents: how many of the policies, the first ones, are agents; of the others, the figures of COMPARED are known.
     """
     paths = [(meter, seed, place < agents) for place, meter in enumerate(meters) for seed in range(meter.seeds)]
-    logs = np.ascontiguousarray(np.stack([meter.logs[seed] for meter, seed, _ in paths], axis=1))
+    logs = np.stack([meter.logs[seed] for meter, seed, whole in paths if whole], axis=1)
     columns = [meter.summed(seed, whole) for meter, seed, whole in paths]
     ends = np.cumsum([own.shape[1] for own in columns])[:-1]
     sums = Sums(np.concatenate(columns, axis=1))
@@ -141,7 +141,8 @@ def _resampled(
         several = iter(np.array(own) for own in zip(*chosen, strict=True))  # [N, seeds] each
         for place, meter in enumerate(meters):
             own = slice(begins[place], begins[place + 1])
-            each = meter.resampled_figures(np.stack(by_path[own]), walks.levels[:, own].T, walks.deepest[:, own].T)
+            deepest = walks.deepest.T[own] if place < agents else np.full((meter.seeds, some), np.nan)
+            each = meter.resampled_figures(np.stack(by_path[own]), deepest)
             if meter.seeds > 1:
                 each = np.take_along_axis(each, next(several).T[:, :, None], axis=0)
             found[:, place, first : first + some] = mean_of_known(each).T
@@ -153,21 +154,25 @@ class Walks(NamedTuple):
     """Some resamples of P paths of T bars."""
 
     times: NDArray[np.float64]  # [N, T] how often each bar is visited
-    levels: NDArray[np.float64]  # [N, P] sums of log returns
-    deepest: NDArray[np.float64]  # [N, P] largest falls of those sums
+    deepest: NDArray[np.float64]  # [N, P] largest falls of the sums of log returns
 
 
 def walked(logs: NDArray[np.float64], block: float, drawn: Bootstrap) -> Iterator[Walks]:
-    """Yield the resamples of paths, [T, P], some at a time; the next are drawn while threads walk through the last."""
-    count, at_once = drawn.samples, max(1, min(64, VALUES_AT_ONCE // len(logs)))
-    draws = stationary_draws(len(logs), block, count, drawn.seed)
+    """Yield the resamples of paths, [T, P], some at a time; the next are drawn while threads walk through the last.
+
+    What is yielded is written anew for the next ones.
+    """
+    bars, paths = logs.shape
+    count, at_once = drawn.samples, max(1, min(64, VALUES_AT_ONCE // bars))
+    blocks = stationary_blocks(bars, block, count, drawn.seed)
+    room = Walks(np.empty((at_once, bars)), np.empty((at_once, paths)))  # the same each time: new memory takes longer
     with ThreadPoolExecutor(available_cores()) as threads:
         for first in range(0, count, at_once):
             some = min(at_once, count - first)
-            walks = Walks(np.empty((some, len(logs))), *(np.empty((some, logs.shape[1])) for _ in range(2)))
+            walks = Walks(*(values[:some] for values in room))
             waiting = [
-                threads.submit(walk_blocks, numbers, firsts, block, logs, times, levels, deepest)
-                for (numbers, firsts), times, levels, deepest in zip(islice(draws, some), *walks, strict=True)
+                threads.submit(walk_blocks, own.begin, own.row, logs, times, deepest)
+                for own, times, deepest in zip(islice(blocks, some), *walks, strict=True)
             ]
             for each in waiting:
                 each.result()

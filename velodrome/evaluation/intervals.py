@@ -57,28 +57,30 @@ class Interval(NamedTuple):
         return not (self.low > 0.0 or self.high < 0.0)
 
 
-def stationary_draws(
-    length: int, block: float, samples: int, seed: int
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """Yield for each resample what decides on its blocks, [length] each.
+class Blocks(NamedTuple):
+    """The blocks of a resample: the place at which each begins, the first is 0, and the row of the series there."""
 
-    A block begins at the first place and wherever the one number times `block` is below 1, with the row that the other
-    gives; from there the rows follow one another.
-    """
+    begin: NDArray[np.int64]
+    row: NDArray[np.uint32]
+
+
+def stationary_blocks(length: int, block: float, samples: int, seed: int) -> Iterator[Blocks]:
+    """Yield the blocks of each resample; from where one begins the rows follow one another."""
     if length < 1 or samples < 1 or not block >= 1.0:
         raise ConfigError(
             f"a bootstrap of {length} values with blocks of {block} and {samples} samples: "
             "needs at least one value, one sample, and blocks of at least 1"
         )
-    rng = np.random.default_rng(seed)
-    always = np.zeros(length) if block == 1.0 else None  # every row begins a block, whatever is drawn
+    rng, draws, everywhere = np.random.default_rng(seed), np.empty(length), np.arange(length)
     for _ in range(samples):
-        if always is None:
-            draws = rng.random(length)
-        else:
-            draws = always
+        if block == 1.0:  # every row begins a block, whatever is drawn
             _pass_over(rng, length)
-        yield draws, rng.integers(0, length, length)
+            yield Blocks(everywhere, rng.integers(0, length, length, np.uint32))
+            continue
+        rng.random(out=draws)
+        draws[0] = 0.0
+        begin = np.flatnonzero(draws * block < 1.0)
+        yield Blocks(begin, rng.integers(0, length, length, np.uint32)[begin])
 
 
 def _pass_over(rng: np.random.Generator, count: int) -> None:
@@ -93,11 +95,8 @@ def _pass_over(rng: np.random.Generator, count: int) -> None:
 def stationary_orders(length: int, block: float, samples: int, seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield for each resample the rows of the series that it consists of, [length], in order."""
     position = np.arange(length)
-    for draws, first in stationary_draws(length, block, samples, seed):
-        begins = draws * block < 1.0
-        begins[0] = True
-        since = np.maximum.accumulate(np.where(begins, position, 0))
-        yield (first[since] + position - since) % length
+    for begin, row in stationary_blocks(length, block, samples, seed):
+        yield (np.repeat(row - begin, np.diff(begin, append=length)) + position) % length
 
 
 def varies(values: NDArray[np.float64]) -> bool:
@@ -112,11 +111,18 @@ def product_sum(first: NDArray[np.float64], second: NDArray[np.float64]) -> floa
     return float(np.einsum("i,i->", first, second))
 
 
+def quick_size(count: int) -> int:
+    """Return the next number without prime factors above 5, of which Fourier transforms are quick."""
+    powers = (
+        3**a * 5**b for a in range(count.bit_length()) for b in range(count.bit_length()) if 3**a * 5**b < 2 * count
+    )
+    return min(odd << max(0, (-(-count // odd) - 1).bit_length()) for odd in powers)
+
+
 def autocovariance(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the autocovariance at every lag from 0 up, each a sum over the length of the whole series."""
     count = len(centred)
-    # By Fourier transform, padded so that the ends do not meet, to a power of 2, which is quick.
-    size = 1 << (2 * count - 1).bit_length()
+    size = quick_size(2 * count - 1)  # by Fourier transform, padded so that the ends do not meet
     return np.fft.irfft(np.abs(np.fft.rfft(centred, size)) ** 2, size)[:count] / count
 
 

@@ -283,30 +283,32 @@ def write_figures(count, per_year, centre, shifted, squares, losses, level, deep
 
 
 @cached_njit
-def write_resampled(count, per_year, centre, sums, losses, levels, deepest, out):
-    """Write PATH_FIGURES of every seed and resample."""
+def write_resampled(count, per_year, centre, sums, deepest, out):
+    """Write PATH_FIGURES of every seed and resample; sums as of `PathMeter.summed`, the last of them may be missing."""
     for s in range(out.shape[0]):
         for n in range(out.shape[1]):
-            known = (sums[s, n, 0], sums[s, n, 1], losses[s, n], levels[s, n], deepest[s, n])
+            losses = sums[s, n, 3] if sums.shape[2] > 3 else 0.0
+            known = (sums[s, n, 0], sums[s, n, 1], losses, sums[s, n, 2], deepest[s, n])
             write_figures(count, per_year, centre[s], *known, 0, out[s, n])
 
 
 @cached_njit(nogil=True)
-def walk_blocks(draws, firsts, block, logs, times, levels, deepest):
-    """Go through the bars of a resample: count how often it visits each, and find how far its P paths fall.
+def walk_blocks(begin, row, logs, times, deepest):
+    """Go through the bars of a resample: count how often it visits each bar, and find how far its P paths fall.
 
-    draws: [T] uniform; a block begins where one is below 1 / block, at the bar of `firsts` [T], and wraps at the end.
-    logs: [T, P]; times: [T] visits; levels, deepest: [P] sum of the log returns, and the largest fall of that sum.
+    begin, row: as of `Blocks`; a block wraps at the end. logs: [T, P]; times: [T] visits; deepest: [P] the largest fall
+    of the running sum of log returns.
     """
     bars, paths = logs.shape
-    peaks = np.zeros(paths)
+    levels, peaks = np.zeros(paths), np.zeros(paths)
     times[:] = 0.0
-    levels[:] = 0.0
     deepest[:] = 0.0
-    j = 0
+    block, j = 0, 0
     for k in range(bars):
-        j = firsts[k] if k == 0 or draws[k] * block < 1.0 else j + 1
-        j = j if j < bars else 0
+        j = j + 1 if j + 1 < bars else 0
+        if block < begin.size and k == begin[block]:
+            j = int(row[block])
+            block += 1
         times[j] += 1.0
         for path in range(paths):
             level = levels[path] + logs[j, path]
@@ -326,8 +328,7 @@ class PathMeter:
         self.names = (*PATH_FIGURES, *measured.per_bar)
         self.returns = np.ascontiguousarray(measured.returns.T)  # [S, T]
         self.logs = np.ascontiguousarray(measured.log_returns.T)
-        extras = np.stack(list(measured.per_bar.values()), axis=-1).swapaxes(0, 1)
-        self.extras = np.ascontiguousarray(extras)  # [S, T, M]
+        self.extras = list(measured.per_bar.values())  # M of [T, S]
         self.centre = self.returns.mean(axis=1) if self.returns.shape[1] else np.zeros(len(self.returns))
         self.seeds, self.bars = self.returns.shape
         self.scale = np.array([self.bars if name in SUMMED else 1 for name in self.names], np.float64)
@@ -340,44 +341,46 @@ class PathMeter:
         own = each[0]
         if self.seeds > 1:
             own = {name: np.mean([found[name] for found in each], axis=0) for name in common}
-        return {**own, **dict(zip(self.names[len(PATH_FIGURES) :], self.extras.mean(axis=0).T, strict=True))}
+        further = (values[:, 0] if self.seeds == 1 else values.mean(axis=1) for values in self.extras)
+        return {**own, **dict(zip(self.names[len(PATH_FIGURES) :], further, strict=True))}
 
     def possible(self, name: str, found: Interval) -> Interval:
         """Return an interval within what a figure can be: a mean over bars lies within the range of the bars."""
         place = self.names.index(name) - len(PATH_FIGURES) if name in self.names else -1
         if place < 0:
             return found
-        values, scale = self.extras[:, :, place], self.scale[self.names.index(name)]
+        values, scale = self.extras[place], self.scale[self.names.index(name)]
         return found._replace(low=max(found.low, values.min() * scale), high=min(found.high, values.max() * scale))
 
     def figures(self) -> NDArray[np.float64]:
         """Return the figures of `names`, means over the seeds for which they are defined."""
         order, found = np.arange(self.bars), np.empty((self.seeds, len(self.scale)))
         for seed, row in enumerate(found):
-            path = self.returns[seed], self.logs[seed], self.extras[seed]
+            path = self.returns[seed], self.logs[seed], self.extras_of(seed)
             path_figures(*path, order, self.centre[seed], self.per_year, row)
         return mean_of_known(found) * self.scale
 
+    def extras_of(self, seed: int) -> NDArray[np.float64]:
+        """Return what else is measured in each bar of a seed, [T, M]."""
+        return (
+            np.stack([values[:, seed] for values in self.extras], axis=1) if self.extras else np.empty((self.bars, 0))
+        )
+
     def summed(self, seed: int, whole: bool) -> NDArray[np.float64]:
-        """Return what `resampled_figures` takes the sums of, by column, [T, 3 + M] of a seed or [T, 2]."""
+        """Return what `resampled_figures` takes the sums of, by column, [T, 4 + M] of a seed or [T, 3]."""
         returns = self.returns[seed][:, None]
         away = returns - self.centre[seed]
-        further = (np.minimum(returns, 0.0) ** 2, self.extras[seed]) if whole else ()
-        return np.concatenate([away, away**2, *further], axis=1)
+        further = (np.minimum(returns, 0.0) ** 2, self.extras_of(seed)) if whole else ()
+        return np.concatenate([away, away**2, self.logs[seed][:, None], *further], axis=1)
 
-    def resampled_figures(
-        self, sums: NDArray[np.float64], levels: NDArray[np.float64], deepest: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def resampled_figures(self, sums: NDArray[np.float64], deepest: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the figures of N resamples of each seed, [S, N, names]; NaN for what is not known of them.
 
-        sums: [S, N, …] of `summed`, over the bars that each visits; levels, deepest: [S, N] as of `walk_blocks`.
+        sums: [S, N, …] of `summed`, over the bars that each visits; deepest: [S, N] as of `walk_blocks`, or NaN.
         """
-        found = np.full((*levels.shape, len(self.scale)), np.nan)
-        losses = np.zeros_like(levels)
-        if sums.shape[2] > 2:
-            found[:, :, len(PATH_FIGURES) :] = sums[:, :, 3:] / self.bars
-            losses = sums[:, :, 2]
-        write_resampled(self.bars, self.per_year, self.centre, sums, losses, levels, deepest, found)
+        found = np.full((*deepest.shape, len(self.scale)), np.nan)
+        found[:, :, len(PATH_FIGURES) :] = sums[:, :, 4:] / self.bars if sums.shape[2] > 3 else np.nan
+        write_resampled(self.bars, self.per_year, self.centre, sums, deepest, found)
         found[:, :, PATH_FIGURES.index("longest_under_water")] = np.nan
         return found * self.scale
 

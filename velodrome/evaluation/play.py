@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -53,6 +52,8 @@ def one_thread() -> Iterator[None]:
     A policy that acts for a few environments multiplies for microseconds. Shared among threads, each waits for the
     others; when another program held a core, that took 44 ms instead of 0.3 (16 environments, 2 cores).
     """
+    import torch  # here: who only names what this module has need not wait for it
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

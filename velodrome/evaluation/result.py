@@ -170,14 +170,15 @@ class Evaluation(Summarised):
             there = ", ".join(sorted(found.stem for found in source.glob("*.json"))) or "none"
             raise ConfigError(f"no evaluation of the split {split!r} ({checkpoint}) in {source}; there are {there}")
         try:
-            found = cls._read(path)
+            found = cls.read(path)
             found.summary(), found.table()  # what cannot be shown is no evaluation
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException, *UNFIT) as error:
             raise RunError(f"{path}: not what an evaluation wrote ({error!r}). Evaluate the run again.") from error
         return found
 
     @classmethod
-    def _read(cls, path: Path) -> Evaluation:
+    def read(cls, path: Path) -> Evaluation:
+        """Return the evaluation of one JSON file and the tables beside it; files of another kind raise as they may."""
         plain = read_json(path)
         if plain["kind"] == "backtest":
             plain |= {name: pl.read_parquet(path.with_name(f"{path.stem}-{name}.parquet")) for name in FRAMES}

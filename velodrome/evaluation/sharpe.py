@@ -65,7 +65,8 @@ def moments(returns: NDArray[np.float64]) -> Moments:
     if not variance > 1e-20 * max(mean * mean, 1e-280):
         return Moments(count, math.nan, math.nan, math.nan)
     scaled, sharpe = centred / math.sqrt(variance), mean / math.sqrt(variance * count / (count - 1))
-    return Moments(count, sharpe, float(np.mean(scaled**3)), float(np.mean(scaled**4)))
+    squares = scaled * scaled  # a power takes twenty times as long
+    return Moments(count, sharpe, float(np.mean(squares * scaled)), float(np.mean(squares * squares)))
 
 
 def _spread(found: Moments) -> float:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from velodrome.bench.generalise import benchmark, trainings
-from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions, cells_of
+from velodrome.bench.generalise.benchmark import GeneraliseBenchmark, GeneraliseOptions, beside_members, cells_of
 from velodrome.bench.generalise.trainings import (
     ENSEMBLE,
     LOGISTIC,
@@ -40,6 +40,21 @@ def test_means_are_over_markets_and_the_checkpoint_is_the_one_that_validation_ch
     assert cell.out_of_sample == pytest.approx(0.55)
     assert cell.error == pytest.approx(0.05)
     assert (cell.latest, cell.best) == (pytest.approx(0.1), pytest.approx(0.55))
+    assert (cell.taught, cell.members, cell.ahead) == (pytest.approx(0.2), None, None)
+
+
+def test_ensembles_are_ahead_of_their_own_members_or_behind_by_more_than_chance():
+    def ensembles(*ahead):
+        each = [trained(ENSEMBLE, market, 0, (0.5 + own,)) for market, own in enumerate(ahead)]
+        alone = [Point(steps=9, in_sample=1.0, validation=1.0, out_of_sample=share) for share in (0.4, 0.6)]
+        return cells_of([one.model_copy(update={"members": alone}) for one in each])
+
+    (tie,), (behind,), (one,) = ensembles(-0.003, 0.001), ensembles(-0.02, -0.021), ensembles(0.01)
+    assert (tie.ahead, tie.ahead_error) == (pytest.approx(-0.001), pytest.approx(0.002))
+    said = beside_members([tie, behind, one])
+    assert "in 1 of 3 kinds" in said
+    assert "−0.0205 at worst; behind by more than two standard errors over markets in 1 of 2" in said
+    assert "standard errors" not in beside_members([one])  # one market says nothing about chance
 
 
 def test_a_regression_needs_no_steps_and_finds_nearly_all_there_is():

@@ -82,3 +82,28 @@ def test_a_constant_input_says_nothing(data):
     with_it = Regression(constant, y, block, [np.arange(INPUTS + 1)]).ridge()
     without = Regression(x, y, block, [np.arange(INPUTS)]).ridge()
     assert np.allclose(with_it.expected(constant), without.expected(x), atol=1e-12)
+
+
+def test_an_adaptive_one_is_ridge_regression_on_inputs_stretched_by_their_weights(data):
+    x, y, block = data
+    found = Regression(x, y, block, [np.arange(INPUTS)], adaptive=True)
+    z = found.standardised(x)
+    first = np.linalg.solve(np.cov(z.T, bias=True) + 0.1 * np.eye(INPUTS), np.cov(z.T, y, bias=True)[:-1, -1])
+    stretch = np.abs(first) / np.sqrt(np.mean(first**2))
+    again = slow_ridge(z * stretch, y, found.ridge().penalty, 0.0, 1.0)
+    assert found.ridge().name == "adaptive ridge"
+    assert np.allclose(found.ridge().expected(x), again(z * stretch), rtol=1e-8, atol=1e-12)
+
+
+def test_of_many_inputs_an_adaptive_one_keeps_what_tells_something():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1_200, 40)).astype("f4")
+    y = 0.002 * x[:, 3] + rng.normal(0.0, 0.01, len(x))
+    block, choices = np.arange(len(x)) * BLOCKS // len(x), [np.arange(40)]
+    new = rng.normal(size=(5_000, 40)).astype("f4")
+    for kind in ("ridge", "logistic"):
+        plain, adaptive = (
+            getattr(Regression(x, y, block, choices, (), own), kind)().expected(new) for own in (False, True)
+        )
+        missed = [float(np.mean((said - 0.002 * new[:, 3]) ** 2)) for said in (plain, adaptive)]
+        assert missed[1] < 0.5 * missed[0]

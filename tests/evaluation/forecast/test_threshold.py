@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from velodrome.evaluation.forecast.threshold import Stakes, best_rule, earned, sides
+from velodrome.evaluation.forecast.threshold import Stakes, best_rule, earned, promised
 
 
 def slow_growth(forecast, gains, first, threshold, stakes):
@@ -38,7 +38,20 @@ def test_what_is_earned_is_what_a_loop_finds(stakes, threshold):
 def test_a_side_is_kept_until_the_other_one_is_taken():
     forecast = np.array([0.1, 2.0, 0.3, -0.5, -3.0, 0.0, 0.2, -0.1])
     first = np.array([True, *[False] * 5, True, False])
-    assert sides(forecast, 1.0, first).tolist() == [0, 1, 1, 1, -1, -1, 0, 0]
+    found = np.expm1(earned(forecast, np.full(8, 0.1), first, 1.0, Stakes(1.0, -1.0, 0.0)))
+    assert found.round(9).tolist() == [0.0, 0.1, 0.1, 0.1, -0.1, -0.1, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("stakes", [Stakes(1.0, -1.0, 0.001), Stakes(2.0, 0.0, 0.0), Stakes(0.5, -0.25, 0.01)])
+@pytest.mark.parametrize("deviation", [0.01, 5.0])
+def test_what_is_promised_is_what_would_be_earned_both_ways(stakes, deviation):
+    rng = np.random.default_rng(5)
+    forecast, promise, first = rng.normal(size=400), rng.normal(0.0, 0.01, 400), np.arange(400) % 130 == 0
+    for threshold in (0.0, 0.7, math.inf):
+        both = (earned(forecast, promise + way, first, threshold, stakes) for way in (deviation, -deviation))
+        wanted = sum(own.sum() for own in both)
+        found = promised(forecast, promise, deviation, first, threshold, stakes)
+        assert found == pytest.approx(wanted, rel=1e-12, abs=1e-12)
 
 
 def test_costs_raise_the_threshold_until_nothing_is_traded():
@@ -74,3 +87,14 @@ def test_what_did_not_come_true_is_not_traded():
     # Of gains whose deviation eats up what is expected, nothing is left to grow by.
     wild = forecast + np.where(np.arange(2_000) % 2, 0.5, -0.5)
     assert best_rule(forecast, wild, first, Stakes(1.0, 0.0, 0.0)).threshold == math.inf
+
+
+def test_with_a_margin_what_may_be_chance_is_not_traded():
+    rng = np.random.default_rng(0)
+    forecast, first = rng.normal(0.0, 0.002, 500), np.arange(500) == 0
+    gains, stakes = 0.4 * forecast + rng.normal(0.0, 0.01, 500), Stakes(1.0, -1.0, 2e-5)
+    found = best_rule(forecast, gains, first, stakes).earned
+    errors = float(found.sum() / (found.std() * np.sqrt(len(found))))
+    assert errors > 0.0
+    assert np.isfinite(best_rule(forecast, gains, first, stakes, 0.99 * errors).threshold)
+    assert best_rule(forecast, gains, first, stakes, 1.01 * errors).threshold == math.inf

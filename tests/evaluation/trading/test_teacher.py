@@ -41,7 +41,8 @@ def account_on(side):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_prefers_is_what_the_forecaster_does(kind):
     params = KINDS[kind]
-    own, rule = teacher(MARKET, params), forecaster(trading_config(**params), [Part(MARKET, "train")]).policy
+    own = teacher(MARKET, params)
+    rule = forecaster(trading_config(**params), [Part(MARKET, "train")], refined=True).policy
     rows = Part(MARKET, "train").rows
     rule.begin(1)
     side, differences = 0.0, 0

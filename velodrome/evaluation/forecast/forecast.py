@@ -19,30 +19,11 @@ from velodrome.vector.compile.playing import Plan
 MOST_INPUTS = 1024  # longer windows are cut to their latest rows
 FEWEST_ROWS = 120  # to fit to
 KINDS = ("ridge", "logistic")  # of regression, the one to use unless another is clearly better first
+MARGIN = (
+    1.0  # standard errors that a refined rule must have earned after costs; of noise, one in three earns more than 0
+)
 MOST_ROWS = 100_000  # the latest ones, from which the length of windows is chosen
 TOO_LITTLE = f"not playable: it needs windows, and a training split of {FEWEST_ROWS} bars or more to be fitted to"
-
-
-def observed(market: WindowedRows, rows: NDArray[np.int64], lags: int, members: int = 1) -> NDArray[np.float32]:
-    """Return what the windows show at some rows, the latest `lags` rows of each, [rows × members, inputs].
-
-    Inputs are ordered by how far they lie back, the latest first.
-    """
-    tables, columns = market.windows, []
-    for w, (length, width) in enumerate(zip(tables.length.tolist(), tables.width.tolist(), strict=True)):
-        end = int(tables.base[w + 1]) if w + 1 < len(tables.base) else len(tables.values)
-        table = tables.values[int(tables.base[w]) : end].reshape(-1, members, width // members)
-        for lag in range(min(length, lags)):
-            columns.append((lag, table[tables.rows[w, rows] - lag].reshape(len(rows) * members, -1)))
-    columns.sort(key=lambda column: column[0])
-    return np.concatenate([values for _, values in columns], axis=1)
-
-
-def inputs_by_lag(market: WindowedRows, lags: int, members: int = 1) -> list[NDArray[np.int64]]:
-    """Return the first inputs up to 1, 2, 4 … rows back: the sets to choose from."""
-    lengths, widths = market.windows.length, market.windows.width // members
-    counts = [int((np.minimum(lengths, up_to) * widths).sum()) for up_to in lag_choices(lags)]
-    return [np.arange(count) for count in counts]
 
 
 def lag_choices(lags: int) -> list[int]:
@@ -50,21 +31,83 @@ def lag_choices(lags: int) -> list[int]:
     return [*(2**power for power in range(max(lags - 1, 0).bit_length())), lags]
 
 
-def most_lags(market: WindowedRows, members: int = 1) -> int:
-    """Return how many rows of the windows can be used without more than `MOST_INPUTS` inputs."""
-    longest = int(market.windows.length.max())
-    fitting = [lag for lag in range(1, longest + 1) if len(inputs_by_lag(market, lag, members)[-1]) <= MOST_INPUTS]
-    return fitting[-1] if fitting else 1
+class Choice(NamedTuple):
+    """Some of the inputs of a regression."""
+
+    lags: int  # how far they reach back
+    places: NDArray[np.int64]
+    means: bool = False
+
+
+class Inputs(NamedTuple):
+    """What a regression is shown of a market's windows: their latest rows, and means over them.
+
+    means: whether means over the latest 2, 4 … rows stand beside the rows. Six of them tell about as much as 32 rows
+        where these tell much the same, as about the drift of a market, and need a fifth of the weights.
+    """
+
+    market: WindowedRows
+    members: int = 1
+    means: bool = False
+
+    def observed(self, rows: NDArray[np.int64], lags: int) -> NDArray[np.float32]:
+        """Return the inputs at some rows, of the latest `lags` rows of each window, [rows × members, inputs].
+
+        The latest row comes first. Means follow the rows, those over fewer of them first.
+        """
+        tables, columns = self.market.windows, []
+        for w, (length, width) in enumerate(zip(tables.length.tolist(), tables.width.tolist(), strict=True)):
+            end = int(tables.base[w + 1]) if w + 1 < len(tables.base) else len(tables.values)
+            table = tables.values[int(tables.base[w]) : end].reshape(-1, self.members, width // self.members)
+            most, total = min(length, lags), np.float32(0.0)
+            for lag in range(1, most + 1):
+                row = table[tables.rows[w, rows] - (lag - 1)].reshape(len(rows) * self.members, -1)
+                columns.append((False, lag, row))
+                total = total + row if self.means else total
+                if self.means and lag in lag_choices(most)[1:]:
+                    columns.append((True, lag, total / np.float32(lag)))
+        columns.sort(key=lambda column: column[:2])
+        return np.concatenate([values for *_, values in columns], axis=1) if len(columns) > 1 else columns[0][-1]
+
+    def choices(self, lags: int) -> tuple[list[Choice], list[Choice]]:
+        """Return the sets of inputs to choose from, up to 1, 2, 4 … rows back, and those for want of a better one.
+
+        The latter are rows where there are means: one row far back that tells something by itself is rare.
+        """
+        lengths = np.minimum(self.market.windows.length, lags)
+        widths = self.market.windows.width // self.members
+        rows = [Choice(most, np.arange((np.minimum(lengths, most) * widths).sum())) for most in lag_choices(lags)]
+        if not self.means:
+            return rows, []
+        first, last = rows[0], len(rows[-1].places)
+        spans = [lag_choices(length)[1:] for length in lengths.tolist()]
+        means = []
+        for most in lag_choices(lags)[1:]:
+            count = sum(sum(span <= most for span in spans[w]) * int(width) for w, width in enumerate(widths))
+            means.append(Choice(most, np.r_[first.places, last + np.arange(count)], means=True))
+        return [first, *means], rows[1:]
+
+    def most_lags(self) -> int:
+        """Return how many rows of the windows can be used without more than `MOST_INPUTS` of them."""
+        lengths, widths = self.market.windows.length, self.market.windows.width // self.members
+        wanted = np.arange(1, int(lengths.max()) + 1)
+        counts = (np.minimum(lengths, wanted[:, None]) * widths).sum(axis=1)
+        return max(int((counts <= MOST_INPUTS).sum()), 1)
 
 
 class Fitted:
     """Regressions of the next return on what the windows show, fitted to one split of a market.
 
     gains: [T, members] what one unit held from a row's fill to the next row's gains; NaN where it is not known.
+    refined: on means over the latest rows or on the rows themselves, with adaptive penalties. It foresees better
+        from few bars and long windows than what a textbook has, which is what agents are measured by.
     """
 
-    def __init__(self, market: WindowedRows, trained_on: str, gains: NDArray[np.float64]) -> None:
-        self.market, self.members = market, gains.shape[1]
+    def __init__(
+        self, market: WindowedRows, trained_on: str, gains: NDArray[np.float64], refined: bool = False
+    ) -> None:
+        self.members = gains.shape[1]
+        self.refined, self.inputs = refined, Inputs(market, self.members, means=refined)
         part = market.split(trained_on)
         # The gain of a row is known two rows later, which must lie in the split as well.
         stretches = [np.arange(begin, max(end - 2, begin)) for begin, end in zip(part.begin, part.end, strict=True)]
@@ -75,14 +118,16 @@ class Fitted:
         block, later = (np.searchsorted(edges, market.time[rows], side="right") for rows in (self.rows, self.rows + 2))
         # A gain that ends in the next block would tell the models before it something about it.
         self.gains = np.where((block == later)[:, None], gains[self.rows], np.nan)
-        self.lags = most_lags(market, self.members)
+        self.lags = self.inputs.most_lags()
         usable = np.isfinite(self.gains).ravel()
-        x, block = observed(market, self.rows, self.lags, self.members)[usable], np.repeat(block, self.members)[usable]
+        x, block = self.inputs.observed(self.rows, self.lags), np.repeat(block, self.members)
+        if not usable.all():
+            x, block = x[usable], block[usable]
         self.fitted_rows = len(x)
-        choices = inputs_by_lag(market, self.lags, self.members)
-        self.regression = Regression(x, self.gains.ravel()[usable], block, choices)
-        self.usable = usable
-        self.lags_used = lag_choices(self.lags)[[len(own) for own in choices].index(len(self.regression.inputs))]
+        choices, others = self.inputs.choices(self.lags)
+        first, second = ([own.places for own in group] for group in (choices, others))
+        self.regression = Regression(x, self.gains.ravel()[usable], block, first, second, adaptive=refined)
+        self.usable, self.chosen = usable, [*choices, *others][self.regression.choice]
 
     def unseen(self, model: Model) -> NDArray[np.float64]:
         """Return what a model's like said about rows that they had not seen, [rows, members]; NaN elsewhere."""
@@ -93,7 +138,7 @@ class Fitted:
     def expected(self, model: Model, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the next returns that a model expects at some rows, [rows, members]."""
         parts = [
-            model.expected(observed(self.market, rows[begin : begin + ROWS_AT_ONCE], self.lags, self.members))
+            model.expected(self.inputs.observed(rows[begin : begin + ROWS_AT_ONCE], self.lags))
             for begin in range(0, len(rows), ROWS_AT_ONCE)
         ]
         return np.concatenate(parts).reshape(len(rows), self.members)
@@ -136,8 +181,8 @@ def fill_gains(prices: NDArray[np.float64], begin: NDArray[np.int64], end: NDArr
 def rows_that_help(market: Market | Basket) -> int | None:
     """Return how many of the latest rows of the windows help to foresee the next return inside the training split.
 
-    Of 1, 2, 4 … and all rows these are the fewest with which ridge regression did there, by walk-forward, as well as
-    with any number, to one standard error. None: there are no windows, or too few bars to say.
+    Of 1, 2, 4 … and all rows these are the ones from which the regression that agents begin as foresaw best there, by
+    walk-forward. None: there are no windows, or too few bars to say.
     """
     if not Part(market, TRAIN).can_fit:
         return None
@@ -145,16 +190,17 @@ def rows_that_help(market: Market | Basket) -> int | None:
     ahead = np.concatenate([prices[1:], np.full((1, prices.shape[1]), np.nan)])  # an order is filled at the next open
     gains = fill_gains(ahead, market.begin, market.end - 1)
     latest = tuple((max(begin, end - MOST_ROWS // len(market.begin)), end) for begin, end in market.splits[TRAIN])
-    fitted = Fitted(replace(market, splits={TRAIN: latest}), TRAIN, gains)
-    choices = inputs_by_lag(market, fitted.lags, fitted.members)
-    return lag_choices(fitted.lags)[fitted.regression.fewest(choices)]
+    return Fitted(replace(market, splits={TRAIN: latest}), TRAIN, gains, refined=True).chosen.lags
 
 
 def describe(model: Model, fitted: Fitted) -> str:
     """Return what was fitted to what, for people."""
-    latest = "row" if fitted.lags_used == 1 else f"{fitted.lags_used} rows"
+    chosen = fitted.chosen
+    latest = "row" if chosen.lags == 1 else f"{chosen.lags} rows"
+    spans = ", ".join(map(str, lag_choices(chosen.lags)[:-1]))
+    seen = f"means over the latest {spans} and {chosen.lags} rows" if chosen.means else f"of the latest {latest}"
     return (
-        f"{model.name} regression of the next return on {model.inputs:,} inputs (of the latest {latest} of the "
+        f"{model.name} regression of the next return on {model.inputs:,} inputs ({seen} of the "
         f"windows), fitted to {fitted.fitted_rows:,} rows of the training split"
     )
 
@@ -180,7 +226,8 @@ def _traded(fitted: Fitted, model: Model, stakes: Stakes) -> tuple[Model, Rule]:
     """Return a model with its best threshold."""
     said = fitted.unseen(model)[:, 0]
     there = np.isfinite(said)
-    return model, best_rule(said[there], fitted.gains[there, 0], _first_there(fitted.first, there), stakes)
+    margin = MARGIN if fitted.refined and stakes.cost > 0.0 else 0.0
+    return model, best_rule(said[there], fitted.gains[there, 0], _first_there(fitted.first, there), stakes, margin)
 
 
 def in_all_parts(notes: Sequence[str]) -> str:

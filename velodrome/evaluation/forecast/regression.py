@@ -20,6 +20,7 @@ BLOCKS = 6  # of time; a choice is judged on all but the first
 PENALTIES = np.logspace(-3.0, 4.0, 22)
 ROWS_AT_ONCE = 8192
 MOST_KEPT = 2**24  # standardised values, 128 MB
+FIRST_PENALTY = 0.1  # of the regression whose weights say how relevant inputs are
 STEPS = 25  # of logistic regression at most; it takes about five where returns are hard to foresee
 CONVERGED = 1e-7  # change of a weight
 Values = NDArray[np.float64]
@@ -45,6 +46,11 @@ class Sums(NamedTuple):
     def of(self, inputs: Places) -> Sums:
         """Return the sums of some of the inputs."""
         return self._replace(x=self.x[inputs], xx=self.xx[np.ix_(inputs, inputs)], xy=self.xy[inputs])
+
+    def covariances(self) -> tuple[Values, Values]:
+        """Return those of the inputs with each other, [W, W], and with the return, [W]."""
+        mean = self.x / self.rows
+        return self.xx / self.rows - np.outer(mean, mean), self.xy / self.rows - mean * (self.y / self.rows)
 
     def squared_error(self, intercept: Values, weights: Values) -> Values:
         """Return the squared error of several models [M] on these rows; weights [M, W]."""
@@ -77,18 +83,37 @@ class Regression:
     """Rows of inputs x [n, W] and next returns y [n] in blocks of time, and models that are fitted to them.
 
     choices: the sets of inputs to choose from, fewer first.
+    others: further ones, which have to be better than all of these by one standard error.
+    adaptive: penalise an input the more, the less it weighs in a first regression on the same rows (Grandvalet, 1998):
+        of many inputs, the few that tell something then keep nearly all of their weight.
     """
 
-    def __init__(self, x: NDArray[np.float32], y: Values, block: Places, choices: Sequence[Places]) -> None:
-        self.x, self.y = x, y
+    def __init__(
+        self,
+        x: NDArray[np.float32],
+        y: Values,
+        block: Places,
+        choices: Sequence[Places],
+        others: Sequence[Places] = (),
+        adaptive: bool = False,
+    ) -> None:
+        self.x, self.y, self.adaptive = x, y, adaptive
         self.members = [np.flatnonzero(block == own) for own in range(int(block.max()) + 1)]
-        self.mean = x.mean(axis=0, dtype=np.float64)
-        spread = x.std(axis=0, dtype=np.float64)
+        # A part at a time: a table of as many floats of double width would be new memory.
+        parts = [x[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(x), ROWS_AT_ONCE)]
+        self.mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / len(x)
+        spread = np.sqrt(sum(np.square(part - self.mean).sum(axis=0) for part in parts) / len(x))
         self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
         self.inputs = np.zeros(0, np.int64)  # chosen below
         self.sums = [self._sum(rows) for rows in self.members]
         self.known = list(accumulate(self.sums, Sums.plus))  # all blocks up to each
-        self.inputs, self.place = self._choose(choices)
+        self.choice, self.place, errors = self._choose(choices)
+        if others:
+            choice, place, fewer = self._choose(others)
+            gained = errors - fewer
+            if gained.sum() > gained.std(ddof=1) * np.sqrt(len(gained)):
+                self.choice, self.place = len(choices) + choice, place
+        self.inputs = [*choices, *others][self.choice]
 
     def standardised(self, x: NDArray, inputs: Places | slice = ALL) -> Values:
         """Return some inputs with a mean of 0 and a variance of 1 over the rows that are fitted to."""
@@ -120,41 +145,47 @@ class Regression:
             total = total.plus(Sums(float(len(part)), x.sum(0), float(y.sum()), x.T @ x, x.T @ y, float(y @ y)))
         return total
 
+    def _relevance(self, known: Sums) -> Values:
+        """Return by how much each input is stretched before it is penalised, [W]; their mean square is 1."""
+        if not self.adaptive:
+            return np.ones(len(known.x))
+        inputs, returns = known.covariances()
+        found = np.abs(np.linalg.solve(inputs + FIRST_PENALTY * np.eye(len(returns)), returns))
+        return found / max(float(np.sqrt(np.mean(found**2))), np.finfo(float).tiny)
+
+    def _ridge_path(self, known: Sums) -> tuple[Values, Values]:
+        """Return intercepts [P] and weights [P, W] for every penalty."""
+        stretch = self._relevance(known)
+        inputs, returns = known.covariances()
+        values, vectors = np.linalg.eigh(stretch[:, None] * inputs * stretch)
+        along = vectors.T @ (stretch * returns)
+        weights = stretch * ((along / (np.maximum(values, 0.0) + PENALTIES[:, None])) @ vectors.T)
+        return (known.y - weights @ known.x) / known.rows, weights
+
     def _errors(self, inputs: Places) -> Values:
         """Return the squared error on each block but the first, by the models of the blocks before it, [blocks, P]."""
         pairs = zip(self.known, self.sums[1:], strict=False)
-        return np.array([after.of(inputs).squared_error(*_ridge_path(known.of(inputs))) for known, after in pairs])
+        return np.array([after.of(inputs).squared_error(*self._ridge_path(known.of(inputs))) for known, after in pairs])
 
-    def fewest(self, choices: Sequence[Places]) -> int:
-        """Return the place of the fewest inputs whose error is within one standard error of the least.
-
-        Which of many choices has the least error is often chance; the rule is that of Breiman and others (1984).
-        """
-        each = [self._errors(inputs) for inputs in choices]
-        errors = np.array([own[:, own.sum(axis=0).argmin()] for own in each])  # [choices, blocks]
-        more = errors - errors[errors.sum(axis=1).argmin()]
-        near = more.sum(axis=1) <= more.std(axis=1, ddof=1) * np.sqrt(more.shape[1])
-        return int(np.argmax(near))
-
-    def _choose(self, choices: Sequence[Places]) -> tuple[Places, int]:
-        """Return the inputs and the place of the penalty with the least error on blocks that were not fitted to."""
-        chosen, least = (choices[0], len(PENALTIES) - 1), np.inf
-        for inputs in choices:
-            errors = self._errors(inputs).sum(axis=0)
+    def _choose(self, choices: Sequence[Places]) -> tuple[int, int, Values]:
+        """Return the places of the inputs and of the penalty with the least error on new blocks, and these errors."""
+        chosen, least = (0, len(PENALTIES) - 1), np.full(1, np.inf)
+        for choice, inputs in enumerate(choices):
+            errors = self._errors(inputs)
             # Of equal ones the larger penalty, and fewer inputs.
-            place = len(PENALTIES) - 1 - int(np.argmin(errors[::-1]))
-            if errors[place] < least:
-                chosen, least = (inputs, place), errors[place]
-        return chosen
+            place = len(PENALTIES) - 1 - int(np.argmin(errors.sum(axis=0)[::-1]))
+            if errors[:, place].sum() < least.sum():
+                chosen, least = (choice, place), errors[:, place]
+        return *chosen, least
 
     def ridge(self) -> Model:
         """Return ridge regression: the return itself."""
 
         def solve(known: Sums, blocks: int) -> Callable[[Values], Values]:
-            intercepts, weights = _ridge_path(known.of(self.inputs))
+            intercepts, weights = self._ridge_path(known.of(self.inputs))
             return Linear(float(intercepts[self.place]), weights[self.place]).of
 
-        return self._model("ridge", solve)
+        return self._model("adaptive ridge" if self.adaptive else "ridge", solve)
 
     def logistic(self) -> Model:
         """Return logistic regression: the chance of a rise, times the mean size of a move."""
@@ -174,14 +205,14 @@ class Regression:
         close to the curvature itself where odds are close to even, and the same in every step.
         """
         penalty = PENALTIES[self.place]
-        mean = known.x / known.rows
-        values, vectors = np.linalg.eigh(known.xx / known.rows - np.outer(mean, mean))
+        mean, stretch = known.x / known.rows, self._relevance(known)
+        values, vectors = np.linalg.eigh(stretch[:, None] * known.covariances()[0] * stretch)
         shrunk = vectors / (np.maximum(values, 0.0) + penalty)
         intercept, weights = 0.0, np.zeros(len(mean))
         for _ in range(STEPS):
             up, along = 0.0, -0.25 * penalty * weights
             for part, x in self._parts(rows, self.inputs):
-                own = x - mean
+                own = (x - mean) * stretch
                 missed = (self.y[part] > 0.0) - 0.5 * (1.0 + np.tanh(0.5 * (intercept + own @ weights)))
                 up += float(missed.sum()) / len(rows)
                 along += own.T @ missed / len(rows)
@@ -189,6 +220,7 @@ class Regression:
             intercept, weights = intercept + 4.0 * up, weights + change
             if max(abs(up), float(np.abs(change).max())) < CONVERGED:
                 break
+        weights = stretch * weights
         return Linear(float(intercept - weights @ mean), weights)
 
     def _model(self, name: str, solve: Callable[[Sums, int], Callable[[Values], Values]]) -> Model:
@@ -200,12 +232,3 @@ class Regression:
         final = solve(self.known[-1], len(self.members))
         penalty = float(PENALTIES[self.place])
         return Model(name, lambda x: final(self.standardised(x, self.inputs)), unseen, len(self.inputs), penalty)
-
-
-def _ridge_path(sums: Sums) -> tuple[Values, Values]:
-    """Return intercepts [P] and weights [P, W] for every penalty."""
-    mean_x, mean_y = sums.x / sums.rows, sums.y / sums.rows
-    values, vectors = np.linalg.eigh(sums.xx / sums.rows - np.outer(mean_x, mean_x))
-    along = vectors.T @ (sums.xy / sums.rows - mean_x * mean_y)
-    weights = (along / (np.maximum(values, 0.0) + PENALTIES[:, None])) @ vectors.T
-    return mean_y - weights @ mean_x, weights

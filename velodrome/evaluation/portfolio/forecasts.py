@@ -21,6 +21,7 @@ Values = NDArray[np.float64]
 PATIENCE: Values = np.exp2(np.arange(8.0))  # rows in which better weights have to earn their costs
 LOOK_BACKS = (5, 10, 20, 40, 80, 160, 320)  # rows
 STEPS = 150  # of the search for the best weights
+CLOSE_ENOUGH = 1e-6  # by which a step of it moves them
 SHRUNK_BARS = 2000  # of the training split, the latest ones, that the covariance is estimated from
 
 
@@ -91,14 +92,18 @@ def mean_variance(expected: Values, covariance: Values, listed: NDArray[np.bool_
     step = 1.0 / max(float(np.linalg.eigvalsh(covariance)[-1]), 1e-12)
     most = np.where(listed, min(limits.most, limits.room), 0.0)
     expected = np.where(listed, expected, 0.0)
-    weights = ahead = project(np.zeros_like(expected), limits.room, most)
+    found = project(np.zeros_like(expected), limits.room, most)
+    rows = np.arange(len(expected))  # that have not found their best weights yet
+    weights = ahead = found[rows]
     for k in range(STEPS):
-        following = project(ahead + step * (expected - ahead @ covariance), limits.room, most)
-        if np.abs(following - weights).max() < 1e-6:
-            return following
-        ahead = following + k / (k + 3.0) * (following - weights)  # Nesterov's momentum
-        weights = following
-    return weights
+        following = project(ahead + step * (expected[rows] - ahead @ covariance), limits.room, most[rows])
+        found[rows] = following
+        moving = np.abs(following - ahead).max(axis=1) >= CLOSE_ENOUGH
+        ahead = (following + k / (k + 3.0) * (following - weights))[moving]  # Nesterov's momentum
+        rows, weights = rows[moving], following[moving]
+        if not len(rows):
+            break
+    return found
 
 
 def pays(new: Values, held: Values, expected: Values, terms: Terms, patience: Values | float) -> NDArray[np.bool_]:
@@ -137,12 +142,12 @@ class ForecastRule(NamedTuple):
     about: str  # what was done, for people
 
 
-def forecast_rule(part: Part[Basket], prices: Values, limits: Limits) -> ForecastRule:
+def forecast_rule(part: Part[Basket], prices: Values, limits: Limits, refined: bool = False) -> ForecastRule:
     """Return what a regression fitted to the training split makes of the rows of a part."""
     basket, rows = part.market, part.rows
     gains = fill_gains(prices, basket.begin, basket.end)
     tradable = basket.tradable == 1
-    fitted = Fitted(basket, TRAIN, np.where(tradable, gains, np.nan))
+    fitted = Fitted(basket, TRAIN, np.where(tradable, gains, np.nan), refined)
     model = fitted.regression.ridge()
     terms = Terms(shrunk_covariance(np.nan_to_num(fitted.gains[-SHRUNK_BARS:])), limits.cost)
 

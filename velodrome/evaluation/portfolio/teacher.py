@@ -58,5 +58,5 @@ def teacher(basket: Basket, params: Mapping[str, Any]) -> PortfolioTeacher | str
         return f"with {what} there is no teacher, because it asks for weights and looks at those that are held"
     if not part.can_fit:
         return TOO_LITTLE
-    rule = forecast_rule(part, quotes(basket, config), limits_of(config))
+    rule = forecast_rule(part, quotes(basket, config), limits_of(config), refined=True)
     return PortfolioTeacher(config, rule, part.rows, len(basket))

@@ -35,8 +35,13 @@ def baselines(
     return forecaster(config, parts), _buy_and_hold(config), _flat(config), random_baseline(space, seed)
 
 
-def forecaster(config: TradingConfig, parts: Sequence[Part[Market]], kinds: Sequence[str] = KINDS) -> Baseline:
-    """Return the policy that trades what a regression expects, fitted to the training split of every part."""
+def forecaster(
+    config: TradingConfig, parts: Sequence[Part[Market]], kinds: Sequence[str] = KINDS, refined: bool = False
+) -> Baseline:
+    """Return the policy that trades what a regression expects, fitted to the training split of every part.
+
+    refined: as agents begin, and not as they are measured by (`Fitted`).
+    """
     if not all(part.can_fit for part in parts):
         return Baseline(FORECAST, None, TOO_LITTLE)
     actions, long, short = _sides(config)
@@ -48,7 +53,7 @@ def forecaster(config: TradingConfig, parts: Sequence[Part[Market]], kinds: Sequ
         prices = np.r_[table[shift:], np.full(shift, np.nan)]
         gains = fill_gains(prices, market.begin, market.end - shift)
         stakes = Stakes(long * leverage, short * leverage, _cost(config, market))
-        fitted = Fitted(market, TRAIN, gains[:, None])
+        fitted = Fitted(market, TRAIN, gains[:, None], refined)
         model, rule, note = forecast_alone(fitted, stakes, kinds)
         policy.expected[part.rows] = fitted.expected(model, part.rows)[:, 0]
         policy.threshold[part.rows] = rule.threshold

@@ -62,7 +62,7 @@ class ForecastTeacher:
 def teacher(market: Market, params: Mapping[str, Any]) -> ForecastTeacher | str:
     """Return the forecaster of a market's training split, or why there is none."""
     config = trading_config(**params)
-    found = forecaster(config, [Part(market, TRAIN)])
+    found = forecaster(config, [Part(market, TRAIN)], refined=True)
     if found.policy is None:
         return TOO_LITTLE
     assert isinstance(found.policy, FollowForecast)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from velodrome.errors import ConfigError
-from velodrome.evaluation.evaluator import Played
 from velodrome.evaluation.measures import Curve
-from velodrome.evaluation.play import Policy
 from velodrome.evaluation.training_seeds.draws import mean_figures
+
+if TYPE_CHECKING:  # they need torch, which who only reads results can do without
+    from velodrome.evaluation.evaluator import Played
+    from velodrome.evaluation.play import Policy
 
 SEED_COLUMN = "agent_seed_"  # begins the name of a training seed's column among the equity curves
 
