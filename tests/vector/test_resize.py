@@ -20,7 +20,7 @@ from tests.contracts.comparison import random_actions
 from tests.markets import small_market
 from tests.vector import resizing
 from velodrome.envs import _template
-from velodrome.envs.contract import Int64
+from velodrome.envs.contract import LANES, Int64
 from velodrome.errors import ConfigError
 from velodrome.vector.compile.cpu_loops import compiled_functions
 from velodrome.vector.cuda import unavailable_reason
@@ -131,6 +131,14 @@ def test_a_batch_that_has_grown_may_use_all_cores_and_one_that_has_shrunk_uses_o
     envs.step(np.zeros(SMALLEST_PARALLEL_BATCH, np.int64))
     envs.resize(SMALLEST_PARALLEL_BATCH - 1)
     assert envs._parallel is False
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is one core and no choice")
+def test_a_thread_that_would_have_nothing_to_do_is_not_woken():
+    envs = vd.make_vec("template", LANES, seed=0, threads=2)
+    assert (envs._cores, envs._parallel) == (1, False)  # a thread steps whole blocks, and there is one
+    envs.resize(LANES + 1)
+    assert (envs._cores, envs._parallel) == (2, True)
 
 
 def test_a_batch_that_was_never_reset_waits_for_it_whatever_its_size():

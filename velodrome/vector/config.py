@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from velodrome.errors import ConfigError
+from velodrome.turns import PolicyName
 from velodrome.vector.messages import tell
 from velodrome.vector.workers.options import (
     DEFAULTS,
@@ -21,9 +22,9 @@ from velodrome.vector.workers.options import (
 )
 
 MEBIBYTE = 2**20
-EnvType = Literal["auto", "native", "cuda", "python", "serial", "process", "async"]
+EnvType = Literal["auto", "native", "cuda", "python", "serial", "process", "async", "ray"]
 FOR_RULES = ("native", "cuda", "python")
-FOR_OTHERS = ("serial", "process", "async")
+FOR_OTHERS = ("serial", "process", "async", "ray")
 # What a rule's native loop stands in for: SB3's names, and what Velodrome calls the same.
 NATIVE_FOR = {"serial": "DummyVecEnv", "process": "SubprocVecEnv"}
 
@@ -54,7 +55,7 @@ class VectorizedEnvConfig(BaseModel):
     env_type: EnvType = Field(
         "auto",
         description="backend: rules of Velodrome run on native (CPU) or cuda, and python for debuggers; other "
-        "environments on serial, process or async; auto measures",
+        "environments on serial, process, async or ray (actors on many machines); auto measures",
         json_schema_extra={"legal": f"one of {', '.join(get_args(EnvType))}; {', '.join(SPELLINGS)} are understood"},
     )
     num_envs: Annotated[int, Field(ge=1, le=10_000_000)] | Literal["auto"] = Field(
@@ -81,6 +82,7 @@ class VectorizedEnvConfig(BaseModel):
     max_restarts: int = _worker_field("max_restarts")
     timeout: float | None = _worker_field("timeout")
     worker_memory: int | None = _worker_field("memory_limit")
+    placement: PolicyName = _worker_field("placement")
     autoscale: bool = Field(
         False, description="grow and shrink num_envs between min_envs and max_envs while training, following throughput"
     )

@@ -17,7 +17,14 @@ def available_cores() -> int:
     """Return the cores that this process may use; in a container, or under a service, fewer than the machine has."""
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get(VARIABLE, "")
+    if is_rank():  # they share the machine
+        there = max(1, there // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return max(1, min(there, int(told))) if told.isdecimal() else there
+
+
+def is_rank() -> bool:
+    """Return whether this process is one of those that torchrun started together."""
+    return {"TORCHELASTIC_RUN_ID", "RANK"} <= os.environ.keys()
 
 
 def memory_limit() -> int:

@@ -31,6 +31,7 @@ from velodrome.vector.buffers import (
     copy_states,
 )
 from velodrome.vector.compile.assemble import constant_scalars
+from velodrome.vector.cores import is_rank
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
 
@@ -70,6 +71,21 @@ def is_rocm() -> bool:
     import torch
 
     return getattr(torch.version, "hip", None) is not None
+
+
+def own_gpu(device: str) -> str:
+    """Return the GPU of this process: of torchrun's ranks on a machine, each has its own."""
+    import torch
+
+    local = int(os.environ.get("LOCAL_RANK", "0")) if is_rank() else 0
+    if device != "cuda" or local == 0:
+        return device
+    if local >= torch.cuda.device_count():
+        raise BackendError(
+            f"Rank {local} of this machine has no GPU: {torch.cuda.device_count()} can be used. Start as many ranks as "
+            "there are GPUs, or give device=cpu."
+        )
+    return f"cuda:{local}"
 
 
 @contextmanager

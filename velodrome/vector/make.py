@@ -33,6 +33,7 @@ FOREIGN_CLASSES = {
     "serial": "velodrome.vector.workers.serial:SerialVectorEnv",
     "process": "velodrome.vector.workers.process:ProcessVectorEnv",
     "async": "velodrome.vector.workers.asynchronous:AsyncVectorEnv",
+    "ray": "velodrome.vector.workers.remote.batch:RayVectorEnv",
 }
 LEAST_BYTES = 2_500  # of one environment of another library; CartPole, one of the smallest, takes 2,900
 # Options that only rules have, with their defaults.
@@ -92,6 +93,7 @@ def make_vec(
         environment: an id ("CartPole-v1"), a class or a callable, with parameters as keywords, or a list of them.
     backend: rules: "native" (all CPU cores), "cuda" (device tensors), "python" (uncompiled, slow), "auto" (native);
         others: "serial" (a loop in this process), "process" (workers, shared memory), "async" (workers, send and recv),
+        "ray" (the same, in actors of a Ray cluster: docs/many_machines.md),
         "auto" (measured, and the reason told). "DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv" are understood.
     seed: what environment i draws depends on (seed, i) only, not on the backend, the threads, workers or num_envs.
     copy: return copies; by default the arrays are views that the next step overwrites.
@@ -119,6 +121,8 @@ def make_vec(
     max_restarts=10: of one environment.
     timeout=60.0: seconds that one call of an environment may take in a worker; None waits for ever.
     memory_limit=None: bytes of one worker, which is replaced when it grows beyond that.
+    placement="fair": which worker takes the next environment: the one with the fewest; "fifo" in turn; "priority" the
+        one whose environments take the least time; or a function of `velodrome.turns.Turn`.
 
     All other keywords are parameters of the environment.
     """
@@ -177,9 +181,9 @@ def _make_foreign(
         try:
             return resolve_name(FOREIGN_CLASSES[backend])(makers, num_envs, options=options, **shared)
         except UnpicklableError as error:
-            if backend == "async":
+            if backend in ("async", "ray"):
                 raise BackendError(
-                    f"backend = 'async' cannot serve: {sentence(error)} No other has send() and recv()."
+                    f"backend = {backend!r} cannot serve: {sentence(error)} No other has send() and recv()."
                 ) from error
             instead = "The environments run in this process instead ('serial')."
             tell(f"backend 'process' cannot serve: {sentence(error)} {instead}")

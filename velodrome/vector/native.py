@@ -68,6 +68,7 @@ class NativeVectorEnv(RuleVectorEnv):
     """n environments of one rule on the CPU.
 
     `threads` is a number of threads, or None to measure during the first steps whether all of them are faster than one.
+    No more are woken than there are blocks of 64 environments.
     `compiled=False` runs the rule as plain Python, for debuggers and as the reference of the tests.
     `specialise` compiles the parameters in as constants: a faster step for one compilation per set of parameters.
     `shared` are the options of `RuleVectorEnv`.
@@ -92,7 +93,6 @@ class NativeVectorEnv(RuleVectorEnv):
         self.backend = "native" if compiled else "python"
         self.compiled = compiled
         self.threads = threads
-        self._fewer_threads = threads is not None and 1 < threads < available
         self._params = params_record(world.params)
         self._has_cores = False  # several, and a compiled loop
         self._step_parts: Callable[..., int] | None = None  # made when first needed
@@ -122,8 +122,11 @@ class NativeVectorEnv(RuleVectorEnv):
         """Choose the loop with which a batch of this size is stepped at first."""
         self._trial_nanoseconds: tuple[list[int], list[int]] = ([], [])  # by loop: serial, parallel
         self._steps_until_trial = STEPS_BETWEEN_TRIALS
-        large = self.threads is not None or len(self.buffers.out.rewards) >= SMALLEST_PARALLEL_BATCH
-        self._has_choice = self._has_cores and large
+        rows = len(self.buffers.out.rewards)
+        # A core steps whole blocks: one that gets none is not woken, whatever number was asked for.
+        self._cores = min(self.threads or numba.config.NUMBA_NUM_THREADS, -(-rows // LANES))
+        large = self.threads is not None or rows >= SMALLEST_PARALLEL_BATCH
+        self._has_choice = self._has_cores and self._cores > 1 and large
         self._parallel: bool | None = False  # None: being measured
         if self._has_choice:
             self._parallel = True if self.threads else None
@@ -206,14 +209,7 @@ class NativeVectorEnv(RuleVectorEnv):
                 self._trial_nanoseconds, self._parallel = ([], []), None
         if not self._parallel:
             return self._step_part(0, 1, actions, self.autoreset, self._pack)
-        if not self._fewer_threads:
-            return self._step_on_cores(actions)
-        before = numba.get_num_threads()
-        numba.set_num_threads(self.threads)
-        try:
-            return self._step_on_cores(actions)
-        finally:
-            numba.set_num_threads(before)
+        return self._step_on_cores(actions)
 
     def step_code(self) -> tuple[int, NDArray, NDArray[np.int64]] | None:
         """Return the address of the compiled step, room for its actions, and the arrays that it works on.
@@ -233,7 +229,15 @@ class NativeVectorEnv(RuleVectorEnv):
             # Compiled for the first environments that need it; the same for all rules.
             loop = compiled_function("batches", lessons()["threads"].step_parts, "all cores")
             self._step_parts = functools.partial(loop, address)
-        return self._step_parts(numba.get_num_threads(), actions, self.autoreset, self._pack)
+        before = numba.get_num_threads()
+        cores = self._cores if self.threads else min(self._cores, before)
+        if cores == before:
+            return self._step_parts(cores, actions, self.autoreset, self._pack)
+        numba.set_num_threads(cores)
+        try:
+            return self._step_parts(cores, actions, self.autoreset, self._pack)
+        finally:
+            numba.set_num_threads(before)
 
     def _trial_step(self, actions: NDArray) -> int:
         """Step with the loop whose turn it is; once both were timed, keep the faster one."""

@@ -94,6 +94,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         if seed is not None:
             check_seed(seed)
         self._seed = seed
+        self.first = 0  # number of the first environment, where others of the same training are in other processes
         self._seeded = np.zeros(self.num_envs, bool)
         self._started = np.zeros(self.num_envs, bool)
         self._ready = False  # every environment has an episode
@@ -216,17 +217,17 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         def give(seed: int, rows: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
             keys[rows], counters[rows] = seed_streams(seed, indices)
             if self.world.in_turn:
-                episodes[rows] = rows - indices
+                episodes[rows] = rows + self.first - indices
             written[rows] = True
 
         new = np.flatnonzero(~self._seeded)
         if len(new):
             if self._seed is None:
                 self._seed = int(np.random.SeedSequence().generate_state(1)[0])
-            give(self._seed, new, new)
+            give(self._seed, new, new + self.first)
         if isinstance(seeds, int):
             rows = np.flatnonzero(chosen)
-            give(seeds, rows, rows)
+            give(seeds, rows, rows + self.first)
         for row, own in enumerate(seeds if isinstance(seeds, list) else ()):
             if own is not None and chosen[row]:
                 give(own, np.array([row]), np.array([0]))

@@ -14,6 +14,6 @@ def spread_seed(seed: int, *indices: int) -> int:
     return int(np.random.SeedSequence((seed, *indices)).generate_state(1)[0] >> 1)
 
 
-def spread_seeds(seed: int, count: int) -> list[int]:
-    """Return the seeds of environments 0 to count - 1; more environments change none of them."""
-    return [spread_seed(seed, index) for index in range(count)]
+def spread_seeds(seed: int, count: int, first: int = 0) -> list[int]:
+    """Return the seeds of so many environments, from the number of the first on; more of them change none."""
+    return [spread_seed(seed, index) for index in range(first, first + count)]

@@ -80,11 +80,11 @@ def temporary_folder() -> Path:
 
 
 def kernel_folder(
-    name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any], how: str = ""
+    name: str, function: FunctionType, target: str, substitutions: Mapping[str, Any], how: str = "", aloud: bool = True
 ) -> Path:
     """Return the folder of a compiled function; if it is new, check the user's functions and say that we compile.
 
-    how: whatever else the generated code depends on.
+    how: whatever else the generated code depends on. aloud: whether to say it.
     """
     versions = package_versions()
     key = hashlib.sha256(f"{fingerprint(function, substitutions)}|{target}|{sys.version}|{versions}|{how}".encode())
@@ -96,7 +96,8 @@ def kernel_folder(
     if not source.exists():
         for user_function in substitutions.get(USER_FUNCTIONS, {}).items():
             check_that_it_compiles(*user_function)
-        tell(f"compiling {name} ({target}); the next start is faster")
+        if aloud:
+            tell(f"compiling {name} ({target}); the next start is faster")
         make_private_folder(folder / "__pycache__")  # which Numba would make as the umask says
         # Numba only compares the size and time of this file; what it stands for is in the folder's name.
         replace_text(source, f'"""Stands for {function.__module__}.{function.__qualname__} of {name}."""\n')

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.turns import Policy, PolicyName
 
-FOREIGN_BACKENDS = ("auto", "serial", "process", "async")
+FOREIGN_BACKENDS = ("auto", "serial", "process", "async", "ray")
 # What other libraries call it, and the backend that does the same here.
 SPELLINGS = {
     "DummyVecEnv": "serial",
@@ -45,11 +46,14 @@ class Option(NamedTuple):
     bounds: Mapping[str, Any] = {}  # "ge", "gt", "le", as pydantic names them
     none: bool = False  # None is legal too
     of_processes: bool = True  # means nothing if environments run in this process
+    or_function: bool = False  # a function is legal too
 
     def allows(self, value: Any) -> bool:
         """Return whether a value is legal."""
         if value is None:
             return self.none
+        if self.or_function and callable(value):
+            return True
         if self.choices:
             return any(type(value) is type(choice) and value == choice for choice in self.choices)  # 1 is not True
         compare = {"ge": operator.ge, "gt": operator.gt, "le": operator.le}
@@ -104,6 +108,13 @@ OPTIONS = {
         bounds={"ge": 1},
         none=True,
     ),
+    "placement": Option(
+        "which worker takes the next environment: fair, the one with the fewest; fifo, in turn; priority, the one "
+        "whose environments take the least time",
+        "A function of velodrome.turns.Turn is legal in make_vec.",
+        choices=get_args(PolicyName),
+        or_function=True,
+    ),
 }
 # Options that mean nothing if environments run in this process.
 PROCESS_OPTIONS = tuple(name for name, option in OPTIONS.items() if option.of_processes)
@@ -120,6 +131,7 @@ class WorkerOptions:
     max_restarts: int = 10
     timeout: float | None = 60.0
     memory_limit: int | None = None
+    placement: PolicyName | Policy = "fair"
 
     def __post_init__(self) -> None:
         for name in OPTIONS:

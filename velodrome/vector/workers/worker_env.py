@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from velodrome.errors import BackendError, VelodromeError
+from velodrome.turns import Turn, policy_of
 from velodrome.vector.cores import available_cores
 from velodrome.vector.infos import Schema
 from velodrome.vector.space_arrays import flat_leaves
@@ -49,7 +50,7 @@ class WorkerVectorEnv(ForeignVectorEnv):
     def __init__(self, makers: list[EnvMaker], num_envs: int, **shared: Any) -> None:
         super().__init__(makers, num_envs, **shared)
         self._busy = ""  # what workers were asked to do and has not been waited for: step, reset, call
-        self.most_workers = self.options.workers or available_cores()
+        self.most_workers = self.options.workers or self._default_workers()
         self.workers: list[WorkerHandle] = []
         self.schemas: dict[int, list[Schema]] = {}
         self._block: SharedBlock | None = None
@@ -87,17 +88,33 @@ class WorkerVectorEnv(ForeignVectorEnv):
         """Start a further worker, or one in place of another."""
         index = len(self.workers) if index is None else index
         settings = HostSettings(self.makers, self.mode, self.options, self._spare_seed)
-        processes = min(self.most_workers, self.num_envs) + 1
-        handle = WorkerHandle(index, settings, self.control, spin_seconds(processes))
+        handle = self._new_worker(index, settings)
         self.schemas[index] = []
         self.workers[index : index + 1] = [handle]
         return handle
 
+    def _default_workers(self) -> int:
+        """Return how many workers there are if nobody says how many."""
+        return available_cores()
+
+    def _new_worker(self, index: int, settings: HostSettings) -> WorkerHandle:
+        """Return a worker that has begun."""
+        processes = min(self.most_workers, self.num_envs) + 1
+        return WorkerHandle(index, settings, self.control, spin_seconds(processes))
+
     def _spread_rows(self, first: int, end: int) -> dict[int, list[tuple[int, int]]]:
-        """Give each row to the worker with the fewest; return (row, restarts) for each by the worker's index."""
+        """Give each row to the worker whose turn it is; return (row, restarts) for each by the worker's index."""
         new: dict[int, list[tuple[int, int]]] = {}
+        policy = policy_of(self.options.placement)
+        taken = self.arrays.step_seconds if first else ()  # nothing has been stepped yet
+        seconds = {worker: sum(taken[row] for row in worker.rows) for worker in self.workers}
+
+        def turn(worker: WorkerHandle) -> Any:
+            last = float(worker.rows[-1]) if worker.rows else -1.0
+            return policy(Turn(0, len(worker.rows), last, last, f"{worker.index:06d}", seconds[worker]))
+
         for row in range(first, end):
-            worker = min(self.workers, key=lambda worker: (len(worker.rows), worker.index))
+            worker = min(self.workers, key=turn)
             worker.rows.append(row)
             new.setdefault(worker.index, []).append((row, 0))
         return new

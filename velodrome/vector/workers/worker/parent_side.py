@@ -48,21 +48,8 @@ class WorkerHandle:
     """
 
     def __init__(self, index: int, settings: HostSettings, control: SharedBlock, spin: float) -> None:
-        self.index, self.spin, self.timeout = index, spin, settings.options.timeout
-        self.rows: list[int] = []
-        self.lost = False
-        self.too_large = ""  # why it was killed for its memory
-        self.moment = "start"
         begin = pack(("begin", settings))  # raises before there is a process if something cannot be sent
-        words = control_words(control)
-        first = first_word(self.index)
-        self.first = first
-        words[first : first_word(index + 1)] = 0
-        self.bell = Word(words, first + Line.BELL, first + Line.ASLEEP)
-        self.done = Word(words, first + Line.DONE, first + Line.AWAITED)
-        self.words = self.bell.words
-        self.rung = 0
-        self.mail_read = 0
+        self._set_up(index, settings, control, spin)
         context = process_context(settings.options.start_method)
         self.connection, other = context.Pipe()
         # Nobody writes to this pipe: as long as its other end is open, the worker knows that this process lives.
@@ -83,6 +70,23 @@ class WorkerHandle:
         finally:
             other.close()
             life.close()
+
+    def _set_up(self, index: int, settings: HostSettings, control: SharedBlock, spin: float) -> None:
+        """Begin with words that say nothing yet."""
+        self.index, self.spin, self.timeout = index, spin, settings.options.timeout
+        self.rows: list[int] = []
+        self.lost = False
+        self.too_large = ""  # why it was killed for its memory
+        self.moment = "start"
+        words = control_words(control)
+        first = first_word(self.index)
+        self.first = first
+        words[first : first_word(index + 1)] = 0
+        self.bell = Word(words, first + Line.BELL, first + Line.ASLEEP)
+        self.done = Word(words, first + Line.DONE, first + Line.AWAITED)
+        self.words = self.bell.words
+        self.rung = 0
+        self.mail_read = 0
 
     # Asking
 
