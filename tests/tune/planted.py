@@ -98,8 +98,27 @@ def searched_at_random(landscape: Landscape, trainings: int, seeds: int) -> floa
 
 
 def tpe_of_single_seeds(landscape: Landscape, trainings: int) -> float:
-    """Return what TPE finds that judges each of its trials by one training."""
-    chosen = StudySettings(search_seed=landscape.number, seeds=1, confirm=1, confirm_seeds=1, pruning=False)
+    """Return what Optuna's TPE finds, as it comes, that judges each of its trials by one training."""
+    import optuna
+
+    from velodrome.tune.search import _distribution, _value
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=landscape.number))
+    asked = {one.key: _distribution(optuna, one) for one in SPACE}
+    best = (-math.inf, START)
+    for _ in range(trainings):
+        trial = study.ask(asked)
+        params = {one.key: _value(one, trial.params[one.key]) for one in SPACE}
+        value = landscape(params, 0)
+        study.tell(trial, value)
+        best = max(best, (value, params), key=lambda each: each[0])
+    return landscape.truth(best[1])
+
+
+def our_tpe_of_single_seeds(landscape: Landscape, trainings: int) -> float:
+    """Return what a study by TPE finds that judges by one training: spread evenly at first, several trials open."""
+    own = {"seeds": 1, "confirm": 1, "confirm_seeds": 1, "pruning": False, "sampler": "tpe"}
+    chosen = StudySettings(search_seed=landscape.number, **own)
     course, _ = simulate(SPACE, chosen, START, trainings, landscape)
     assert course.best is not None
     return landscape.truth(course.best.params)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from tests.runs.small_runs import one_thread, small_run  # noqa: F401
+from tests.runs.test_portfolio_runs import TINY as PORTFOLIO
 from tests.tune.conftest import GOOD
+from velodrome import cli
 from velodrome.errors import ChampionError, ConfigError, RunError
 from velodrome.evaluation.intervals import Interval
 from velodrome.evaluation.sharpe import Trials, moments
-from velodrome.runs.run import Run
+from velodrome.runs.run import Run, train
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import open_store
 from velodrome.tune.champions.frozen import Champion
@@ -170,6 +172,56 @@ def test_the_champion_does_not_lead_over_itself(folder, promoted, good_run):
     assert "slope" in verdict.checks[1].found
 
 
+# The commands
+
+
+def test_the_commands_promote_list_show_and_roll_back(good_run, fresh_folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = fresh_folder(good_run)
+    there = ["--folder", str(folder)]
+
+    def said(*words: str, code: int = 0) -> str:
+        assert cli.run([*words, *there]) == code
+        told = capsys.readouterr()
+        assert max(map(len, told.out.splitlines()), default=0) <= 80 or "--folder" in told.out
+        return " ".join((told.out + told.err).split())
+
+    assert "no champions in" in said("champions", "list")
+    told = said("promote", good_run.path.name)
+    assert "promoted: champion trading is now promotion 1" in told
+    assert "warning: trades cost nothing here" in told  # fee, spread and slippage of this run are 0
+    assert f"velodrome paper trading --feed PATH --folder {folder}" in told
+    first = Registry(folder).champion("trading")
+    refused = said("promote", good_run.path.name, code=1)
+    assert "not promoted: its lead over the champion 'trading' is +0.00%" in refused
+    plain = json.loads(capture(capsys, ["promote", good_run.path.name, "--json", *there], 1))
+    assert (plain["promoted"], len(plain["reasons"]), plain["run"]) == (False, 1, good_run.folder.id)
+    assert "promotion 1 was its first; there is none before" in said("champions", "rollback", "trading", code=2)
+    before = content(first)
+    new = second(Registry(folder))
+    listed = said("champions", "list")
+    assert "2 of 2" in listed
+    assert new.hash[:16] in listed
+    shown = said("champions", "show", "trading")
+    for part in ("promotion 2 of 2", "history", first.hash[:16], new.hash[:16]):
+        assert part in shown
+    assert "champion trading is promotion 1 again" in said("champions", "rollback", "trading")
+    assert content(Registry(folder).champion("trading")) == before
+    assert [(row.number, row.current) for row in rows(folder, "champions")] == [(1, True), (2, False)]
+    (entry,) = json.loads(capture(capsys, ["champions", "list", "--json", *there]))
+    assert (entry["name"], entry["number"], entry["hash"]) == ("trading", 1, first.hash)
+    about = json.loads(capture(capsys, ["champions", "show", "trading", "--json", *there]))
+    assert (about["current"], about["about"]["lineage"]["run"]) == (1, good_run.folder.id)
+    assert "no champion 'tradin'" in said("champions", "show", "tradin", code=2)
+    assert "no promotion 9; there are 1, 2" in said("champions", "rollback", "trading", "--to", "9", code=2)
+
+
+def capture(capsys, words: list[str], code: int = 0) -> str:
+    capsys.readouterr()
+    assert cli.run(words) == code
+    return capsys.readouterr().out
+
+
 # Names, hashes, rollback: on files that any run would have
 
 
@@ -312,3 +364,22 @@ def test_looks_of_other_runs_at_the_same_split_are_trials(tmp_path):
     assert verdict.said[0].startswith("3 trials: look number 3 at this test data: 2 other policies were played on it")
     overfitting = next(check for check in verdict.checks if "overfitting" in check.name)
     assert "slope" in overfitting.found
+
+
+@pytest.mark.slow
+def test_a_portfolio_is_promoted_by_its_lead_over_equal_weights(tmp_path, capsys):
+    taught = {"teacher.policy": "forecast", "teacher.samples": 8192, "teacher.epochs": 8, "market.length": 12_000}
+    told = {**PORTFOLIO, **taught, "steps": 128, "params.buy_fee": 1e-5, "logging.folder": str(tmp_path)}
+    run = train(mode="quiet", evaluate=False, **told)
+    there = ["--folder", str(tmp_path)]
+    assert cli.run(["promote", run.path.name, *there]) == 0, capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "lead over equal, rebalanced" in told
+    assert "trades cost nothing" not in told
+    champion = Registry(tmp_path).champion("portfolio")
+    assert champion.kind == "basket"
+    assert list(champion.symbols) == list(run.market.symbols)
+    assert cli.run(["champions", "show", "portfolio", *there]) == 0
+    assert champion.symbols[-1] in capsys.readouterr().out
+    assert cli.run(["promote", run.path.name, *there]) == 1
+    assert "its lead over the champion 'portfolio' is +0.00%" in " ".join(capsys.readouterr().out.split())

@@ -36,6 +36,16 @@ def test_what_is_told_replaces_what_is_declared_and_what_is_fixed_stays():
     assert list(told(space_of(DEMO, {"ppo.clip": [0.1, 0.2]}, only=True))) == ["ppo.clip"]
 
 
+def test_the_share_of_a_value_leads_back_to_it():
+    whole = [Dimension("a", 1, 9, whole=True), Dimension("b", 1, 128, log=True, whole=True)]
+    for one in (*whole, Dimension("c", -2.0, 7.0), Dimension("d", 1e-5, 1e-2, log=True), Dimension("e", choices="xyz")):
+        for share in (0.0, 0.1, 0.5, 0.77, 1.0):
+            value = one.at(share)
+            assert one.holds(value)
+            assert one.at(one.share(value)) == pytest.approx(value)
+            assert 0.0 <= one.share(value) <= 1.0
+
+
 @pytest.mark.parametrize(
     ("search", "problem"),
     [

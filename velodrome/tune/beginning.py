@@ -20,7 +20,7 @@ from velodrome.runs.folder import new_identity
 from velodrome.runs.folds.cross_validation import before_the_test
 from velodrome.runs.folds.fold import date_text
 from velodrome.tables.hashing import price_hash
-from velodrome.tune.outcome import legal_score
+from velodrome.tune.outcome import legal_score, trades_for_nothing
 from velodrome.tune.space import Dimension
 from velodrome.tune.study import Study, StudyError
 from velodrome.tune.trial import StudySettings
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")  # a run's name begins with it
 MOST_TRIALS = 1_000_000
 NOT_COMPARED = ("name", "logging", "resources", "checkpoint")
+
+
+def check_together(given: Mapping[str, Any]) -> None:
+    """Refuse settings that a person gave and that would have no effect beside each other."""
+    folds, tested = given.get("folds"), given.get("test") is not False
+    for key in ("seeds", "confirm_seeds"):
+        if folds is not None and given.get(key) is not None:
+            told = f"{key} = {given[key]} has no effect beside folds = {folds}"
+            raise ConfigError(f"{told}: a trial has a training for each fold. Leave one of them out.")
+    for key in ("final_seeds", "auto_promote"):
+        if not tested and given.get(key):
+            told = f"{key} = {given[key]} has no effect without the test"
+            raise ConfigError(f"{told}, for which the winner is trained anew. Leave it or --no-test out.")
 
 
 def read_settings(given: Mapping[str, Any]) -> StudySettings:
@@ -48,7 +61,9 @@ def read_settings(given: Mapping[str, Any]) -> StudySettings:
 
 def check_trials(trials: int | None) -> int:
     """Return how many trials are wanted."""
-    if trials is None or isinstance(trials, bool) or not 1 <= trials <= MOST_TRIALS:
+    if trials is None:
+        raise ConfigError("how many trials? Give their number, such as --trials 100.")
+    if isinstance(trials, bool) or not 1 <= trials <= MOST_TRIALS:
         raise ConfigError(f"trials = {trials}: a study has 1 to {MOST_TRIALS:,} trials, such as --trials 100.")
     return trials
 
@@ -87,9 +102,10 @@ def new_study(
             f"evaluation.final_split = {config.evaluation.final_split}: the winner is tested on a split that no trial "
             "was chosen by. Name one, or leave the test out (--no-test)."
         )
-    searched = {"dimensions": [one.content() for one in space], "needs": dict(needs)}
+    searched: dict[str, Any] = {"dimensions": [one.content() for one in space], "needs": dict(needs)}
     if chosen.folds is not None:
         searched["folds"] = fold_dates(config, market, chosen.folds)
+    searched["free"] = trades_for_nothing(config, market)
     now = time.time()
     identity = new_identity()
     given = legal_name(name or f"{config.name or config.env.replace('/', '-').replace(':', '-')}-{identity[:4]}")

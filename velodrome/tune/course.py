@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from velodrome.tune.pruning import judge
-from velodrome.tune.search import Search
+from velodrome.tune.search import Search, worths
 from velodrome.tune.space import Space
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Outcome, StudySettings, Trial
 
@@ -25,6 +24,7 @@ class Course:
         self.trials: list[Trial] = []
         self._start = start
         self._search: Search | None = None
+        self._known: dict[int, tuple[int, dict[int, float]]] = {}  # worths by so many steps, and how many were known
 
     @property
     def search(self) -> Search:
@@ -71,9 +71,8 @@ class Course:
             trial.status, trial.value = COMPLETE, math.fsum(values) / steps
         elif settings.pruning:
             # After each step in turn: how quickly the next one was done must not matter.
-            rivals = [rival.values(steps) for rival in self.before(trial.number) if rival.status != FAILED]
             for done in range(1, len(values) + 1):
-                found = judge(values[:done], rivals, steps)
+                found = self.search.judge(trial, values[:done], self.before(trial.number))
                 if found is not None and found.chance < settings.prune_below:
                     trial.status, trial.value = PRUNED, found.estimate
                     what = "folds" if settings.folds else "seeds"
@@ -100,7 +99,8 @@ class Course:
     def candidates(self) -> list[Trial]:
         """The best trials, best first, and the configuration itself: they are trained again with fresh seeds."""
         complete = [trial for trial in self.trials if trial.status == COMPLETE]
-        ranked = sorted(complete, key=lambda trial: (-trial.value, trial.number))[: self.settings.confirm]
+        worth = self._worths(range(self.settings.steps))
+        ranked = sorted(complete, key=lambda trial: (-worth[trial.number], trial.number))[: self.settings.confirm]
         return [*ranked, *(trial for trial in complete[:1] if trial.number == 0 and trial not in ranked)]
 
     def due_again(self, trial: Trial) -> list[int]:
@@ -119,12 +119,24 @@ class Course:
 
     @property
     def winner(self) -> Trial | None:
-        """The candidate that is best over all its seeds, once the fresh ones are known: more of them say more."""
-        if not self.is_confirmed:
-            return None
+        """The candidate that is worth the most by all its seeds, once the fresh ones are known."""
         every = range(self.settings.final_step)
-        known = [(trial.mean(every), -trial.number, trial) for trial in self.candidates]
-        return max((each for each in known if math.isfinite(each[0])), default=(0.0, 0, None))[2]
+        tested = [trial for trial in self.trials if every.stop in trial.outcomes]
+        if tested or not self.is_confirmed:  # who was tested was the winner then
+            return next(iter(tested), None)
+        worth = self._worths(every)
+        known = [trial for trial in self.candidates if math.isfinite(trial.mean(every))]
+        return max(known, key=lambda trial: (worth[trial.number], -trial.number), default=None)
+
+    def _worths(self, steps: range) -> dict[int, float]:
+        """Return what each trial that is over is worth by some steps; looked at often, and learnt when one is new."""
+        over = [trial for trial in self.trials if trial.is_over]
+        if self.settings.sampler == "tpe":
+            return {trial.number: trial.mean(steps) for trial in over}
+        seen = sum(step in trial.outcomes for trial in over for step in steps)
+        if self._known.get(len(steps), (-1, {}))[0] != seen:
+            self._known[len(steps)] = (seen, worths(self.space, over, steps))
+        return self._known[len(steps)][1]
 
 
 def simulate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.runs.live.progress import sparkline
 from velodrome.runs.report.listing import NOTHING, age
+from velodrome.tune.outcome import FREE
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Trial
 from velodrome.tune.view import StudyView, age_of, shortened, told_params
 
@@ -52,6 +53,29 @@ def told_best(view: StudyView) -> str:
 def told_line(view: StudyView) -> str:
     """Return a study in a line."""
     return f"{view.study.name}: {view.phase}; {told_counts(view)}; {told_pace(view)}; {told_best(view)}"
+
+
+def facts_of(view: StudyView) -> dict[str, str]:
+    """Return what the head of its page says."""
+    settings, winner = view.course.settings, view.winner
+    found = {
+        "Status": view.phase,
+        "Trials": told_counts(view),
+        "Trainings": f"{view.trainings:,}",
+        "Pace": told_pace(view),
+        "Score": f"{settings.score}, mean over {settings.steps} {'folds' if settings.folds else 'seeds'}",
+        "Best": told_best(view),
+        "Searched": ", ".join(f"{one.key} {one.told()}" for one in view.course.space),
+    }
+    if winner is not None:
+        fresh = view.score(view.course.fresh_mean(winner))
+        found["Winner"] = f"trial {winner.number}, {fresh} with fresh seeds: {told_params(winner)}"
+    if view.winning_run is not None:
+        found["Its run"] = view.winning_run.path.name
+    if view.evaluation is not None:
+        told = (view.evaluation.information.get("study") or {}).get("notes", [])
+        found["Test"] = "; ".join([view.evaluation.summary().line, *told])
+    return found
 
 
 def mark_of(view: StudyView) -> tuple[object, ...]:
@@ -116,9 +140,12 @@ def show_view(view: StudyView, report: str = "") -> Group:
         "status": view.phase,
         "trials": told_counts(view),
         "trainings": f"{view.trainings:,}",
+        "taught": view.kept
+        and f"in {view.kept:,} trainings nothing was better than what they were taught; judged by what they learnt",
         "pace": told_pace(view),
         "score": f"{settings.score} on {study.run_config.evaluation.split or 'validation episodes'}, mean over "
         f"{settings.steps} {unit}",
+        "costs": study.is_free and FREE,
         "best": told_best(view),
         "history": sparkline([trial.value for trial in view.trials if math.isfinite(trial.value)], 60, LEVELS),
         "report": report,
@@ -126,7 +153,7 @@ def show_view(view: StudyView, report: str = "") -> Group:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value:
-            table.add_row(name, Text(value))
+            table.add_row(name, Text(str(value)))
     parts: list[Any] = [Text(f"study {study.name} ({study.id})", style="bold"), table, Text()]
     parts += [best_table(view), Text()]
     if view.importances:

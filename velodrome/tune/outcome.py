@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
 from velodrome.outside.files import UNFIT, read_json
+from velodrome.runs.checkpoint import checkpoint_steps, pinned_checkpoints
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.evaluate import play_validation
 from velodrome.tune.trial import Outcome
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 FILE, RETURNS = "trial.json", "trial-returns.npy"
 PER_BAR = "sharpe_per_bar"
+KEPT = "kept_what_it_was_taught"  # 1 in the figures of a training that learnt nothing better
 SCORES = ("sharpe", "return", "mean_log_return", "of_optimum", "reward")  # of accounts; the more the better
 SCORES_OF_EPISODES = ("return",)
 
@@ -43,6 +45,21 @@ def keeps_account(config: RunConfig, market: Market | Basket | None) -> bool:
     return has_equity(world_on(CATALOG.get(config.env), market, config.params, whole=True))
 
 
+FREE = (
+    "trades cost nothing here (no fee, spread or slippage), and what pays for nothing seldom pays for something: give "
+    "what they will cost, such as params.fee=0.001"
+)
+
+
+def trades_for_nothing(config: RunConfig, market: Market | Basket | None) -> bool:
+    """Return whether the accounts of a configuration trade without fee, spread and slippage."""
+    from velodrome.evaluation.evaluator import evaluator_for
+
+    if market is None or not keeps_account(config, market):
+        return False
+    return evaluator_for(config.env, market, config.evaluation.split or "train", config.params).at_costs(2.0) is None
+
+
 def legal_score(score: str | None, config: RunConfig, market: Market | Basket | None) -> str:
     """Return the figure that trials are compared by; the Sharpe ratio of accounts, if none is named."""
     legal = SCORES if keeps_account(config, market) else SCORES_OF_EPISODES
@@ -54,9 +71,13 @@ def legal_score(score: str | None, config: RunConfig, market: Market | Basket | 
 def record(run: Run, market: Market | Basket | None = None) -> None:
     """Play the validation split with what a run has learnt, and keep figures and returns in its folder.
 
-    market: the run's, if it is built already.
+    market: the run's, if it is built already. A training whose best is what it was taught before it began is played
+    with what it has learnt in the end: else all such settings would be equal, and a study could not tell which of them
+    lead away from the teacher, and how far.
     """
-    policy, config, market = run.policy, run.config, run.market if market is None else market
+    kept = keeps_what_it_was_taught(run)
+    policy = run.load_policy("latest") if kept else run.policy
+    config, market = run.config, run.market if market is None else market
     returns: NDArray[np.float64] | None = None
     if keeps_account(config, market):
         from velodrome.evaluation.sharpe import moments
@@ -74,7 +95,13 @@ def record(run: Run, market: Market | Basket | None = None) -> None:
         figures = {"sharpe": 0.0, **figures, PER_BAR: 0.0 if math.isnan(found) else found}
     else:
         figures = play_validation(policy, config, market)
-    write(run.path, figures, returns)
+    write(run.path, {**figures, **({KEPT: 1.0} if kept else {})}, returns)
+
+
+def keeps_what_it_was_taught(run: Run) -> bool:
+    """Return whether validation found nothing that a run learnt better than what it was taught (teacher.policy)."""
+    best = pinned_checkpoints(run.path)[-1:]
+    return run.config.teacher.policy is not None and [checkpoint_steps(path) for path in best] == [0]
 
 
 def write(folder: Path, figures: dict[str, float], returns: NDArray[np.float64] | None = None) -> None:

@@ -30,6 +30,7 @@ from velodrome.tables.hashing import price_hash
 from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
+from velodrome.tune.outcome import FREE
 from velodrome.tune.overfitting import Overfitting, cscv
 from velodrome.tune.study import Studies, Study, StudyError
 from velodrome.tune.verdict import chosen_among
@@ -149,7 +150,7 @@ def promote(
         found = evidence or looks_of(run, store, trial)
         checks = judge(found, trial.returns, leads, margin)
         trial.keep_look(store)
-        said = (*found.said, trial.said)
+        said = (*found.said, trial.said, *trial.warned)
         if not all(check.passed for check in checks):
             verdict = Verdict(name, run.folder.id, checks, said, None)
             note(store, REFUSED, verdict.sentence, run.folder.id, found.study, name=name, reasons=list(verdict.reasons))
@@ -258,6 +259,11 @@ class _Trial:
         trained = f"{len(self.agents)} training seeds" if len(self.agents) > 1 else "one policy"
         fresh = f"{len(self.seeds)} fresh seeds of the environment" if len(self.seeds) > 1 else "nothing is drawn"
         return f"judged on the split {self.split!r}: {trained}, {fresh}, {len(self.returns):,} bars"
+
+    @property
+    def warned(self) -> tuple[str, ...]:
+        """What the checks cannot see."""
+        return (f"warning: {FREE}",) if self.evaluator.at_costs(2.0) is None else ()
 
     def leads(self, rival: Champion | None, name: str) -> dict[str, Interval]:
         """Return its lead over the champion and over what needs no skill."""

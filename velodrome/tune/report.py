@@ -13,7 +13,7 @@ from typing import Any
 from velodrome.runs.report.charts import Figure, bars, layout_of
 from velodrome.runs.report.images import DOTS_PER_INCH, draw
 from velodrome.runs.report.report import TEMPLATE
-from velodrome.tune.listing import told_best, told_counts, told_pace
+from velodrome.tune.listing import facts_of
 from velodrome.tune.space import Dimension
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Trial
 from velodrome.tune.view import StudyView, shortened, told_params
@@ -87,29 +87,6 @@ def _row(view: StudyView, trial: Trial) -> list[tuple[str, Any]]:
     value = trial.value if math.isfinite(trial.value) else -1e300
     cells = [(str(trial.number), trial.number), (trial.status, trial.status), (view.score(trial.value), value)]
     return [*cells, (told_params(trial), told_params(trial)), (trial.reason, trial.reason)]
-
-
-def facts_of(view: StudyView) -> dict[str, str]:
-    """Return what the header says."""
-    settings, winner = view.course.settings, view.winner
-    found = {
-        "Status": view.phase,
-        "Trials": told_counts(view),
-        "Trainings": f"{view.trainings:,}",
-        "Pace": told_pace(view),
-        "Score": f"{settings.score}, mean over {settings.steps} {'folds' if settings.folds else 'seeds'}",
-        "Best": told_best(view),
-        "Searched": ", ".join(f"{one.key} {one.told()}" for one in view.course.space),
-    }
-    if winner is not None:
-        fresh = view.score(view.course.fresh_mean(winner))
-        found["Winner"] = f"trial {winner.number}, {fresh} with fresh seeds: {told_params(winner)}"
-    if view.winning_run is not None:
-        found["Its run"] = view.winning_run.path.name
-    if view.evaluation is not None:
-        told = (view.evaluation.information.get("study") or {}).get("notes", [])
-        found["Test"] = "; ".join([view.evaluation.summary().line, *told])
-    return found
 
 
 # The charts

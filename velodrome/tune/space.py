@@ -48,15 +48,26 @@ class Dimension:
     choices: tuple[Any, ...] = ()
 
     def at(self, share: float) -> Any:
-        """Return the value at a share of the way, in [0, 1)."""
+        """Return the value at a share of the way, from 0 to 1."""
         if self.choices:
-            return self.choices[int(share * len(self.choices))]
+            return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
         if self.log:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         else:
             value = low + share * (high - low)
-        return min(max(round(value), int(self.low)), int(self.high)) if self.whole else min(value, self.high)
+        if self.whole:
+            return min(max(round(value), int(self.low)), int(self.high))
+        return min(max(value, self.low), self.high)
+
+    def share(self, value: Any) -> float:
+        """Return the share of the way at which a value lies; `at` leads back to it."""
+        if self.choices:
+            return (self.choices.index(value) + 0.5) / len(self.choices)
+        low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
+        if self.log:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
 
     def holds(self, value: Any) -> bool:
         """Return whether a value is one that could be tried."""

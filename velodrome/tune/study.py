@@ -6,6 +6,7 @@ may keep one study: a row that is there already stays as it is, and who was froz
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -55,7 +56,13 @@ class Study:
     @property
     def told(self) -> StudySettings:
         """How it searches."""
-        return StudySettings(**self.settings)
+        # Studies from before there was a model go on as they began.
+        return StudySettings(**{"sampler": "tpe", **self.settings})
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its accounts trade for nothing."""
+        return bool(self.space.get("free"))
 
     @property
     def run_config(self) -> RunConfig:
@@ -146,10 +153,12 @@ class Studies:
         trials, outcomes = self._trials, self._outcomes
         mine = trials.select().where(trials.c.study == study.id, trials.c.number >= since).order_by(trials.c.number)
         known = outcomes.select().where(outcomes.c.study == study.id, outcomes.c.trial >= since)
-        rows, ends = self.store.read(
-            lambda connection: (connection.execute(mine).all(), connection.execute(known).all())
+        found, ends = self.store.read(
+            lambda connection: (
+                {row.number: _trial(row) for row in connection.execute(mine)},
+                connection.execute(known).all(),
+            )
         )
-        found = {row.number: _trial(row) for row in rows}
         for row in ends:
             found[row.trial].outcomes[row.step] = Outcome(row.value, row.reason, row.kind, row.figures, row.run)
         return list(found.values())
@@ -206,8 +215,10 @@ def _study(row: Row[Any]) -> Study:
 
 
 def _trial(row: Row[Any]) -> Trial:
-    kept = ("number", "params", "status", "value", "reason", "created", "updated")
-    return Trial(**{name: row._mapping[name] for name in kept})
+    kept = ("number", "status", "value", "reason", "created", "updated")
+    # Thousands of trials have the same keys: each is kept once.
+    params = {sys.intern(key): value for key, value in row.params.items()}
+    return Trial(params=params, **{name: row._mapping[name] for name in kept})
 
 
 def loaded(studies: Studies, study: Study, make: Callable[[], Course] | None = None) -> Course:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from velodrome.runs.config.sections import Section, setting
 
@@ -28,6 +28,11 @@ class StudySettings(Section):
         le=100,
     )
     score: str = setting("sharpe", "figure of the validation split that trials are compared by")
+    sampler: Literal["model", "tpe"] = setting(
+        "model",
+        "what chooses after the first trials, and which of the best wins: model, of the landscape, which reads what a "
+        "trial is worth from its neighbours as well (TPE beyond 200 trials); tpe: Optuna's TPE, and means over seeds",
+    )
     search_seed: int = setting(0, "of the search itself; with the same seeds a study is the same study", ge=0)
     window: int = setting(
         8,

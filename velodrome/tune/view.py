@@ -19,7 +19,7 @@ from velodrome.runs.config.explain import value_text
 from velodrome.runs.folder import INFORMATION
 from velodrome.runs.trained import Run
 from velodrome.tune.course import Course
-from velodrome.tune.outcome import PER_BAR
+from velodrome.tune.outcome import KEPT, PER_BAR
 from velodrome.tune.search import importances
 from velodrome.tune.study import Studies, Study, loaded
 from velodrome.tune.trial import FAILED, PRUNED, Outcome, Trial
@@ -63,6 +63,11 @@ class StudyView(Summarised):
     def trainings(self) -> int:
         """How many trainings have ended."""
         return sum(len(trial.outcomes) for trial in self.trials)
+
+    @property
+    def kept(self) -> int:
+        """How many trainings learnt nothing better than what they had been taught."""
+        return sum(KEPT in one.figures for trial in self.trials for one in trial.outcomes.values())
 
     @property
     def phase(self) -> str:
