@@ -39,24 +39,25 @@ class PretendingExecutor:
     def prepare(self) -> None:
         return None
 
-    def start(self, task: Task) -> None:
+    def start(self, task: Task) -> str:
         assert self.queue is not None
         self.started.append((task.job, task.attempt))
         process = f"{len(self.started)}:1"
         job = self.queue.attach(task.job, task.attempt, process)
         if self.chance.random() < self.lost:
             self.dead.add(process)
-            return
+            return process
         config = dotted(self.queue.job(job.id).config)
         try:
             value = self.score(config)
         except ValueError as error:
             self.queue.end(task.job, task.attempt, "not_a_number", str(error), 0)
-            return
+            return process
         folder = Path(task.root) / job.folder
         folder.mkdir()
         outcome.write(folder, {"sharpe": value, outcome.PER_BAR: value / 100.0})
         self.queue.end(task.job, task.attempt, "finished", "", 1)
+        return process
 
     def poll(self, machine: str, process: str) -> bool | None:
         return process not in self.dead if process else None

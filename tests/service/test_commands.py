@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -69,10 +70,17 @@ def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert "cancelled" in capsys.readouterr().out
 
 
-def test_the_dashboard_is_said_to_be_missing(runs, capsys):
+def test_the_dashboard_says_what_it_lacks_and_what_it_does_not_do_unasked(runs, capsys, monkeypatch):
+    assert "--allow-remote" in refused(["serve", "--host", "0.0.0.0"], capsys)
+    assert "without a slash at its end" in refused(["serve", "--prefix", "no path"], capsys)
+    assert "there is no such folder" in refused(["serve", "--benchmarks", "nowhere"], capsys)
+    monkeypatch.setenv("VELODROME_TOKEN", "t" * 40)
+    assert cli.run(["serve", "--link", "--port", "8800", "--prefix", "/v/"]) == 0
+    assert capsys.readouterr().out == f"http://127.0.0.1:8800/v/?token={'t' * 40}\n"
+    monkeypatch.setitem(sys.modules, "starlette", None)
     told = refused(["serve"], capsys)
-    assert told.startswith("velodrome: the dashboard is not part of this version yet; ")
-    assert told.endswith("run the service alone: velodrome serve --no-dashboard\n")
+    assert "the dashboard needs starlette: pip install 'velodrome[dashboard]'" in told
+    assert "velodrome serve --no-dashboard" in told
 
 
 def test_without_a_queue_it_is_said_how_to_begin(runs, capsys):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
 
 import pytest
 
+from tests.contracts.executor import waited_for
+from tests.runs.small_runs import TINY
 from tests.service.pretending import PretendingExecutor, begin, keep, pretending, rows, score
+from velodrome import cli
 from velodrome.service.studies import StudyKeeper, job_id
-from velodrome.service.tuning import _more, stop
+from velodrome.service.tuning import _more, stop, tune
 from velodrome.tune.beginning import check_same
 from velodrome.tune.listing import list_table, mark_of, show_view, told_line
 from velodrome.tune.report import write_report
@@ -243,3 +250,134 @@ def test_a_study_is_not_continued_with_what_is_anothers(undisturbed):
     for told, changed in others.items():
         with pytest.raises(StudyError, match=told):
             check_same(study, replace(study, **changed))
+
+
+# Stopping and going on
+
+
+def tuned(folder, executor: PretendingExecutor, **options):
+    """Carry out a study of the preset smoke by `vd.tune`, with trainings that pretend; return its rows, and how."""
+    service = pretending(folder, executor)
+    told = {"search": ["ppo.learning_rate=1e-5:1e-2:log", "ppo.clip=0.1:0.4"], "search_only": True}
+    own = {} if options.pop("continued", False) else {**told, "config": "smoke", "trials": 6}
+    wanted = {"seeds": 2, "test": False, "confirm": 1, "confirm_seeds": 1, "window": 3}
+    view = tune(study="told", settings={} if not own else wanted, service=service, mode="quiet", **{**own, **options})
+    found = [(row[:5], {step: one.value for step, one in row[5].items()}) for row in rows(service, view.study)]
+    service.close()
+    return view, found
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A study by `vd.tune` that was not stopped."""
+    view, found = tuned(tmp_path_factory.mktemp("straight") / "runs", PretendingExecutor(score))
+    assert view.study.status == "finished"
+    return found
+
+
+def test_ctrl_c_stops_a_study_and_the_same_call_goes_on(tmp_path, straight, monkeypatch):
+    executor = PretendingExecutor(score)
+    start = executor.start
+
+    def struck(task):
+        start(task)
+        if len(executor.started) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(executor, "start", struck)
+    view, found = tuned(tmp_path / "runs", executor)
+    assert view.study.status == "running"
+    assert 0 < sum(len(outcomes) for _, outcomes in found) < sum(len(outcomes) for _, outcomes in straight)
+    view, found = tuned(tmp_path / "runs", executor, continued=True)
+    assert view.study.status == "finished"
+    assert found == straight
+    assert len(executor.started) == len(set(executor.started))  # nothing was done twice
+
+
+def test_a_study_that_is_out_of_time_stops_and_goes_on(tmp_path, straight):
+    executor = PretendingExecutor(score)
+    view, found = tuned(tmp_path / "runs", executor, hours=1e-9)
+    assert view.study.status == "running"
+    assert len(found) < 6
+    view, found = tuned(tmp_path / "runs", executor, continued=True, hours=1.0)
+    assert view.study.status == "finished"
+    assert found == straight
+
+
+def test_a_study_of_accounts_that_trade_for_nothing_says_so(tmp_path, capsys):
+    view, _ = tuned(tmp_path / "free", PretendingExecutor(score))
+    assert "warning: trades cost nothing here" in capsys.readouterr().err
+    assert view.study.is_free
+    view, _ = tuned(tmp_path / "paid", PretendingExecutor(score), **{"params.fee": 0.001})
+    assert capsys.readouterr().err == ""
+    assert not view.study.is_free
+
+
+def test_a_study_from_before_there_was_a_model_goes_on_as_it_began(undisturbed):
+    study = undisturbed[2]
+    old = replace(study, settings={key: value for key, value in study.settings.items() if key != "sampler"})
+    assert study.told.sampler == "model"
+    assert old.told.sampler == "tpe"
+    check_same(old, replace(old, settings=old.told.model_dump()))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("smoke", "how many trials? Give their number"),
+        ("smoke --trials 0", "trials = 0: a study has 1 to 1,000,000 trials"),
+        ("smoke --trials 2 --workers 0", "workers = 0: at least one training"),
+        ("smoke --trials 2 --hours nan", "hours = nan: give a time above 0"),
+        ("smoke --trials 2 --folds 1", "folds = 1: Input should be greater than or equal to 2"),
+        ("smoke --trials 2 --folds 100 market.length=300", "bars before the test split are too few"),
+        ("smoke --trials 2 --folds 3 --seeds 2", "seeds = 2 has no effect beside folds = 3"),
+        ("smoke --trials 2 --no-test --auto-promote", "auto_promote = True has no effect without the test"),
+        ("env=CartPole-v1 --trials 2 --folds 3", "'CartPole-v1' has no data to cut into folds"),
+        ("smoke --trials 2 --sampler best", "sampler = 'best': Input should be 'model' or 'tpe'"),
+        ("smoke --trials 2 --score profit", "score = 'profit': trials of 'trading' are compared by sharpe, return"),
+        ("smoke --trials 2 --study ../up", "study = '../up': a name has letters"),
+        ("smoke --trials 2 evaluation.final_split=validation", "the winner is tested on a split that no trial was"),
+        ("smoke --trials 2 seeds=3", "seeds = 3: a study trains one agent at a time"),
+        ("--study nothing", "no study 'nothing': there is none in"),
+    ],
+)
+def test_what_cannot_be_begun_is_told_in_a_sentence_and_leaves_nothing(tmp_path, capsys, words, problem):
+    assert cli.run(["tune", *words.split(), "--folder", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert problem in told.err
+    assert told.err.count("\n") == 1
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+@pytest.mark.slow
+def test_the_command_with_folds_is_stopped_by_ctrl_c_and_goes_on_to_the_same_study(tmp_path):
+    """Real processes and trainings, on walk-forward folds, to the winner's test."""
+    words = ["--trials", "4", "--study", "folded", "--workers", "2", "--folds", "2", "--confirm", "1", "--startup", "2"]
+    words += ["--final-seeds", "2", "--search", "ppo.learning_rate=1e-5:1e-2:log", "--search-only", "--json"]
+    words += [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in TINY.items()]
+
+    def begun(folder, *told):
+        command = [sys.executable, "-m", "velodrome", "tune", *told, "--folder", str(folder)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def over(process, code):
+        out, error = process.communicate(timeout=400)
+        assert process.returncode == code, error
+        return json.loads(out)
+
+    def values(content):
+        trials = content["trials"]
+        return [(one["params"], one["status"], [each["value"] for each in one["outcomes"]]) for one in trials]
+
+    straight = over(begun(tmp_path / "straight", "smoke", *words), 0)
+    assert (straight["over"], straight["status"]) == (4, "finished")
+    assert straight["test"]["study"]["trials"] == 4
+    folder = tmp_path / "stopped"
+    process = begun(folder, "smoke", *words)
+    waited_for(lambda: len(list(folder.glob("folded-*/trial.json"))) >= 2)
+    process.send_signal(signal.SIGINT)
+    stopped = over(process, 130)
+    assert stopped["status"] == "running"
+    finished = over(begun(folder, "--study", "folded", "--workers", "2", "--json"), 0)
+    assert finished["status"] == "finished"
+    assert values(finished) == values(straight)

@@ -12,6 +12,7 @@ from velodrome.errors import ConfigError
 from velodrome.runs.machine.use import bytes_text
 from velodrome.service.job import Job
 from velodrome.service.queue import Choice, Waiting
+from velodrome.turns import POLICIES, Policy, Turn, policy_of
 
 PASSING_SECONDS = 300.0  # so long others may pass a training that does not fit yet; then room is kept for it
 MEMORY_SHARE = 0.9  # of the machine's, unless a person says otherwise
@@ -152,12 +153,16 @@ class Room:
 _NOTHING = Job("", "", "", {}, "", "", 0.0, 0.0)
 
 
-def choose(waiting: Waiting, budget: Budget, there: Resources, now: float | None = None) -> list[Choice]:
+def choose(
+    waiting: Waiting, budget: Budget, there: Resources, now: float | None = None, policy: str | Policy = "fair"
+) -> list[Choice]:
     """Return the trainings that begin now.
 
-    The highest priority first; within one, the owner who has least of the machine now, then who was served longest ago,
-    then who came first. A training that does not fit is passed by others that do, but not for ever.
+    policy: which one is next. fair: the highest priority first; within one, the owner who has least of the machine now,
+    then who was served longest ago, then who came first. A training that does not fit is passed by others that do, but
+    not for ever.
     """
+    turn_of, is_own = policy_of(policy), callable(policy) or policy not in POLICIES
     now = time.time() if now is None else now
     room, chosen = Room(budget, there, waiting.running), []
     share: dict[str, int] = defaultdict(int)
@@ -165,12 +170,12 @@ def choose(waiting: Waiting, budget: Budget, there: Resources, now: float | None
     for job in waiting.running:
         share[job.owner] += job.cores
     # Those of one owner and priority are in order already, so that only their first ones are compared.
-    lines: dict[tuple[int, str], deque[Job]] = defaultdict(deque)
+    lines: dict[tuple[int, str, str], deque[Job]] = defaultdict(deque)
     for job in sorted(waiting.jobs, key=lambda each: (each.created, each.id)):
         if why_never(job, budget) is None:
-            lines[-job.priority, job.owner].append(job)
+            lines[-job.priority, job.owner, job.id if is_own else ""].append(job)
     while lines and not room.is_full:
-        line = min(lines, key=lambda each: _turn(lines[each][0], share, served))
+        line = min(lines, key=lambda each: turn_of(_turn(lines[each][0], share, served)))
         job = lines[line].popleft()
         if not lines[line]:
             del lines[line]
@@ -185,5 +190,5 @@ def choose(waiting: Waiting, budget: Budget, there: Resources, now: float | None
     return chosen
 
 
-def _turn(job: Job, share: Mapping[str, int], served: Mapping[str, float]) -> tuple[Any, ...]:
-    return (-job.priority, share[job.owner], served.get(job.owner, 0.0), job.created, job.id)
+def _turn(job: Job, share: Mapping[str, int], served: Mapping[str, float]) -> Turn:
+    return Turn(job.priority, share[job.owner], served.get(job.owner, 0.0), job.created, job.id)

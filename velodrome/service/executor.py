@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 from velodrome.errors import JobError
 from velodrome.service.budget import Gpu, Resources
@@ -33,8 +33,11 @@ class Executor(Protocol):
     def prepare(self) -> None:
         """Make ready to start tasks, so that they begin at once; JobError if that cannot be done."""
 
-    def start(self, task: Task) -> None:
-        """Start the processes of a task; JobError if that cannot be done. Its keeper enters itself into the store."""
+    def start(self, task: Task) -> str:
+        """Start the processes of a task; JobError if that cannot be done. Its keeper enters itself into the store.
+
+        Return what they are known by, or what that begins with.
+        """
 
     def poll(self, machine: str, process: str) -> bool | None:
         """Return whether a process that was started is there, frozen or not; None if that cannot be seen from here."""
@@ -54,23 +57,25 @@ class LocalExecutor:
 
     name = "local"
 
-    def __init__(self, machine: Machine | None = None) -> None:
+    def __init__(self, machine: Machine | None = None, ends_with_its_owner: bool = False) -> None:
+        """ends_with_its_owner: trainings do not outlive this process."""
         self._machine = machine or this_machine()
+        self._options = ["--together"] if ends_with_its_owner else []
         self.machine = str(self._machine)
         self._nursery: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def resources(self) -> Resources:
-        return Resources(available_cores(), memory_limit(), tuple(_gpus()))
+        return Resources(available_cores(), memory_limit(), tuple(gpus_here()))
 
-    def start(self, task: Task) -> None:
+    def start(self, task: Task) -> str:
         with self._lock:
             try:
                 nursery = self._ready()
                 assert nursery.stdin is not None
                 nursery.stdin.write((json.dumps(task.content()) + "\n").encode())
                 nursery.stdin.flush()
-                self._answer(nursery, "started")
+                return str(self._answer(nursery, "started")["process"])
             except (OSError, ValueError) as error:
                 self._end_nursery()
                 raise JobError(f"the process of job {task.job} could not be started: {error}.") from error
@@ -110,22 +115,22 @@ class LocalExecutor:
             return self._nursery
         self._end_nursery()
         # In a session of its own: what a terminal sends to the service is not meant for it.
-        command = [sys.executable, "-m", "velodrome.service.worker.nursery"]
+        command = [sys.executable, "-m", "velodrome.service.worker.nursery", *self._options]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._nursery = subprocess.Popen(command, start_new_session=True, env=_environment(), **pipes)  # type: ignore[call-overload]
         assert self._nursery is not None
         self._answer(self._nursery, "ready")
         return self._nursery
 
-    def _answer(self, nursery: subprocess.Popen[bytes], wanted: str) -> None:
-        """Read answers until the one that is waited for."""
+    def _answer(self, nursery: subprocess.Popen[bytes], wanted: str) -> dict[str, Any]:
+        """Read answers until the one that is waited for, and return it."""
         assert nursery.stdout is not None
         watchdog = threading.Timer(START_SECONDS, nursery.kill)
         watchdog.start()
         try:
             while line := nursery.stdout.readline():
-                if wanted in json.loads(line):
-                    return
+                if wanted in (answer := json.loads(line)):
+                    return answer
         finally:
             watchdog.cancel()
         raise OSError(f"the process that starts trainings ended with code {nursery.wait()}")
@@ -154,7 +159,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != LEASE}
 
 
-def _gpus() -> list[Gpu]:
+def gpus_here() -> list[Gpu]:
     """Return the GPUs that this process may use, and what is free of each whoever uses the rest."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return []

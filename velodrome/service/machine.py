@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from velodrome.runs.versions import machine as described
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 IDENTITY = Path("/etc/machine-id")
+PARENT = "VELODROME_BESIDE"  # number of the process that a scheduler was started beside, and ends with
 END_SECONDS = 10.0  # how long a killed process may take to be gone; longer is a disk that does not answer
 
 
@@ -149,3 +152,17 @@ def _proportional(pid: int) -> int:
     except FileNotFoundError:
         pass
     return int(psutil.Process(pid).memory_info().rss)
+
+
+def leave_with_parent(stop: Callable[[], None]) -> None:
+    """Call `stop` when the process that this one was started beside, if there is one, is gone."""
+    told = os.environ.pop(PARENT, "")
+    if not told.isdecimal():
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(told):
+            time.sleep(1.0)
+        stop()
+
+    threading.Thread(target=watch, name="velodrome parent", daemon=True).start()

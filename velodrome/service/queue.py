@@ -112,6 +112,19 @@ class Queue:
             query = query if wanted is None else query.where(column == wanted)
         return [_job(row) for row in self.store.read(lambda connection: connection.execute(query).all())]
 
+    def brief(self, owner: str | None = None) -> list[Job]:
+        """Return all jobs, newest first, without their configurations."""
+        query = self._jobs.select().with_only_columns(*self._least)
+        query = query if owner is None else query.where(self._jobs.c.owner == owner)
+        query = query.order_by(self._jobs.c.created.desc(), self._jobs.c.id)
+        return [_job(row) for row in self.store.read(lambda connection: connection.execute(query).all())]
+
+    def find(self, identity: str) -> Job | None:
+        """Return the job of this id, None if there is none."""
+        query = self._jobs.select().where(self._jobs.c.id == identity)
+        row = self.store.read(lambda connection: connection.execute(query).first())
+        return None if row is None else _job(row)
+
     def job(self, text: str) -> Job:
         """Return the job that a person means by its id, the unique start of it, its name, or 'latest'."""
         by_time = self._jobs.c.created.desc(), self._jobs.c.id

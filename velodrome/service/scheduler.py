@@ -22,6 +22,7 @@ from velodrome.service.job import ENDS, Job
 from velodrome.service.machine import Machine, handle_of
 from velodrome.service.queue import Choice, Queue, Waiting
 from velodrome.service.worker.task import Task, saved_steps
+from velodrome.turns import Policy
 
 TICK_SECONDS = 0.1
 AGAIN_SECONDS = 1.0  # between two looks at jobs that wait, if nothing has changed but the time
@@ -51,7 +52,7 @@ class Seen:
 class Scheduler:
     """One service on one machine. tell: called with what a person should know.
 
-    beside: called at each turn. study: whose trainings alone are begun.
+    beside: called at each turn. study: whose trainings alone are begun. policy: whose turn it is.
     """
 
     def __init__(
@@ -66,14 +67,16 @@ class Scheduler:
         tell: Callable[[str], None] = log.info,
         beside: Callable[[], None] = lambda: None,
         study: str | None = None,
+        policy: str | Policy = "fair",
     ) -> None:
         self.queue, self.executor, self.root, self.store = queue, executor, root, store
         self.given, self.patience, self.trust, self.tell = budget or Budget(), patience or Patience(), trust, tell
-        self.beside, self.study = beside, study
+        self.beside, self.study, self.policy = beside, study, policy
         self.id = secrets.token_hex(4)
         self.budget = self.given.within(executor.resources())
         self.draining = False
         self._seen: dict[str, Seen] = {}
+        self._started: dict[str, tuple[int, str]] = {}  # by job: the attempt begun here, and its processes
         self._entered_at = 0.0
         self._first_event = queue.last_event  # older requests to drain are not meant for this service
         self._told: dict[str, str] = {}
@@ -159,7 +162,7 @@ class Scheduler:
             if why is not None and self._told.get(job.id) != why:
                 self._told[job.id] = why
                 self.tell(f"job {job.id} ({job.name}) cannot begin here: {why}")
-        return choose(waiting, self.budget, self.executor.resources())
+        return choose(waiting, self.budget, self.executor.resources(), policy=self.policy)
 
     def _start(self, job: Job) -> None:
         before = self._machine_before(job)
@@ -175,9 +178,12 @@ class Scheduler:
             drain_seconds=self.patience.drain,
             most_memory=self.budget.memory or 0,
             trust=self.trust,
+            cores=job.cores,
+            memory=job.memory,
+            gpu_memory=job.gpu_memory,
         )
         try:
-            self.executor.start(task)
+            self._started[job.id] = (job.attempt, self.executor.start(task))
             self.tell(f"job {job.id} ({job.name}, {job.owner}): began, attempt {job.attempt}")
         except JobError as error:
             begun = self.queue.job(job.id)  # it may have begun all the same
@@ -205,19 +211,27 @@ class Scheduler:
         running = self.queue.running()
         for identity in self._seen.keys() - {job.id for job in running}:
             del self._seen[identity]
+            self._started.pop(identity, None)
             self._tell_end(self.queue.job(identity))
         lost = []
         for job in running:
             seen = self._seen.get(job.id)
             if seen is None or (seen.attempt, seen.beat) != (job.attempt, job.beat):
                 seen = self._seen[job.id] = Seen(job.attempt, job.beat)
-            alive = self.executor.poll(job.machine, job.process)
+            alive = self.executor.poll(job.machine, job.process or self._started_as(job))
             silent = time.monotonic() - seen.at > self.patience.lease
             if alive is False or (silent and self._is_to_blame(job, alive)):
-                lost.append((job, alive, self.executor.stop(job.machine, job.process)))
+                process = job.process or self._started_as(job)
+                lost.append((job, alive, self.executor.stop(job.machine, process)))
         # Only now, because one that is stopped may have held the store.
         for job, alive, stopped in lost:
             self._give_up(job, alive, stopped)
+
+    def _started_as(self, job: Job) -> str:
+        """Return what the processes of an attempt are known by that have not entered themselves yet."""
+        attempt, process = self._started.get(job.id, (0, ""))
+        own = attempt == job.attempt and job.machine == self.executor.machine
+        return process if own else ""
 
     def _is_to_blame(self, job: Job, alive: bool | None) -> bool:
         """Return whether a training is silent by its own fault, and not because nobody can write into the store."""

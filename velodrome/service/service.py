@@ -23,6 +23,7 @@ from velodrome.service.job import GPU_MEMORY, MEMORY, STALL_SECONDS, STATUSES, J
 from velodrome.service.queue import Event, Queue
 from velodrome.service.scheduler import Patience, Scheduler
 from velodrome.service.worker.task import folder_of, output_of
+from velodrome.turns import Policy, policy_of
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -46,7 +47,8 @@ class AgentTrainingService:
     folder: of the runs. store: URL of their store, if it is not in that folder. Budget: `cores`,
     `max_concurrent_envs`, `memory` and `gpu_memory` (of each GPU) that all trainings on this machine may use together,
     memory as bytes or as a text such as "8GB"; what is left out is what the machine has. trust: code that a job names
-    may be imported though it was not used here before (docs/security.md).
+    may be imported though it was not used here before (docs/security.md). executor: where trainings run, this machine
+    if not given. policy: whose turn it is: "fair", "fifo", "priority", or a function of a `velodrome.turns.Turn`.
     """
 
     def __init__(
@@ -61,12 +63,16 @@ class AgentTrainingService:
         trust: bool = False,
         patience: Patience | None = None,
         executor: Executor | None = None,
+        policy: str | Policy = "fair",
     ) -> None:
         sizes = {"memory": memory, "gpu_memory": gpu_memory}
         read = {name: None if size is None else read_bytes(size, name) for name, size in sizes.items()}
         self.budget = Budget(cores, max_concurrent_envs, read["memory"], read["gpu_memory"])
         self.folder, self.url, self.trust = Path(folder).resolve(), store, trust
-        self.patience, self.executor = patience or Patience(), executor or LocalExecutor()
+        policy_of(policy)  # refuse an unknown one now
+        self.executor, self.policy = executor or LocalExecutor(), policy
+        lease = getattr(self.executor, "lease_seconds", Patience.lease)  # on a cluster, tasks take longer to begin
+        self.patience = patience or Patience(lease=lease)
         self.store: SqlStore = open_store(self.folder, store)
         self.queue = Queue(self.store)
         self._stop = threading.Event()
@@ -293,7 +299,7 @@ class AgentTrainingService:
         from velodrome.service.studies import StudiesKeeper
 
         about: dict[str, Any] = {} if tell is None else {"tell": tell}
-        about |= {"beside": beside or StudiesKeeper(self).advance, "study": study}
+        about |= {"beside": beside or StudiesKeeper(self).advance, "study": study, "policy": self.policy}
         scheduler = Scheduler(
             self.queue, self.executor, self.folder, self.url, self.budget, self.patience, self.trust, **about
         )

@@ -17,10 +17,20 @@ from velodrome.runs import setup
 from velodrome.runs.config.files import Source, load_with_origins
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.trained import check_source
+from velodrome.service.executors.named import executor_named
 from velodrome.service.service import AgentTrainingService, legal_owner
 from velodrome.service.studies import StudyKeeper
-from velodrome.tune.beginning import check_data, check_same, check_trials, data_hash, new_study, read_settings
+from velodrome.tune.beginning import (
+    check_data,
+    check_same,
+    check_together,
+    check_trials,
+    data_hash,
+    new_study,
+    read_settings,
+)
 from velodrome.tune.listing import live_table, mark_of, told_line
+from velodrome.tune.outcome import FREE
 from velodrome.tune.search import import_optuna
 from velodrome.tune.space import space_of
 from velodrome.tune.study import Studies, Study, StudyError
@@ -56,6 +66,8 @@ def tune(
     console: Console | None = None,
     mode: Mode | None = None,
     trust: bool = False,
+    executor: str = "local",
+    address: str | None = None,
     service: AgentTrainingService | None = None,
     **overrides: Any,
 ) -> StudyView:
@@ -71,6 +83,7 @@ def tune(
     settings: fields of `StudySettings`, such as {"seeds": 5, "score": "return"}.
     folder, store: of the runs. cores, memory, gpu_memory: that each training needs, as for the service.
     replace: stop a study of the same name, if there is one, and begin anew.
+    executor: "local", or "ray" or "slurm", whose cluster is at an `address` (docs/many_machines.md).
     """
     import_optuna()
     console = console or Screen()
@@ -79,8 +92,11 @@ def tune(
         raise ConfigError(f"workers = {workers}: at least one training at a time is needed.")
     if hours is not None and not hours > 0.0:
         raise ConfigError(f"hours = {hours:g}: give a time above 0, such as 0.5.")
+    check_together(settings or {})
     at_once = None if workers is None else workers * cores
-    own = service or AgentTrainingService(folder, store, cores=at_once, trust=trust)
+    own = service or AgentTrainingService(
+        folder, store, cores=at_once, trust=trust, executor=executor_named(executor, folder, store, address, at_once)
+    )
     try:
         needs = {"cores": cores, "memory": memory, "gpu_memory": gpu_memory}
         words: dict[str, Any] = {
@@ -90,6 +106,9 @@ def tune(
             "overrides": overrides,
         }
         found = _study(own, config, trials, study, replace, legal_owner(owner), needs, trust, **words)
+        if found.is_free:
+            screen = console if mode in ("live", "plain") else Screen(stderr=True)
+            screen.print(f"warning: {FREE}", markup=False, highlight=False, soft_wrap=True)
         keeper = StudyKeeper(own, found)
         _carry_out(own, keeper, hours, console, mode)
         if keeper.promotion and mode != "quiet":
@@ -130,7 +149,7 @@ def _study(
     chosen.usable_device()
     space = space_of(chosen, search, [key for key, origin in origins.items() if origin == "given"], search_only)
     if known is not None:
-        merged = {**known.settings, **settings}
+        merged = {**known.told.model_dump(), **settings}
         given = new_study(name, owner, chosen, space, merged, trials or known.trials, needs)
         check_same(known, given)
         return _more(service, studies, known, trials)
@@ -169,10 +188,11 @@ def _continued(
                     f"study {known.name!r} searches another space: {one.key} is {was} there and {one.told()} here. "
                     "Continue it without --search, or begin a study of another name."
                 )
-    for key, value in read_settings({**known.settings, **settings}).model_dump().items():
-        if value != known.settings[key]:
+    own = known.told.model_dump()
+    for key, value in read_settings({**own, **settings}).model_dump().items():
+        if value != own[key]:
             raise StudyError(
-                f"study {known.name!r} searches in another way: {key} is {known.settings[key]} there and {value} here. "
+                f"study {known.name!r} searches in another way: {key} is {own[key]} there and {value} here. "
                 "Continue it without that, or begin a study of another name."
             )
     config = known.run_config

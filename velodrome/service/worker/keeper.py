@@ -47,7 +47,7 @@ def keep(task: Task) -> int:
     with open_store(task.root, task.store, busy_seconds=BUSY_SECONDS, fence=fence) as store:
         queue = Queue(store)
         try:
-            job = _patiently(queue.attach)(task.job, task.attempt, handle_of(os.getpid()))
+            job = _patiently(queue.attach)(task.job, task.attempt, task.place + handle_of(os.getpid()))
             if task.took_over:
                 own = trainer.folder_of_its_own(task.root, job, time.time())
                 _patiently(queue.beat)(task.job, task.attempt, folder=own)

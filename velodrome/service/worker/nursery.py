@@ -1,7 +1,8 @@
 """A process that has imported everything and forks the processes of trainings, so that each begins at once.
 
 It reads a task a line from its standard input and answers with the process that it started; when one ends, it says so.
-When whoever started it is gone it ends, and the trainings go on. A task is carried out in a session of its own.
+When whoever started it is gone it ends, and the trainings go on; with --together they end with it. A task is carried
+out in a session of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import traceback
 import warnings
 from typing import Any
 
-from velodrome.service.machine import handle_of
+from velodrome.service.machine import handle_of, kill_session
 from velodrome.service.worker.keeper import keep
 from velodrome.service.worker.task import Task
+
+BEGUN: list[str] = []  # processes that were forked
 
 
 def main() -> None:
@@ -36,7 +39,16 @@ def main() -> None:
     try:
         _serve(answers, reaped)
     except BrokenPipeError:  # nobody listens any more
-        os._exit(0)
+        _leave()
+    _leave()
+
+
+def _leave() -> None:
+    """End, with what was begun here if that is asked for."""
+    if "--together" in sys.argv:
+        for process in BEGUN:
+            kill_session(process)
+    os._exit(0)
 
 
 def _serve(answers: int, reaped: int) -> None:
@@ -58,7 +70,8 @@ def _serve(answers: int, reaped: int) -> None:
         for line in lines:
             task = Task(**json.loads(line))
             pid = _fork(task, (answers, reaped))
-            _answer(answers, started=pid, job=task.job, attempt=task.attempt, process=handle_of(pid))
+            BEGUN.append(handle_of(pid))
+            _answer(answers, started=pid, job=task.job, attempt=task.attempt, process=BEGUN[-1])
 
 
 def _ended() -> list[tuple[int, int]]:

@@ -27,6 +27,11 @@ class Task:
     drain_seconds: float = 25.0  # to save, when the machine is taken away
     most_memory: int = 0  # bytes that a retry may have
     trust: bool = False  # whether code may be imported that was not used here before
+    cores: int = 1
+    memory: int = 0  # bytes
+    gpu_memory: int = 0  # bytes
+    place: str = ""  # what its processes are known by begins with this, where they are on another machine
+    gpus: str | None = None  # that it may use, as CUDA_VISIBLE_DEVICES has them; None: as its job says
 
     def content(self) -> dict[str, Any]:
         """Return it in plain values; `Task(**content)` reads them."""

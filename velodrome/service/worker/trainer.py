@@ -56,7 +56,7 @@ def _prepare(task: Task, job: Job) -> None:
 
     Fence(task.job, task.attempt).set_for_process()
     os.environ[CORES] = str(job.cores)
-    os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
+    os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu if task.gpus is None else task.gpus
     torch.set_num_threads(job.cores)
     numba.set_num_threads(min(job.cores, numba.config.NUMBA_NUM_THREADS))
     if not job.gpu_memory:  # whose driver reserves far more than it takes
