@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -170,6 +174,61 @@ def test_its_study_command_is_taken_literally(monkeypatch, tmp_path):
     assert (seen["source"], seen["trials"], seen["study"], seen["replace"]) == ("portfolio", 500, "X", True)
     assert (seen["device"], seen["market.timeframe"], seen["market.source"]) == ("cuda:0", "5m", "data/5m")
     assert seen["num_envs"] == 12
+
+
+FLAGS = "--study-name X --timeframe 5m --data-dir data/5m --n-envs 12"
+SMALL = (
+    "--workers 1 --seeds 1 --confirm 1 --confirm-seeds 1 --no-test --search ppo.learning_rate=1e-4:1e-3:log "
+    "--search-only steps=768 ppo.rollout_length=32"
+)
+
+
+@pytest.fixture
+def coins(tmp_path, monkeypatch):
+    """A folder with bars of three coins in data/5m."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "data" / "5m"
+    folder.mkdir(parents=True)
+    bars = vd.synthetic_bars("factors", 3_000, seed=1, symbols=["BTC", "ETH", "LTC"], timeframe="5m")
+    for symbol, series in bars.series.items():
+        columns = {name: getattr(series, name) for name in ("time", "open", "high", "low", "close", "volume")}
+        frame = pl.DataFrame(columns).with_columns(pl.col("time").cast(pl.Datetime("ns")))
+        frame.write_parquet(folder / f"{symbol}.parquet")
+    return tmp_path
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to use")
+def test_a_gpu_that_is_not_there_is_told_before_anything_starts(coins, capsys):
+    assert cli.run(["tune", "portfolio", "--n-trials", "500", "--gpu", "0", *FLAGS.split()]) == cli.REFUSED
+    assert "device = 'cuda:0' cannot be used" in capsys.readouterr().err
+    assert cli.run(["studies", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.slow
+def test_its_flags_make_a_real_study_and_replace_it(coins):
+    gpu = ["--gpu", "0"] if torch.cuda.is_available() else []
+    command = [sys.executable, "-m", "velodrome", "tune", "portfolio", *gpu, *FLAGS.split(), *SMALL.split()]
+    with open(coins / "first.txt", "w") as told:
+        first = subprocess.Popen([*command, "--n-trials", "500"], stdout=told, stderr=told)
+    try:
+        patience = time.monotonic() + 240
+        while "1 complete" not in (coins / "first.txt").read_text():
+            assert first.poll() is None, (coins / "first.txt").read_text()[-2000:]
+            assert time.monotonic() < patience
+            time.sleep(1)
+        again = [*command, "--n-trials", "2", "--replace", "--json"]
+        second = subprocess.run(again, capture_output=True, text=True, timeout=400, check=False)
+        assert second.returncode == 0, second.stderr[-2000:]
+        first.wait(60)
+    finally:
+        first.kill()
+    assert "replaced" in (coins / "first.txt").read_text()
+    found = json.loads(second.stdout)
+    assert (found["name"], found["status"], len(found["trials"])) == ("X", "finished", 2)
+    logs = [path.read_text() for path in (coins / "runs").glob("X-*/log.txt")]
+    assert len(logs) >= 4
+    assert all("using 12 environments (" in log for log in logs if "INFO" in log)
 
 
 def test_training_takes_the_number_of_environments_too(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import velodrome as vd
 from velodrome.compat import drl_trading
 from velodrome.compat.drl_trading import AgentTrainingService, DatasetEnv, VectorizedEnvConfig
-from velodrome.errors import ConfigError
+from velodrome.errors import ConfigError, DataError
 from velodrome.runs.config.files import load_run_config
 from velodrome.vector.config import note_native
 from velodrome.vector.fleet.pool import shared_pool
@@ -166,3 +166,30 @@ def test_agents_are_trained_side_by_side(tmp_path):
     assert agents["PPO"].predict(environments.train.reset())[0].shape == (4,)
     assert drl_trading.Trained._fields == ("environments", "agents", "metrics")
     environments.train.close(), environments.validation.close()
+
+
+@pytest.mark.slow
+def test_agents_are_trained_in_an_environment_of_ours(tmp_path):
+    pytest.importorskip("stable_baselines3")
+    settings = {"market.windows": 4, "params.episode_length": 50, "ppo.rollout_length": 16, "device": "cpu"}
+    given = {"agents": ["PPO"], "total_timesteps": 512}
+    service = AgentTrainingService(VectorizedEnvConfig(), "trading", folder=tmp_path, settings=settings, **given)
+    environments, agents, metrics = service.create_env_and_train_agents([dataset(2_000), dataset(2_000, 2)])
+    assert metrics["PPO"]["time/steps_per_second"] > 0
+    shown = environments.validation.reset()
+    actions, _ = agents["PPO"].predict(shown)
+    _, rewards, _, _ = environments.validation.step(actions)
+    assert rewards.shape == (4,)
+    environments.train.close(), environments.validation.close()
+
+
+def test_data_without_a_column_is_told_by_its_name(tmp_path):
+    service = AgentTrainingService(VectorizedEnvConfig(), "trading", folder=tmp_path)
+    with pytest.raises(DataError, match="close"):
+        service.create_env_and_train_agents([dataset_without("close")])
+
+
+def dataset_without(column):
+    whole = dataset()
+    parts = {name: part.drop(column) for name, part in vars(whole).items()}
+    return SimpleNamespace(**parts)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import polars as pl
 import pytest
@@ -89,6 +92,19 @@ def test_sb3_trains_in_it_where_it_is_asked_to(data_dir, here):
     assert path.endswith(".zip")
     assert Path(path).is_file()
     assert core.model.num_timesteps >= 64
+
+
+@pytest.mark.slow
+def test_subprocesses_of_their_own_under_a_monitor_are_trained_in(here):
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+    made = vec_env.SubprocVecEnv([partial(gymnasium.make, "CartPole-v1")] * 2)
+    with closing(vec_env.VecMonitor(made, filename="own.monitor.csv")) as envs:
+        trainer = TrainerAgent({**changed("training", total_timesteps=300), "algo_params": {"learning_starts": 16}})
+        trainer.set_env(envs)
+        path = trainer.train()
+    assert Path(path).is_file()
+    assert path.endswith(".zip")
+    assert len(Path("own.monitor.csv").read_text().splitlines()) > 2 + 2
 
 
 def test_the_number_of_environments_is_measured(monkeypatch):

@@ -10,6 +10,7 @@ import torch
 import velodrome as vd
 from velodrome import cli
 from velodrome.compat import torchtrade
+from velodrome.compat.torchtrade.history import note_python
 from velodrome.compat.torchtrade.settings import translated
 from velodrome.errors import ConfigError, DataError
 from velodrome.runs.config.files import load_run_config
@@ -35,9 +36,9 @@ def df():
     return pl.DataFrame({"timestamp": series.time.astype("datetime64[ns]"), **columns})
 
 
-def made(name, df, features=None, **values):
+def made(name, df, features=None, reward=None, **values):
     config = getattr(torchtrade, f"{name}Config")(**values)
-    return getattr(torchtrade, name)(df, config, features)
+    return getattr(torchtrade, name)(df, config, features, reward)
 
 
 def test_many_environments_have_their_keys_and_specifications(df):
@@ -64,6 +65,14 @@ def test_one_environment_has_no_batch(df, name):
     assert env.batch_size == torch.Size([])
     assert env.rollout(5)["account_state"].shape == (5, 6)
     assert isinstance(env, getattr(torchtrade, name))
+    played = []
+    for seed in (3, 3, 4):
+        env.set_seed(seed)
+        torch.manual_seed(0)
+        played.append(env.rollout(5)["account_state"])
+        played.append(env.history.base_prices)
+    torch.testing.assert_close(played[0], played[2])
+    assert played[1] == played[3] != played[5]
 
 
 def test_defaults_are_theirs():
@@ -128,9 +137,76 @@ def test_typical_mistakes_are_told_in_a_sentence(df, change, values, told):
         made("VectorizedSequentialTradingEnv", change(df) if change else df, **values)
 
 
-def test_a_reward_of_tensors_is_refused(df):
-    with pytest.raises(ConfigError, match="reward_function: the rule is compiled"):
-        torchtrade.SequentialTradingEnv(df, torchtrade.SequentialTradingEnvConfig(), None, lambda history: 0.0)
+def test_rewards_of_many_are_a_function_of_portfolio_values(df, capsys):
+    note_python.cache_clear()
+
+    def doubled(old, new):
+        assert old.dtype == new.dtype == torch.float64
+        return new.div_(old).log_().mul_(2)  # in place
+
+    told = {"num_envs": 8, "max_traj_length": 20, "initial_cash": (1000, 5000), "transaction_fee": 0.001}
+    ours, plain = (made("VectorizedSequentialTradingEnv", df, None, each, **told) for each in (doubled, None))
+    mine, seen = ours.reset(), plain.reset()
+    ended = 0
+    for actions in torch.randint(0, 3, (45, 8), generator=torch.Generator().manual_seed(0)):
+        mine["action"] = seen["action"] = actions
+        stepped, mine = ours.step_and_maybe_reset(mine)
+        expected, seen = plain.step_and_maybe_reset(seen)
+        rewards = 2 * expected["next", "reward"]
+        torch.testing.assert_close(stepped["next", "reward"], rewards, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(stepped["next", "account_state"], expected["next", "account_state"])
+        ended += int(expected["next", "done"].sum())
+    assert ended == 16
+    assert capsys.readouterr().err.count("reward_function runs in Python after every step") == 1
+
+
+def test_one_remembers_its_episode_and_is_rewarded_by_it(df):
+    def profit(history):
+        return history.portfolio_values[-1] - history.portfolio_values[0]
+
+    env = made("SequentialTradingEnv", df, None, profit, max_traj_length=12, random_start=False)
+    seen, lengths = env.reset(), []
+    assert (len(env.history), env.history.action_types) == (1, ["hold"])
+    for step in range(25):
+        seen["action"] = torch.tensor(2 if step % 3 else 0)
+        stepped, seen = env.step_and_maybe_reset(seen)
+        lengths.append(len(env.history))
+        if stepped["next", "done"]:
+            assert len(env.history) == 1
+            continue
+        past = env.history
+        assert past.rewards[-1] == past.portfolio_values[-1] - 10_000
+        assert float(stepped["next", "reward"]) == pytest.approx(past.rewards[-1], rel=1e-6)
+        assert past.base_prices[-1] == pytest.approx(df["close"][int(env.envs.column("cursor")[0])], rel=1e-6)
+    assert max(lengths) == 11
+    assert set(past.to_dict()) == {*vars(torchtrade.HistoryTracker())}
+    assert {"buy", "sell", "hold"} >= set(past.action_types) > {"hold"}
+
+
+def test_an_episode_that_ended_is_drawn(df):
+    pytest.importorskip("matplotlib")
+    env = made("SequentialTradingEnv", df, max_traj_length=30, leverage=3)
+    env.rollout(100)
+    assert len(env.history) == 30
+    figure = env.render_history(return_fig=True)
+    names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert names == ["price", "portfolio", "buy and hold (3x)", "exposure"]
+    np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), env.history.portfolio_values, rtol=1e-4)
+    bare = env.render_history(return_fig=True, plot_bh_baseline=False)
+    assert len(bare.axes[1].lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "told"),
+    [
+        ("VectorizedSequentialTradingEnv", lambda history: 0.0, r"many environments give it \(old_pvs, new_pvs\)"),
+        ("SequentialTradingEnv", lambda old, new: new, r"one environment gives it \(history\)"),
+        ("VectorizedSequentialTradingEnv", lambda old, new: new.sum(), r"returned \(\); needs \(64,\), one number"),
+    ],
+)
+def test_a_function_of_something_else_is_refused(df, name, function, told):
+    with pytest.raises(ConfigError, match=told):
+        made(name, df, None, function).rollout(2)
 
 
 def test_other_names_are_none_of_the_module():
@@ -147,7 +223,11 @@ def test_its_words_are_settings_with_a_note_each():
     assert found == {"num_envs": 128, "ppo.rollout_length": 32, "ppo.minibatches": 4, "steps": 9}
     assert notes[1] == "collector.frames_per_batch=4096 is ppo.rollout_length=32 here"
     assert translated({"collector.frames_per_batch": 6400}, 64)[0] == {"ppo.rollout_length": 100}
+    given = {"env.num_envs": 16, "model.num_layers": 4, "model.hidden_size": 32, "collector.frames_per_batch": 64}
+    expected = {"num_envs": 16, "network.hidden": [32] * 4, "ppo.rollout_length": 4}
+    assert translated({**given, "loss.entropy_coeff": 0.01}, 64)[0] == {**expected, "ppo.entropy": 0.01}
     for wrong, told in (
+        ({"model.num_layers": 3}, "model.num_layers = 3: needs model.hidden_size beside it"),
         ({"env.train_env": 1}, "Did you mean 'env.train_envs'"),
         ({"env.train_envs": 0}, "env.train_envs = 0: needs a whole number of at least 1"),
         ({"collector.frames_per_batch": "many"}, "collector.frames_per_batch = 'many': needs a whole number"),
@@ -220,3 +300,8 @@ def test_the_package_computes_the_same(name, leverage):
         assert set(stepped["next"].keys()) == set(expected["next"].keys())
         for key, value in expected["next"].items():
             torch.testing.assert_close(stepped["next", key], value, rtol=1e-6, atol=1e-9)
+        if not name.startswith("Vectorized"):
+            mine_past, past = ours.history.to_dict(), other.history.to_dict()
+            assert mine_past.pop("action_types") == past.pop("action_types")
+            for kept, numbers in past.items():
+                np.testing.assert_allclose(mine_past[kept], numbers, rtol=1e-6, atol=1e-9, err_msg=kept)

@@ -66,19 +66,9 @@ class VelodromeEnv(EnvBase):
         self.is_closed = False
 
     def _set_specs(self, size: int) -> None:
-        import torch
-        from torchrl.data import Categorical, Composite, Unbounded
-
-        space = self.envs.single_observation_space
-        self._named = isinstance(space, spaces.Dict)
-        named = space if isinstance(space, spaces.Dict) else spaces.Dict({"observation": space})
-        self.observation_spec = spec_of("observation", named, size, self.device)
-        if isinstance(self.envs.single_action_space, spaces.Dict):
-            raise _refusal("action", self.envs.single_action_space)
-        self.action_spec = spec_of("action", self.envs.single_action_space, size, self.device)
-        self.reward_spec = Unbounded((size, 1), device=self.device, dtype=torch.float32)
-        flag = Categorical(2, (size, 1), device=self.device, dtype=torch.bool)
-        self.done_spec = Composite({key: flag.clone() for key in DONE_KEYS}, shape=(size,), device=self.device)
+        self._named = isinstance(self.envs.single_observation_space, spaces.Dict)
+        for name, spec in specs_of(self.envs, size, self.device).items():
+            setattr(self, name, spec)
 
     def _as_dict(self, observations: Any) -> dict[str, Any]:
         return observations if self._named else {"observation": observations}
@@ -153,6 +143,24 @@ class VelodromeEnv(EnvBase):
         """Close the environments."""
         self.envs.close()
         self.is_closed = True
+
+
+def specs_of(envs: VectorEnv, size: int, device: Any) -> dict[str, Any]:
+    """Return the specifications of an EnvBase over environments, a batch of this size, by their names there."""
+    import torch
+    from torchrl.data import Categorical, Composite, Unbounded
+
+    observed, action = envs.single_observation_space, envs.single_action_space
+    named = observed if isinstance(observed, spaces.Dict) else spaces.Dict({"observation": observed})
+    if isinstance(action, spaces.Dict):
+        raise _refusal("action", action)
+    flag = Categorical(2, (size, 1), device=device, dtype=torch.bool)
+    return {
+        "observation_spec": spec_of("observation", named, size, device),
+        "action_spec": spec_of("action", action, size, device),
+        "reward_spec": Unbounded((size, 1), device=device, dtype=torch.float32),
+        "done_spec": Composite({key: flag.clone() for key in DONE_KEYS}, shape=(size,), device=device),
+    }
 
 
 def spec_of(kind: str, space: Space, size: int, device: torch.device) -> Any:

@@ -234,6 +234,7 @@ class TrainerCore:
             model = kind("MlpPolicy", env, **self.config.get("algo_params", {}))
         self.model = model.learn(int(training["total_timesteps"]), log_interval=training.get("log_interval", 4))
         path = Path(str(training.get("log_dir", "logs"))) / f"{name.lower()}_{time.strftime('%Y%m%d_%H%M%S')}.zip"
+        path.parent.mkdir(parents=True, exist_ok=True)
         self.model.save(path)
         return str(path)
 

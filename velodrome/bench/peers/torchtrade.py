@@ -17,10 +17,15 @@ import numpy as np
 from velodrome.bars.frame import Series
 from velodrome.bench.options import Peer
 from velodrome.bench.timing import Stepper
+from velodrome.vector.argument_checks import check_that_they_fit
+from velodrome.vector.cores import free_memory
 
 COLUMNS = ("open", "high", "low", "close", "volume")
 WINDOW = 10  # bars; TorchTrade's default
 FLOATS = WINDOW * len(COLUMNS) + 6
+# What a process of ParallelEnv takes besides what it shares: 170 MB were measured. Without a look at what is free, 128
+# of them filled the 24 GB of a machine, on which nothing else could run any more.
+WORKER_BYTES = 250e6
 
 
 def open_torchtrade(series: Series, num_envs: int, threads: int, actions: Callable[[], list]) -> Stepper:
@@ -38,6 +43,7 @@ def open_parallel(series: Series, num_envs: int, threads: int, actions: Callable
     """Return what steps the scalar environment in a process each, as TorchRL's ParallelEnv does."""
     import torch
 
+    check_that_they_fit(num_envs, WORKER_BYTES, free_memory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchrl.envs import ParallelEnv

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from velodrome.adapters.library_class import with_base
-from velodrome.adapters.torchrl import VelodromeEnv
+from velodrome.adapters.torchrl import VelodromeEnv, specs_of
 from velodrome.bars.timeframe import UNIT_OF_SPELLING, parse_timeframe
+from velodrome.compat.torchtrade.history import HistoryTracker, Recorder, Rewarded, checked_reward, draw_history, show
 from velodrome.compat.torchtrade.layout import OHLCV, Frame, torchtrade_market, trading_parameters
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError, DataError
@@ -108,7 +109,7 @@ CONFIGS = {
         *("VectorizedSequentialTradingEnv", "VectorizedSequentialTradingEnvSLTP"),
     )
 }
-NAMES = (*CONFIGS, *(model.__name__ for model in CONFIGS.values()))
+NAMES = (*CONFIGS, *(model.__name__ for model in CONFIGS.values()), HistoryTracker.__name__)
 
 
 def frame_text(frame: Any) -> str:
@@ -160,24 +161,72 @@ def _processed(functions: dict[str, Callable[..., Any]], name: str, bars: Frame)
     return labels.astype("datetime64[ns]").astype(np.int64), values, tuple(columns)
 
 
-def rule_parameters(config: SequentialTradingEnvConfig) -> dict[str, Any]:
-    """Return the parameters of the trading environment."""
+def _has_brackets(config: SequentialTradingEnvConfig) -> bool:
+    return isinstance(config, SequentialTradingEnvSLTPConfig)
+
+
+def rule_parameters(config: SequentialTradingEnvConfig, market: Market) -> dict[str, Any]:
+    """Return the parameters of the trading environment on a market."""
     told, cash = asdict(config), config.initial_cash
     told["initial_cash"] = 1.0  # a range is no number
-    bracketed = isinstance(config, SequentialTradingEnvSLTPConfig)
     told["trade_mode"] = str(getattr(told.get("trade_mode"), "value", told.get("trade_mode")))
-    found = trading_parameters(told, "sltp" if bracketed else "base")
+    found = trading_parameters(told, "sltp" if _has_brackets(config) else "base")
     found["initial_cash"] = tuple(map(float, cash)) if isinstance(cash, Sequence) else float(cash)
     found["slippage"] = config.slippage
     found["start"] = "random" if config.random_start else "first"
     if config.max_traj_length is not None:
-        # Theirs counts the bars of an episode, ours its decisions.
-        found["episode_length"] = max(int(config.max_traj_length) - 1, 1)
+        # Theirs counts the bars of an episode, ours its decisions. A longer one than there are bars has them all.
+        bars = min(int(config.max_traj_length), int(market.end[0] - market.begin[0]))
+        found["episode_length"] = max(bars - 1, 1)
+    return found
+
+
+def _keyed(observations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of an observation by TorchTrade's keys."""
+    return {ACCOUNT if name == "account" else name: part for name, part in observations.items()}
+
+
+def _keyed_specs(envs: Any, size: int) -> dict[str, Any]:
+    found = specs_of(envs, size, "cpu")
+    spec = found["observation_spec"]
+    spec[ACCOUNT] = spec["account"]
+    del spec["account"]
     return found
 
 
 class _Vectorized(VelodromeEnv):
-    """Many trading environments in one compiled loop. TensorDicts have TorchTrade's keys."""
+    """Many trading environments in one compiled loop. TensorDicts have TorchTrade's keys.
+
+    reward_function: of the portfolio values before and after a step, tensors [num_envs]; rewards are then computed in
+        Python. None: the change of the value's logarithm, by the rule itself.
+    """
+
+    def __init__(
+        self,
+        df: Any,
+        config: VectorizedSequentialTradingEnvConfig,
+        feature_preprocessing_fn: Any = None,
+        reward_function: Callable[..., Any] | None = None,
+    ) -> None:
+        self.config = config
+        market = market_of(df, config, feature_preprocessing_fn)
+        world = trading_world(market, **rule_parameters(config, market))
+        envs = make_vec(world, config.num_envs, backend="native", observation="dict", seed=config.seed)
+        super().__init__(envs if reward_function is None else Rewarded(envs, reward_function))
+
+    def _as_dict(self, observations: Any) -> dict[str, Any]:
+        return _keyed(observations)
+
+    def _set_specs(self, size: int) -> None:
+        for name, spec in _keyed_specs(self.envs, size).items():
+            setattr(self, name, spec)
+
+
+class _Single(EnvBase):
+    """One trading environment, with TensorDicts of no batch, which remembers its episode as `history`.
+
+    reward_function: of the history so far. None: the change of the portfolio value's logarithm, by the rule itself.
+    """
 
     def __init__(
         self,
@@ -186,56 +235,60 @@ class _Vectorized(VelodromeEnv):
         feature_preprocessing_fn: Any = None,
         reward_function: Callable[..., Any] | None = None,
     ) -> None:
-        if reward_function is not None:
-            raise ConfigError(
-                "reward_function: the rule is compiled, and takes a function of (old account, new account) as "
-                "vd.make_vec('trading', reward=…) does (docs/trading.md); TorchTrade's takes tensors or a history."
-            )
-        self.config = config
-        world = trading_world(market_of(df, config, feature_preprocessing_fn), **rule_parameters(config))
-        number, seed = getattr(config, "num_envs", 1), config.seed
-        super().__init__(make_vec(world, number, observation="dict", seed=seed))
-
-    def _as_dict(self, observations: Any) -> dict[str, Any]:
-        return {ACCOUNT if name == "account" else name: part for name, part in observations.items()}
-
-    def _set_specs(self, size: int) -> None:
-        super()._set_specs(size)
-        spec = self.observation_spec
-        spec[ACCOUNT] = spec["account"]
-        del spec["account"]
-        self.observation_spec = spec
-
-
-class _Single(EnvBase):
-    """One trading environment, with TensorDicts of no batch."""
-
-    def __init__(self, df: Any, config: SequentialTradingEnvConfig, *given: Any, **named: Any) -> None:
         super().__init__(device="cpu", batch_size=[])
-        self.many = env_class(self._many)(df, replace(config), *given, **named)
         self.config = config
-        for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
-            setattr(self, name, getattr(self.many, name)[0])
+        self.reward_function = reward_function and checked_reward(reward_function, many=False)
+        market = market_of(df, config, feature_preprocessing_fn)
+        params = rule_parameters(config, market)
+        options: Any = {"backend": "native", "observation": "dict", "autoreset": False}
+        self.envs = make_vec(trading_world(market, **params), 1, seed=config.seed, **options)
+        self.recorder = Recorder(self.envs, market, _has_brackets(config), params["allow_short"])
+        self._seed_to_come: int | None = None
+        for name, spec in _keyed_specs(self.envs, 1).items():
+            setattr(self, name, spec[0])
+
+    @property
+    def history(self) -> HistoryTracker:
+        """What happened in the episode so far."""
+        return self.recorder.history
+
+    def render_history(self, return_fig: bool = False, plot_bh_baseline: bool = True) -> Any:
+        """Draw prices, the portfolio and the exposure of the episode; return the figure, or show it."""
+        figure = draw_history(self.history, float(self.config.leverage), plot_bh_baseline)
+        return figure if return_fig else show(figure)
+
+    def _shown(self, observations: Any, **more: Any) -> Any:
+        import torch
+        from tensordict import TensorDict
+
+        parts = {key: torch.from_numpy(part[0].copy()) for key, part in _keyed(observations).items()}
+        return TensorDict({**parts, **{key: torch.tensor([value]) for key, value in more.items()}}, batch_size=[])
 
     def _step(self, tensordict: Any) -> Any:
-        return self.many._step(tensordict.unsqueeze(0)).squeeze(0)
+        actions = tensordict.get("action").reshape(1).numpy()
+        observations, rewards, terminated, truncated, _ = self.envs.step(actions)
+        reward = self.recorder.step(float(rewards[0]), self.reward_function)
+        ended, cut = bool(terminated[0]), bool(truncated[0])
+        return self._shown(observations, reward=reward, terminated=ended, truncated=cut, done=ended or cut)
 
     def _reset(self, tensordict: Any = None, **options: Any) -> Any:
-        return self.many._reset(None, **options).squeeze(0)
+        seed, self._seed_to_come = self._seed_to_come, None
+        observations, _ = self.envs.reset(seed=seed)
+        self.recorder.begin()
+        return self._shown(observations, terminated=False, truncated=False, done=False)
 
     def _set_seed(self, seed: int | None) -> None:
-        self.many._set_seed(seed)
+        self._seed_to_come = seed
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the environment."""
-        self.many.close()
+        self.envs.close()
         self.is_closed = True
 
 
 @functools.cache
 def env_class(name: str) -> Any:
     """Return a class of TorchTrade by its name; imports TorchRL."""
-    vectorized = name.startswith("Vectorized")
-    made = with_base(_Vectorized if vectorized else _Single, "torchrl.envs", "EnvBase", "TorchRL", "to_torchrl")
-    about = {"__doc__": made.__doc__, "__module__": __package__, "_many": f"Vectorized{name}"}
-    return type(name, (made,), about)
+    ours = _Vectorized if name.startswith("Vectorized") else _Single
+    made = with_base(ours, "torchrl.envs", "EnvBase", "TorchRL", "to_torchrl")
+    return type(name, (made,), {"__doc__": made.__doc__, "__module__": __package__})

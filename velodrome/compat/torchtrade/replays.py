@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.compat.recordings import Played, Script, play_episodes, read_arrays
+from velodrome.compat.torchtrade.history import event_labels
 from velodrome.compat.torchtrade.layout import torchtrade_market, trading_parameters
-from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import Account, liquidation_price
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import DataError
@@ -49,6 +49,9 @@ def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:
         "ep_reset_portfolio_value": envs.column("equity"),
     }
 
+    # Labels are informative only.
+    names, brackets, shorts = header["events"], header["kind"] == "sltp", bool(world.params.allow_short)
+
     def keep(played: Played) -> dict[str, NDArray]:
         running = played.running
         column = {name: envs.column(name)[running] for name in COLUMNS}
@@ -63,7 +66,7 @@ def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:
             "terminated": played.terminated[running],
             "truncated": played.truncated[running],
             "account_state": played.observations[running, -6:],
-            "event": _events(column, header, bool(world.params.allow_short)),
+            "event": np.array([names.index(label) for label in event_labels(column, brackets, shorts)], np.int8),
             "soft": column["equity"] < SOFT_VALUE * column["initial"],
         }
 
@@ -99,29 +102,7 @@ def _liquidation_prices(column: Mapping[str, NDArray], terms: Any) -> NDArray[np
     return np.array([liquidation_price(Account(*account, 0.0, 0.0, 0.0, 0), terms) for account in accounts])
 
 
-def _events(column: Mapping[str, NDArray], header: Mapping[str, Any], shorts: bool) -> NDArray[np.int8]:
-    """Translate codes to the package's own labels, which are informative only."""
-    names, brackets = header["events"], header["kind"] == "sltp"
-    happened = zip(column["order_code"], column["exit_code"], column["units"], strict=True)
-    labels = [
-        EXIT_EVENTS.get(int(leave)) or _order_event(int(order), units, brackets, shorts)
-        for order, leave, units in happened
-    ]
-    return np.array([names.index(label) for label in labels], np.int8)
-
-
-def _order_event(order: int, units: float, brackets: bool, shorts: bool) -> str:
-    if order in (codes.OPENED, codes.SWITCHED, codes.INCREASED):
-        return ("long" if units > 0 else "short") if brackets or shorts else "buy"
-    if order == codes.CLOSED or (order == codes.SWITCH_CLOSED and not brackets):
-        return "close" if brackets else ("flat" if shorts else "sell")
-    if order == codes.DECREASED:
-        return "close_partial" if shorts else "sell"
-    return "exhausted" if order == codes.EXHAUSTED else "hold"
-
-
 PASSED_THROUGH = ("config", "ep_offset", "ep_start_index", "action", "win_episode", "win_step", "ep_decision_margin")
-EXIT_EVENTS = {codes.LIQUIDATED: "liquidation", codes.STOPPED: "sltp_sl", codes.TARGET: "sltp_tp"}
 STEP_COLUMNS = {
     "balance": "cash",
     "position_size": "units",

@@ -12,6 +12,7 @@ PRESET = "torchtrade"
 NETWORKS = {"batchnorm_mlp": "mlp_batch_norm", "mlp": "mlp", "cnn": "conv"}
 SAME = {  # their key -> ours, with the same value
     "env.train_envs": "num_envs",
+    "env.num_envs": "num_envs",
     "env.seed": "seed",
     "env.symbol": "market.symbols",
     "env.data_path": "market.source",
@@ -20,6 +21,7 @@ SAME = {  # their key -> ours, with the same value
     "env.slippage": "params.slippage",
     "env.bankrupt_threshold": "params.bankrupt_at",
     "env.leverage": "params.leverage",
+    "env.maintenance_margin_rate": "params.maintenance_margin",
     "env.action_levels": "params.levels",
     "model.dropout": "network.dropout",
     "model.activation": "network.activation",
@@ -32,7 +34,9 @@ SAME = {  # their key -> ours, with the same value
     "loss.gamma": "ppo.gamma",
     "loss.gae_lambda": "ppo.gae_lambda",
     "loss.clip_epsilon": "ppo.clip",
+    "loss.entropy_coeff": "ppo.entropy",
     "loss.entropy_coef": "ppo.entropy",
+    "loss.critic_coeff": "ppo.value_weight",
     "loss.critic_coef": "ppo.value_weight",
     "logger.project_name": "logging.wandb_project",
     "logger.group_name": "logging.wandb_group",
@@ -42,12 +46,13 @@ SAME = {  # their key -> ours, with the same value
     "compile.compile": "ppo.compile",
 }
 CHANGED: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "model.hidden_size": lambda width: {"network.hidden": [width, width]},
     "model.network_type": lambda kind: {"network.kind": NETWORKS.get(kind, kind)},
     "optim.anneal_lr": lambda falls: {"ppo.schedule": "linear" if falls else "constant"},
     "logger.backend": lambda name: {"logging.wandb": name == "wandb", "logging.tensorboard": name == "tensorboard"},
 }
+ENVS = ("env.train_envs", "env.num_envs")
 FRAMES, MINIBATCH = "collector.frames_per_batch", "loss.mini_batch_size"
+WIDTH, DEPTH, LAYERS = "model.hidden_size", "model.num_layers", 2  # layers if only a width is given
 SECTIONS = ("env.", "model.", "optim.", "collector.", "loss.", "logger.", "compile.")
 OWN = ("env.id",)
 
@@ -62,28 +67,30 @@ def translated(settings: Mapping[str, Any], num_envs: int) -> tuple[dict[str, An
 
     num_envs: how many there are if none are given.
     """
-    found: dict[str, Any] = {}
-    notes: list[str] = []
-    for key in ("env.train_envs", FRAMES, MINIBATCH, "model.hidden_size"):
+    for key in (*ENVS, FRAMES, MINIBATCH, WIDTH, DEPTH):
         if key in settings:
             checked_count(key, settings[key])
-    number = settings.get("env.train_envs", settings.get("num_envs", num_envs))
-    frames = settings.get(FRAMES)
+    number = next((settings[key] for key in (*ENVS, "num_envs") if key in settings), num_envs)
+    found: dict[str, Any] = {}
+    notes: list[str] = []
     for key, value in settings.items():
-        if not is_theirs(key):
-            found[key] = value
-            continue
-        ours = _one(key, value, number, frames)
+        ours = _one(key, value, number, settings) if is_theirs(key) else {key: value}
         found |= ours
-        notes.append(f"{key}={value} is {' '.join(f'{name}={told}' for name, told in ours.items())} here")
+        if is_theirs(key):
+            notes.append(f"{key}={value} is {' '.join(f'{name}={told}' for name, told in ours.items())} here")
     return found, notes
 
 
-def _one(key: str, value: Any, number: int, frames: Any) -> dict[str, Any]:
+def _one(key: str, value: Any, number: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    frames = settings.get(FRAMES)
     if key in SAME:
         return {SAME[key]: value}
     if key in CHANGED:
         return CHANGED[key](value)
+    if key in (WIDTH, DEPTH):
+        if WIDTH not in settings:
+            raise ConfigError(f"{key} = {value}: needs {WIDTH} beside it, the width of each layer.")
+        return {"network.hidden": [settings[WIDTH]] * settings.get(DEPTH, LAYERS)}
     if key == FRAMES:
         if value < number:
             raise ConfigError(f"{key} = {value}: less than one step of each of env.train_envs = {number}; give more.")
@@ -92,7 +99,7 @@ def _one(key: str, value: Any, number: int, frames: Any) -> dict[str, Any]:
         if frames is None or value > frames:
             raise ConfigError(f"{key} = {value}: needs {FRAMES} beside it, and at most as many samples.")
         return {"ppo.minibatches": max(round(frames / value), 1)}
-    legal = (*SAME, *CHANGED, FRAMES, MINIBATCH)
+    legal = (*SAME, *CHANGED, FRAMES, MINIBATCH, WIDTH, DEPTH)
     raise ConfigError(
         f"{key} is not a setting of TorchTrade's example that means something here.{did_you_mean(key, legal)} There "
         f"are {', '.join(legal)}."
