@@ -1,0 +1,273 @@
+"""Every page in a real browser: quiet, within the window, drawn, live, reached by keys, and back after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.dashboard.browser.conftest import Server, Visitor
+from tests.runs.small_runs import TINY
+
+# Address by name; `{…}` is filled in from the lab. The second part: what such a page shows.
+PAGES = {
+    "overview": ("", "Running now"),
+    "runs": ("runs", "good"),
+    "learning": ("runs/{run}?tab=learning", "Out of sample"),
+    "result": ("runs/{run}?tab=result", "Prices and trades"),
+    "settings": ("runs/{run}?tab=settings", "What differs"),
+    "log": ("runs/{run}?tab=log", "Log"),
+    "compare": ("compare?runs={run}", "Settings"),
+    "choose": ("compare", "Choose two runs or more"),
+    "jobs": ("jobs", "Queue"),
+    "studies": ("studies", "pretended"),
+    "study": ("studies/{study}", "All settings at once"),
+    "champions": ("champions", "trading"),
+    "champion": ("champions/{champion}", "Lineage"),
+    "job": ("jobs/{job}", "What happened"),
+    "data": ("data", "Content"),
+    "market": ("data/{market}", "What the check found"),
+    "benchmarks": ("benchmarks", "Benchmarks"),
+    "new": ("new", "The same on the command line"),
+}
+WIDTHS = (390, 1280)
+
+
+def address(lab, name: str) -> str:
+    return PAGES[name][0].format(**vars(lab))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_its_subject_quietly_within_the_window(visitor, lab, name):
+    visitor.problems.clear()
+    visitor.requests.clear()
+    page = visitor.see(address(lab, name))
+    page.get_by_text(PAGES[name][1]).first.wait_for(timeout=30_000)
+    page.wait_for_load_state("load")
+    assert not page.locator(".failure").count(), page.locator(".failure").all_inner_texts()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{width} px"
+    assert "undefined" not in page.inner_text("main")
+    assert "NaN" not in page.inner_text("main")
+    assert visitor.problems == []
+    foreign = [url for url in visitor.requests if not url.startswith((visitor.base, "data:", "blob:"))]
+    assert foreign == []
+
+
+def test_a_stored_benchmark_is_shown(visitor):
+    page = visitor.see("benchmarks")
+    page.locator("main td a").first.click()
+    page.wait_for_selector("main[data-page=benchmark]")
+    page.wait_for_selector("main table tbody tr")
+    assert not page.locator(".failure").count()
+
+
+def test_charts_of_a_run_are_drawn(visitor, lab):
+    page = visitor.see(address(lab, "result"))
+    page.wait_for_selector(".candles canvas")
+    page.wait_for_selector(".chart canvas")
+    page.wait_for_timeout(400)
+    assert visitor.share(".card:has(h2:text-is('Equity')) .plot", "agent") > 0.0005
+    assert visitor.share(".candles >> nth=0", "loss") > 0.0005
+    assert visitor.share(".candles >> nth=0", "agent") > 0.0001, "arrows of entries"
+    assert visitor.share(".candles.second", "loss") > 0.0005, "the second pane"
+
+
+def test_charts_of_a_study_are_drawn_and_a_brush_keeps_trials(visitor, lab):
+    page = visitor.see(address(lab, "study"))
+    page.wait_for_selector(".chart canvas")
+    page.wait_for_selector(".parallel .axis")
+    assert visitor.share(".card:has(h2:text-is('Progress')) .plot", "agent") > 0.0005
+    assert visitor.share(".parallel", "gain") > 0.0005, "the best trial"
+    status = page.locator(".card:has(h2:text-is('Trials')) [role=status]")
+    everything = status.inner_text()
+    axis = page.locator(".parallel .axis").first
+    axis.focus()
+    axis.press("ArrowUp")
+    page.wait_for_function("text => !document.body.innerText.includes(text)", arg=everything)
+    assert "within the brushes" in status.inner_text()
+    axis.press("Escape")
+    page.wait_for_function("text => document.body.innerText.includes(text)", arg=everything)
+
+
+def test_dark_and_light_differ_and_the_choice_is_kept(visitor, lab):
+    page = visitor.see("")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    button = page.locator("#theme")
+    button.click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    button.click()
+    assert page.evaluate(background) != light
+    page.reload()
+    visitor.ready()
+    assert page.evaluate(background) != light, "kept"
+    page.locator("#theme").click()  # as the system has it
+    assert page.evaluate(background) == light
+
+
+def test_every_page_can_be_reached_by_keys_alone(visitor):
+    page = visitor.see("")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    names = page.locator("#navigation a").all_inner_texts()
+    seen = set()
+    page.reload()
+    visitor.ready()
+    for _ in range(len(names) + 2):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.textContent"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", "the focus is seen"
+    assert seen >= set(names)
+    page.locator("#navigation a", has_text="Studies").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main[data-page=studies]")
+    assert page.evaluate("document.activeElement.tagName") == "H1", "the focus goes with the reader"
+
+
+def test_tabs_are_moved_by_arrows(visitor, lab):
+    page = visitor.see(address(lab, "learning"))
+    page.locator("[role=tab]", has_text="Learning").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[role=tab][aria-selected=true]").inner_text() == "Result"
+    page.keyboard.press("End")
+    assert page.locator("[role=tab][aria-selected=true]").inner_text() == "Log"
+
+
+def test_five_thousand_trials_of_two_hundred_columns_do_not_jump(visitor, lab):
+    many = 5000
+    each = {"status": "complete", "fresh": None, "cost": 1.0, "steps": 1, "seeds": 1, "reason": "", "created": 0.0}
+    trials: dict[str, Any] = {name: [value] * many for name, value in {**each, "updated": 0.0}.items()}
+    trials |= {"total": many, "number": list(range(many)), "value": [i % 977 for i in range(many)], "figures": {}}
+    trials |= {"text": [str(value) for value in trials["value"]], "runs": [[]] * many}
+    trials["params"] = {f"ppo.setting_{k}": [float(k)] * many for k in range(200)}
+    page = visitor.page
+    page.route("**/trials", lambda route: route.fulfill(json=trials))
+    try:
+        visitor.see(address(lab, "study"))
+        page.wait_for_selector(".grid-row")
+        assert "5,000 of 5,000" in page.inner_text(".card:has(h2:text-is('Trials')) [role=status]")
+        assert page.locator(".grid-cell").count() < 3000, "only cells in sight exist"
+        height = page.evaluate("document.querySelector('.grid-body').offsetHeight")
+        for share in (0.2, 0.7, 1.0):
+            page.evaluate(f"document.querySelector('.grid-frame').scrollTop = {share} * {height}")
+            page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            assert page.evaluate("document.querySelector('.grid-body').offsetHeight") == height
+        assert page.locator(".grid-row").last.get_attribute("aria-rowindex") == str(many + 1)
+        page.fill(".card:has(h2:text-is('Trials')) input[type=search]", "value >= 970, number < 2000")
+        page.wait_for_function("() => document.body.innerText.includes('14 of 5,000')")
+        page.click(".grid-head button[data-key=number]")
+        first = page.locator(".grid-row").first.locator(".grid-cell").first
+        assert first.inner_text() == str(max(i for i in range(2000) if i % 977 >= 970))
+    finally:
+        page.unroute("**/trials")
+
+
+def test_settings_of_the_form_are_checked_as_they_are_typed(visitor):
+    page = visitor.see("new")
+    field = page.locator(".field[data-key=steps]")
+    field.locator("input").fill("-5")
+    field.locator(".problem:not(:empty)").wait_for(timeout=30_000)
+    assert field.locator("input").get_attribute("aria-invalid") == "true"
+    assert page.locator("button[type=submit]").is_disabled()
+    field.locator("input").fill("100000")
+    page.wait_for_function("() => document.querySelector('.command code').textContent.includes('steps=100000')")
+    assert page.locator("button[type=submit]").is_enabled()
+    assert not field.locator(".problem").inner_text()
+
+
+def test_names_are_text_never_markup(visitor, lab):
+    page = visitor.page
+    evil = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
+
+    def answer(route: Any) -> None:
+        found = route.fetch().json()
+        for run in found["runs"]:
+            run.update(name=evil, env=evil, algorithm=evil)
+        route.fulfill(json=found)
+
+    page.route("**/api/runs?*", answer)
+    try:
+        visitor.see("runs")
+        page.get_by_text(evil).first.wait_for()
+        assert page.evaluate("window.hacked") is None
+        assert not page.locator("main img, main script").count()
+    finally:
+        page.unroute("**/api/runs?*")
+
+
+def test_a_page_that_is_not_there_says_so(visitor):
+    page = visitor.see("runs/no-such-run")
+    assert page.locator(".failure").inner_text()
+    visitor.problems.clear()
+
+
+def test_a_browser_without_shared_workers_has_a_stream_of_its_own(browser, server):
+    visited = Visitor(browser, server.link, before="delete window.SharedWorker")
+    visited.page.wait_for_selector("#connection[data-state=live]", timeout=30_000)
+    assert [url for url in visited.requests if "api/events" in url]
+    visited.close()
+
+
+@pytest.mark.slow
+def test_twelve_tabs_share_one_stream(browser, server):
+    visited = Visitor(browser, server.link)
+    pages = [visited.context.new_page() for _ in range(11)]
+    for page in pages:
+        page.goto(visited.base)
+        visited.ready(page)
+        page.wait_for_selector("#connection[data-state=live]", timeout=30_000)
+    streams = [url for url in visited.requests if "api/events" in url]
+    assert len(streams) <= 1, "the shared worker's own; it may be out of the pages' sight"
+    visited.close()
+
+
+def test_a_training_appears_by_itself(visitor, lab):
+    from velodrome.runs.run import train
+
+    page = visitor.see("runs")
+    page.wait_for_selector("#connection[data-state=live]", timeout=30_000)
+    page.evaluate("window.sameDocument = true")
+    train("smoke", mode="quiet", evaluate=False, name="newcomer", **{**TINY, "logging.folder": str(lab.folder)})
+    row = page.locator("tr", has_text="newcomer")
+    row.get_by_text("finished").wait_for(timeout=30_000)
+    assert "640" in row.inner_text()
+    assert page.evaluate("window.sameDocument"), "without a reload"
+
+
+def test_it_comes_back_after_a_restart(browser, lab):
+    own = Server(lab.folder)
+    visited = Visitor(browser, own.link)
+    try:
+        visited.page.wait_for_selector("#connection[data-state=live]", timeout=30_000)
+        own.stop()
+        visited.page.wait_for_selector("#connection[data-state=waiting]", timeout=30_000)
+        assert visited.page.inner_text("#connection") == "Reconnecting"
+        own.start()
+        visited.page.wait_for_selector("#connection[data-state=live]", timeout=60_000)
+        visited.page.click("#navigation >> text=Runs")
+        visited.page.wait_for_selector("main[data-page=runs]")
+    finally:
+        visited.close()
+        own.stop()
+
+
+def test_a_proxy_prefix_is_kept(browser, lab):
+    own = Server(lab.folder, prefix="/velo/drome")
+    visited = Visitor(browser, own.link)
+    try:
+        visited.page.click("#navigation >> text=Runs")
+        visited.page.wait_for_selector("main[data-page=runs]")
+        assert visited.page.url == f"{own.url}runs"
+        visited.page.reload()
+        visited.ready()
+        visited.page.wait_for_selector("#connection[data-state=live]", timeout=30_000)
+        assert all(url.startswith(own.url) for url in visited.requests)
+        assert visited.problems == []
+    finally:
+        visited.close()
+        own.stop()

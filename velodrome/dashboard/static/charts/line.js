@@ -1,0 +1,498 @@
+/**
+ * Lines over steps or time, drawn by uPlot. Every series has its own x values (uPlot's mode 2): curves of different
+ * runs are thinned on their own. Dragging zooms, a double click shows all; keys do the same (see `keys`).
+ */
+
+import { fill, h, write } from "../core/element.js";
+import { figure, mark, marketTime, moment, short, timeMarks } from "../core/format.js";
+import { colour, faded, onTheme } from "../core/theme.js";
+import uPlot from "../vendor/uplot/uPlot.js";
+import { colourName, dashes, sample } from "./palette.js";
+
+const LABELLED = 8; // series that have their label at the end of the line
+const LISTED = 24; // series that the legend names one by one
+const NARROW = 520; // px, under which labels at the end would take the room of the lines
+const WRITE_X = {
+  steps: short,
+  time: moment,
+  market: marketTime,
+  number: (value) => figure(value),
+  whole: (value) => figure(value, "whole"),
+};
+
+/**
+ * @typedef {object} Series
+ * @property {string} label
+ * @property {number[]} x ascending
+ * @property {(number | null)[]} y
+ * @property {string} [name] chooses colour and dashes, where it is a known one
+ * @property {number[]} [dash]
+ * @property {boolean} [area] filled down to zero
+ * @property {boolean} [points] dots rather than a line
+ * @property {number} [width]
+ */
+
+export class LineChart {
+  /**
+   * @param {string} label what the chart shows, for those who do not see it
+   * @param {{height?: number, x?: string, y?: string, zoomed?: (from: number | null, to: number | null) => void,
+   *   logarithmic?: boolean, none?: string, zero?: boolean, legend?: boolean, signal?: AbortSignal,
+   *   picked?: (series: Series, place: number) => void}} options picked: a point was clicked
+   */
+  constructor(
+    label,
+    {
+      height = 260,
+      x = "steps",
+      y = "number",
+      zoomed = null,
+      logarithmic = false,
+      none = "Nothing was measured yet.",
+      zero = false,
+      legend = true,
+      signal = null,
+      picked = null,
+    } = {},
+  ) {
+    Object.assign(this, {
+      label,
+      height,
+      kindX: x,
+      kindY: y,
+      zoomed,
+      logarithmic,
+      none,
+      zero,
+      showsLegend: legend,
+      picked,
+    });
+    this.series = [];
+    this.hidden = new Set();
+    this.zoom = null;
+    this.band = null;
+    this.legend = h("ul.legend");
+    this.plot = h("div.plot", {
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "chart",
+      on: { keydown: (event) => this.keys(event) },
+    });
+    this.plot.style.setProperty("--chart-height", `${height}px`);
+    this.node = h("div.chart", this.legend, this.plot);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.plot);
+    const forget = onTheme(() => this.build());
+    signal?.addEventListener("abort", () => {
+      forget();
+      this.observer.disconnect();
+      this.chart?.destroy();
+      this.chart = null;
+    });
+  }
+
+  /** Show these series. `band`: {low, high, x}, a range that is filled behind the lines. */
+  data(series, band = null) {
+    const isSame =
+      this.chart &&
+      series.length === this.series.length &&
+      series.every((each, place) => each.label === this.series[place].label);
+    this.series = series;
+    this.band = band;
+    this.plot.setAttribute("aria-label", this.summary());
+    if (isSame && series.some((each) => each.x.length)) {
+      this.chart.setData(this.columns(), false);
+      this.rescale();
+      this.read(null);
+    } else this.build();
+  }
+
+  columns() {
+    return [null, ...this.series.map(({ x, y }) => [x, y])];
+  }
+
+  summary() {
+    const told = this.series.slice(0, LABELLED).map((each) => {
+      const last = lastOf(each);
+      return last === null ? `${each.label}: nothing` : `${each.label}: ${figure(last, this.kindY)} at the end`;
+    });
+    const more = this.series.length > LABELLED ? `, and ${this.series.length - LABELLED} more` : "";
+    return `${this.label}. ${told.join("; ")}${more}. Arrow keys read values, plus and minus zoom, Escape shows all.`;
+  }
+
+  look(place) {
+    const each = this.series[place];
+    return { name: each.colour ?? colourName(place, each.name), dash: each.dash ?? dashes(place, each.name) };
+  }
+
+  build() {
+    this.chart?.destroy();
+    this.chart = null;
+    const width = this.plot.clientWidth;
+    const isEmpty = !this.series.some((each) => each.x.length);
+    this.drawLegend();
+    if (isEmpty) return void fill(this.plot, h("p.none", this.none));
+    fill(this.plot);
+    if (width === 0) return; // not in sight yet; the observer calls again
+    const isMany = this.series.length > LISTED;
+    this.isLabelled = this.series.length > 1 && this.series.length <= LABELLED && width >= NARROW;
+    const font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    const axis = { stroke: colour("muted"), font, grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false } };
+    const isTime = this.kindX === "time" || this.kindX === "market";
+    const options = {
+      mode: 2,
+      width,
+      height: this.plot.clientHeight || this.height,
+      padding: [10, this.isLabelled ? this.labelRoom(font) : 14, 0, 0],
+      legend: { show: false },
+      tzDate:
+        this.kindX === "market" ? (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : (at) => new Date(at * 1000),
+      cursor: {
+        points: { show: false },
+        y: false,
+        dataIdx: () => null,
+        drag: { x: true, y: false, setScale: false },
+        focus: { prox: -1 },
+      },
+      scales: {
+        x: { time: isTime, auto: false, range: () => this.rangeX() },
+        y: { distr: this.isLog() ? 3 : 1, auto: false, range: () => this.rangeY() },
+      },
+      axes: [
+        {
+          ...axis,
+          space: 80,
+          size: isTime ? 46 : 32,
+          values: (_, splits, __, ___, step) =>
+            isTime
+              ? timeMarks(splits, step, this.kindX === "market")
+              : splits.map((value) => (this.kindX === "steps" ? short(value) : mark(value, "number", step))),
+        },
+        {
+          ...axis,
+          size: 62,
+          values: (_, splits, __, ___, step) =>
+            splits.map((value) => (value === null ? "" : mark(value, this.kindY, step))),
+        },
+      ],
+      series: [
+        null,
+        ...this.series.map((each, place) => {
+          const { name, dash } = this.look(place);
+          return {
+            show: !this.hidden.has(each.label),
+            facets: [
+              { scale: "x", auto: false, sorted: 1 },
+              { scale: "y", auto: false },
+            ],
+            stroke: each.area
+              ? each.x.length > 400
+                ? undefined
+                : colour("card")
+              : isMany
+                ? faded(name, 0.55)
+                : colour(name),
+            width: each.width ?? (isMany || each.area ? 1 : 1.8),
+            dash: isMany || each.area ? undefined : dash,
+            fill: each.area ? colour(name) : undefined,
+            fillTo: () => 0,
+            paths: each.points ? () => null : uPlot.paths.linear(),
+            points: { show: Boolean(each.points) || each.x.length === 1, size: 5, filter: () => null },
+          };
+        }),
+      ],
+      hooks: {
+        drawAxes: [(u) => this.drawBand(u)],
+        draw: [(u) => this.drawDots(u), (u) => this.isLabelled && this.drawLabels(u, font)],
+        setCursor: [(u) => this.read(u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null)],
+        setSelect: [
+          (u) => {
+            if (u.select.width < 6) return;
+            this.setZoom(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
+            u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+          },
+        ],
+      },
+    };
+    this.chart = new uPlot(options, this.columns(), this.plot);
+    this.chart.over.addEventListener("dblclick", () => this.setZoom(null, null));
+    if (this.picked) this.chart.over.addEventListener("click", (event) => this.pick(event));
+    this.rescale();
+  }
+
+  isLog() {
+    return this.logarithmic && this.series.every((each) => each.y.every((value) => value === null || value > 0));
+  }
+
+  shown() {
+    return this.series.filter((each) => !this.hidden.has(each.label));
+  }
+
+  rangeX() {
+    if (this.zoom) return this.zoom;
+    let low = Infinity;
+    let high = -Infinity;
+    for (const { x } of this.shown()) {
+      if (!x.length) continue;
+      low = Math.min(low, x[0]);
+      high = Math.max(high, x[x.length - 1]);
+    }
+    if (low > high) return [0, 1];
+    const room = Math.max(1, Math.abs(low) * 0.5); // around a single point
+    return low === high
+      ? [low - (this.kindX === "steps" ? room : 1), high + (this.kindX === "steps" ? room : 1)]
+      : [low, high];
+  }
+
+  rangeY() {
+    const [from, to] = this.rangeX();
+    let low = this.zero ? 0 : Infinity;
+    let high = this.zero ? 0 : -Infinity;
+    const look = (x, y) => {
+      const end = Math.min(x.length - 1, nearest(x, to) + 1);
+      for (let at = Math.max(0, nearest(x, from) - 1); at <= end; at += 1) {
+        const value = y[at];
+        if (value === null || value === undefined) continue;
+        if (value < low) low = value;
+        if (value > high) high = value;
+      }
+    };
+    for (const { x, y } of this.shown()) look(x, y);
+    if (this.band) for (const y of [this.band.low, this.band.high]) look(this.band.x, y);
+    if (low > high) return [0, 1];
+    if (this.isLog()) return [low / 1.05, high * 1.05];
+    if (high === low && this.zero) return high > 0 ? [0, high * 1.1] : high < 0 ? [low * 1.1, 0] : [0, 1];
+    const room = high === low ? Math.max(Math.abs(high) * 0.1, 1e-6) : (high - low) * 0.06;
+    return [this.zero && low === 0 ? 0 : low - room, this.zero && high === 0 ? 0 : high + room];
+  }
+
+  rescale() {
+    const chart = this.chart;
+    if (!chart) return;
+    const [low, high] = this.rangeX();
+    const [bottom, top] = this.rangeY();
+    // In this mode uPlot keeps paths as long as y is unchanged, though x has moved.
+    for (const each of chart.series) if (each) each._paths = null;
+    chart.batch(() => {
+      chart.setScale("x", { min: low, max: high });
+      chart.setScale("y", { min: bottom, max: top });
+    });
+  }
+
+  /** Show x from here to there, or everything. */
+  setZoom(from, to, isTold = true) {
+    this.zoom = from === null ? null : [from, to];
+    this.rescale();
+    if (isTold) this.zoomed?.(from, to);
+  }
+
+  resize() {
+    const width = this.plot.clientWidth;
+    if (width === 0) return;
+    if (
+      !this.chart ||
+      (this.isLabelled && width < NARROW) ||
+      (!this.isLabelled && this.chart.width < NARROW && width >= NARROW)
+    )
+      this.build();
+    else if (width !== this.chart.width) this.chart.setSize({ width, height: this.plot.clientHeight || this.height });
+  }
+
+  labelRoom(font) {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = font;
+    return Math.min(170, Math.max(...this.series.map((each) => pen.measureText(each.label).width)) + 16);
+  }
+
+  /** Write each label beside the end of its line, moved apart where they would lie on each other. */
+  drawLabels(u, font) {
+    const ratio = devicePixelRatio;
+    const right = (u.over.offsetLeft + u.over.clientWidth) * ratio;
+    const [top, bottom] = [u.over.offsetTop * ratio, (u.over.offsetTop + u.over.clientHeight) * ratio];
+    const places = this.series
+      .map((each, place) => ({ each, place, value: lastWithin(each, this.rangeX()[1]) }))
+      .filter(({ each, value }) => value !== null && !this.hidden.has(each.label))
+      .map((found) => ({ ...found, at: Math.min(bottom, Math.max(top, u.valToPos(found.value, "y", true))) }))
+      .sort((a, b) => a.at - b.at);
+    const step = 14 * ratio;
+    for (let at = 1; at < places.length; at += 1) places[at].at = Math.max(places[at].at, places[at - 1].at + step);
+    let limit = bottom;
+    for (let at = places.length - 1; at >= 0; at -= 1, limit -= step) places[at].at = Math.min(places[at].at, limit);
+    const pen = u.ctx;
+    pen.save();
+    pen.font = font.replace("12px", `${12 * ratio}px`);
+    pen.textBaseline = "middle";
+    pen.textAlign = "left";
+    for (const { each, place, at } of places) {
+      pen.fillStyle = colour(this.look(place).name);
+      pen.fillText(each.label, right + 8 * ratio, at, 160 * ratio);
+    }
+    pen.restore();
+  }
+
+  drawBand(u) {
+    if (!this.band) return;
+    const { x, low, high } = this.band;
+    const pen = u.ctx;
+    pen.save();
+    pen.beginPath();
+    pen.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    pen.clip();
+    pen.beginPath();
+    for (let at = 0; at < x.length; at += 1)
+      pen.lineTo(u.valToPos(x[at], "x", true), u.valToPos(low[at] ?? high[at] ?? 0, "y", true));
+    for (let at = x.length - 1; at >= 0; at -= 1)
+      pen.lineTo(u.valToPos(x[at], "x", true), u.valToPos(high[at] ?? low[at] ?? 0, "y", true));
+    pen.fillStyle = faded(this.band.name ?? "agent", 0.13);
+    pen.fill();
+    pen.restore();
+  }
+
+  /** Dots of series that are no lines, and of those with a single point. */
+  drawDots(u) {
+    const pen = u.ctx;
+    pen.save();
+    this.series.forEach((each, place) => {
+      if (this.hidden.has(each.label) || !(each.points || each.x.length === 1)) return;
+      pen.fillStyle = colour(this.look(place).name);
+      each.x.forEach((x, at) => {
+        if (each.y[at] === null) return;
+        const [left, top] = [u.valToPos(x, "x", true), u.valToPos(each.y[at], "y", true)];
+        if (left < u.bbox.left - 1 || left > u.bbox.left + u.bbox.width + 1) return;
+        pen.beginPath();
+        pen.arc(left, top, (each.size ?? 3) * devicePixelRatio, 0, 7);
+        pen.fill();
+      });
+    });
+    pen.restore();
+  }
+
+  drawLegend() {
+    this.readings = [];
+    this.at = h("li.at");
+    this.legend.hidden = !this.showsLegend;
+    if (!this.showsLegend) return;
+    if (this.series.length > LISTED) {
+      this.nearestText = h("span.read");
+      return void fill(this.legend, h("li", `${this.series.length} curves`), this.at, h("li", this.nearestText));
+    }
+    const items = this.series.map((each, place) => {
+      const { name, dash } = this.look(place);
+      const reading = h("span.read");
+      this.readings.push(reading);
+      const button = h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(!this.hidden.has(each.label)),
+          on: {
+            click: () => {
+              if (this.hidden.has(each.label)) this.hidden.delete(each.label);
+              else this.hidden.add(each.label);
+              button.setAttribute("aria-pressed", String(!this.hidden.has(each.label)));
+              this.chart?.setSeries(place + 1, { show: !this.hidden.has(each.label) });
+              this.rescale();
+            },
+          },
+        },
+        sample(name, dash, each.area ? "area" : each.points ? "dot" : "line"),
+        each.label,
+      );
+      return h(
+        "li",
+        this.series.length > 1
+          ? button
+          : [sample(name, dash, each.area ? "area" : each.points ? "dot" : "line"), each.label],
+        reading,
+      );
+    });
+    fill(this.legend, items, this.at);
+    this.read(null);
+  }
+
+  /** Tell the values at an x, or the last ones. */
+  read(x) {
+    this.reading = x;
+    if (!this.showsLegend) return;
+    if (this.series.length > LISTED) return this.readNearest(x);
+    write(this.at, x === null ? "" : WRITE_X[this.kindX](x));
+    this.series.forEach((each, place) => {
+      if (!this.readings[place]) return;
+      const value = x === null ? lastOf(each) : each.x.length ? each.y[nearest(each.x, x)] : null;
+      write(
+        this.readings[place],
+        value === null
+          ? ""
+          : figure(each.told ? each.told[x === null ? each.told.length - 1 : nearest(each.x, x)] : value, this.kindY),
+      );
+    });
+  }
+
+  readNearest(x) {
+    const chart = this.chart;
+    write(this.at, x === null ? "" : WRITE_X[this.kindX](x));
+    if (x === null || !chart) return write(this.nearestText, "");
+    const height = chart.posToVal(chart.cursor.top, "y");
+    let best = null;
+    for (const each of this.shown()) {
+      if (!each.x.length) continue;
+      const value = each.y[nearest(each.x, x)];
+      if (value !== null && (best === null || Math.abs(value - height) < best.away))
+        best = { each, value, away: Math.abs(value - height) };
+    }
+    write(this.nearestText, best ? `${best.each.label}: ${figure(best.value, this.kindY)}` : "");
+  }
+
+  /** Tell which point lies nearest to a click, within a finger's breadth. */
+  pick(event) {
+    const [u, box] = [this.chart, this.chart.over.getBoundingClientRect()];
+    const [left, top] = [event.clientX - box.left, event.clientY - box.top];
+    let best = null;
+    for (const each of this.shown()) {
+      each.x.forEach((x, at) => {
+        if (each.y[at] === null) return;
+        const away = Math.hypot(u.valToPos(x, "x") - left, u.valToPos(each.y[at], "y") - top);
+        if (away < 24 && (best === null || away < best.away)) best = { each, at, away };
+      });
+    }
+    if (best) this.picked(best.each, best.at);
+  }
+
+  /** Arrows read values, with Shift they move; plus and minus zoom; Escape and 0 show all. */
+  keys(event) {
+    if (!this.chart || event.ctrlKey || event.metaKey || event.altKey) return;
+    const [low, high] = this.rangeX();
+    const width = high - low;
+    const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (direction && event.shiftKey) this.setZoom(low + direction * width * 0.2, high + direction * width * 0.2);
+    else if (direction) {
+      const at = Math.min(high, Math.max(low, (this.reading ?? low + width / 2) + (direction * width) / 50));
+      this.chart.setCursor({ left: this.chart.valToPos(at, "x"), top: 10 });
+    } else if (event.key === "+" || event.key === "=") this.setZoom(low + width * 0.2, high - width * 0.2);
+    else if (event.key === "-") this.setZoom(low - width * 0.25, high + width * 0.25);
+    else if (event.key === "Escape" || event.key === "0") this.setZoom(null, null);
+    else return;
+    event.preventDefault();
+  }
+}
+
+function lastOf({ y }) {
+  for (let at = y.length - 1; at >= 0; at -= 1) if (y[at] !== null && y[at] !== undefined) return y[at];
+  return null;
+}
+
+function lastWithin({ x, y }, end) {
+  for (let at = y.length - 1; at >= 0; at -= 1) if (x[at] <= end && y[at] !== null && y[at] !== undefined) return y[at];
+  return null;
+}
+
+/** Place of the value nearest to x in an ascending list. */
+export function nearest(list, x) {
+  let low = 0;
+  let high = list.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (list[middle] < x) low = middle;
+    else high = middle;
+  }
+  return x - list[low] <= list[high] - x ? low : high;
+}

@@ -1,0 +1,141 @@
+/** The learning curves of a run: in and out of sample, actions, losses, speed, and everything else that it measured. */
+
+import { fill, h } from "../../core/element.js";
+import { metricCard, Curves } from "../../parts/curves.js";
+import { empty, failure } from "../../parts/basics.js";
+
+const PHASES = ["time/environment", "time/inference", "time/learning", "time/other"];
+const FIRST = ["return", "reward", "episode_return", "sharpe"]; // of several figures, the one to show first
+const PERCENT = /(^|\/)(return|max_drawdown|of_optimum|win_rate|clip_fraction|exposure|in_market|mean_log_return)$/;
+
+const lastPart = (name) => name.split("/").pop();
+const words = (name) => lastPart(name).replaceAll("_", " ");
+const kind = (name) =>
+  PERCENT.test(name)
+    ? "percent"
+    : /per_second|sps/.test(name)
+      ? "rate"
+      : /bytes|memory/.test(name)
+        ? "bytes"
+        : "number";
+
+/** Names of a run's metrics, those of a group first as a reader would look for them. */
+export function chartGroups(names) {
+  const of = (prefix) => names.filter((name) => name.startsWith(`${prefix}/`));
+  const order = (list) => list.slice().sort((a, b) => rank(a) - rank(b));
+  const rank = (name) => (FIRST.includes(lastPart(name)) ? FIRST.indexOf(lastPart(name)) : 99);
+  const judged = new Map();
+  for (const name of order(of("evaluation"))) {
+    if (!judged.has(lastPart(name))) judged.set(lastPart(name), []);
+    judged.get(lastPart(name)).push(name);
+  }
+  const single = (list) => list.map((name) => [name, words(name), [name], { kind: kind(name) }]);
+  const speed = of("time").filter((name) => !PHASES.includes(name));
+  const told = new Set([
+    "evaluation",
+    "episode",
+    "action",
+    "loss",
+    "policy",
+    "value",
+    "optimiser",
+    "time",
+    "machine",
+    "resources",
+  ]);
+  const groups = [
+    [
+      "Out of sample",
+      "the validation data, as it learns",
+      [...judged].map(([figure, of_]) => [
+        figure,
+        figure.replaceAll("_", " "),
+        of_,
+        {
+          kind: kind(figure),
+          labels: Object.fromEntries(of_.map((name) => [name, name.split("/").slice(1, -1).join(" ") || words(name)])),
+        },
+      ]),
+    ],
+    ["In sample", "the episodes that it trains on", single(order(of("episode")))],
+    [
+      "Phases",
+      "share of the time of each update",
+      PHASES.some((name) => names.includes(name))
+        ? [["phases", "share of time", PHASES.filter((name) => names.includes(name)), { share: true, kind: "percent" }]]
+        : [],
+    ],
+    [
+      "Actions",
+      "how often each is taken",
+      of("action").length
+        ? [
+            [
+              "actions",
+              "share of actions",
+              of("action"),
+              {
+                share: true,
+                kind: "percent",
+                labels: Object.fromEntries(of("action").map((name) => [name, `action ${words(name)}`])),
+              },
+            ],
+          ]
+        : [],
+    ],
+    ["Losses", null, single(of("loss"))],
+    ["Policy", null, single([...of("policy"), ...of("value"), ...of("optimiser")])],
+    [
+      "Speed",
+      null,
+      single(speed.sort((a, b) => Number(/steps_per_second/.test(b)) - Number(/steps_per_second/.test(a)))),
+    ],
+    ["Resources", "what this training used", single([...of("resources"), ...of("machine")])],
+    ["More", null, single(names.filter((name) => !told.has(name.split("/")[0])))],
+  ];
+  return groups.filter(([, , list]) => list.length);
+}
+
+/** The charts of a run; `grow` brings in what came since. */
+export function learning(run, signal) {
+  const node = h("div.columns");
+  const curves = new Curves([run], signal);
+  let cards = [];
+  const names = (now) => Object.values(now.metric_groups).flat();
+
+  async function begin(now) {
+    const all = names(now);
+    if (!all.length)
+      return void fill(
+        node,
+        empty(
+          "Nothing was measured yet",
+          "The first figures come after the first update, within seconds of the start.",
+        ),
+      );
+    await curves.load(all);
+    cards = chartGroups(all).map(([title, about, groups]) => metricCard(title, curves, groups, { about, signal }));
+    fill(
+      node,
+      cards.map((card) => card.node),
+    );
+  }
+
+  begin(run).catch(
+    (error) =>
+      !signal.aborted &&
+      fill(
+        node,
+        failure(error, () => begin(run)),
+      ),
+  );
+  return {
+    node,
+    async grow(now) {
+      const all = names(now);
+      if (!cards.length || all.some((name) => !curves.names.includes(name))) return begin(now);
+      await curves.grow();
+      for (const card of cards) card.draw();
+    },
+  };
+}
