@@ -57,6 +57,8 @@ COMPILING = (
 # The other files that take longest, some 10 s and more: begun last, one of them would keep a single process busy while
 # the others have nothing left to do. Those at first need no rules; the rest finds compiled what it needs.
 LONGEST = (
+    "dashboard/browser/test_pages", "service/test_clusters", "service/test_study_kills", "service/test_studies",
+    "runs/ranks/test_ranks",
     "vector/workers/test_faults", "vector/test_backend_contract", "vector/compile/test_cache", "runs/test_kill",
     "service/test_kill", "service/test_trainings", "envs/test_outside_environment", "runs/test_seeds",
     "envs/trading/test_oracle", "runs/test_resume", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
+import urllib.request
 import venv
 import zipfile
 from importlib.util import find_spec
@@ -42,11 +47,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert [name for name in tracked if name not in packed] == []
 
 
-# What an evaluation needs would be compiled again beside the installed files, 10 s; that its files are there is tested
-# above.
-@pytest.mark.parametrize("evaluated", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_path, evaluated):
-    home, work = tmp_path / "environment", tmp_path / "work"
+def installed(wheel: Path, home: Path, work: Path) -> Path:
+    """Install the wheel into an empty environment and return the folder of its commands."""
     work.mkdir()
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
@@ -57,11 +59,59 @@ def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_p
     run([*installer, "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)], work)
     where = run([str(python), "-c", "import velodrome; print(velodrome.__file__)"], work)
     assert where.startswith(str(home))
+    return home / "bin"
+
+
+# What an evaluation needs would be compiled again beside the installed files, 10 s; that its files are there is tested
+# above.
+@pytest.mark.parametrize("evaluated", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_wheel_trains_in_an_empty_environment_outside_the_clone(wheel, tmp_path, evaluated):
+    work = tmp_path / "work"
+    commands = installed(wheel, tmp_path / "environment", work)
     # The loops of the default engine, and of further features, would be compiled again beside the installed files.
     chosen = ["ppo.engine=autograd", "market.features=[log_return]", *([] if evaluated else ["--no-evaluation"])]
-    run([str(home / "bin" / "velodrome"), "train", "smoke", *chosen], work, OMP_NUM_THREADS="1")
+    run([str(commands / "velodrome"), "train", "smoke", *chosen], work, OMP_NUM_THREADS="1")
     assert len(list(work.glob("runs/*/checkpoints/*"))) > 1
     assert len(list(work.glob("runs/*/report.html"))) == evaluated
+
+
+@pytest.mark.slow
+def test_the_wheel_serves_a_first_page_in_an_empty_folder(wheel, tmp_path):
+    """Everything that the first page asks for comes from the wheel; Ctrl-C ends both processes."""
+    work, token = tmp_path / "work", "a-token-for-this-test-0123456789-abcdef"
+    commands = installed(wheel, tmp_path / "environment", work)
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables["VELODROME_TOKEN"] = token
+    command = [str(commands / "velodrome"), "serve", "--no-open", "--port", "0"]
+    server = subprocess.Popen(command, cwd=work, env=variables, stdout=subprocess.PIPE, text=True)
+
+    def ask(path: str) -> bytes:
+        request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read()
+
+    try:
+        assert server.stdout is not None
+        link = next(line for line in server.stdout if "dashboard: " in line).split()[1]
+        assert "serving" in next(server.stdout)  # the scheduler is there, and so is the web server by now
+        address = link.partition("?")[0]
+        page = ask("").decode()
+        linked = re.findall(r'(?:src|href)="(static/[^"]+)"', page)
+        assert linked
+        for path in linked:
+            assert ask(path)
+        overview = json.loads(ask("api/overview"))
+        assert overview["empty"]
+        assert overview["first_command"] == "velodrome train demo"
+        until = time.monotonic() + 60.0
+        while not json.loads(ask("api/overview"))["service"]["running"]:  # it says so in its first look at the store
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    finally:
+        server.send_signal(signal.SIGINT)
+        code = server.wait(120)
+    assert code == 130
+    assert work.joinpath("runs", "velodrome.db").is_file()
 
 
 def shared_site_packages() -> str:

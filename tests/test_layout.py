@@ -21,6 +21,7 @@ ORDER = (
         "outside",
         "writing",
         "registry",
+        "turns",
         "bars",
         "tables",
         "envs",

@@ -14,6 +14,7 @@ from rich.console import Console
 import velodrome as vd
 from velodrome.bench import options as options_module
 from velodrome.bench.machine import machine_stamp
+from velodrome.bench.peers import torchtrade
 from velodrome.bench.problems.footprint import ALONE, MEMCPY, run_python, window_rates
 from velodrome.bench.problems.trading import TradingBenchmark, TradingOptions
 from velodrome.bench.report import Comparison, Measurement, Report
@@ -24,6 +25,7 @@ from velodrome.cli import REFUSED, run
 from velodrome.envs._template import template_world
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.trading.world import trading_world
+from velodrome.errors import ConfigError
 
 PEERS = TradingOptions.PEERS
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -337,3 +339,9 @@ def test_the_command_says_what_is_wrong(arguments: list[str], said: str, capsys:
 def test_parallel_environments_are_measured_only_for_those_who_name_them():
     assert "parallelenv" not in tiny(against=("all",)).peers
     assert list(tiny(against=("parallelenv",)).peers) == ["parallelenv"]
+
+
+def test_more_processes_than_memory_can_hold_are_refused_before_any_starts(monkeypatch):
+    monkeypatch.setattr(torchtrade, "free_memory", lambda: 20 * 10**9)
+    with pytest.raises(ConfigError, match=r"num_envs = 256: they take 64.0 GB.*20.0 GB are free: at most about 80 fit"):
+        torchtrade.open_parallel(None, 256, 1, list)

@@ -20,8 +20,8 @@ BAD = GOOD + "2024-01-02 00:00,10,8,9,11,5\n"  # the high lies below the low
 VERBS = (
     ("data", "check"), ("data", "features"), ("doctor",), ("bench", "step"), ("bench", "train"), ("train",), ("eval",),
     ("config",), ("profile",), ("runs", "list"), ("runs", "show"), ("runs", "compare"), ("runs", "export"),
-    ("submit",), ("serve",), ("jobs", "list"), ("jobs", "show"), ("jobs", "watch"), ("jobs", "logs"), ("jobs", "pause"),
-    ("jobs", "resume"), ("jobs", "cancel"), ("jobs", "priority"), ("jobs", "drain"),
+    ("submit",), ("serve",), ("top",), ("jobs", "list"), ("jobs", "show"), ("jobs", "watch"), ("jobs", "logs"),
+    ("jobs", "pause"), ("jobs", "resume"), ("jobs", "cancel"), ("jobs", "priority"), ("jobs", "drain"),
 )  # fmt: skip
 
 
@@ -54,10 +54,10 @@ def test_help_lists_the_commands_that_exist_and_no_others(capsys):
     assert cli.run(["--help"]) == 0
     told = capsys.readouterr().out
     words = ("data", "doctor", "bench", "train", "eval", "runs", "config", "profile", "submit", "jobs", "serve")
-    words += ("tune", "studies", "promote", "champions", "paper")
+    words += ("top", "tune", "studies", "promote", "champions", "paper")
     assert all(f" {word} " in told for word in words)
     assert "--debug" in told
-    assert not any(f" {word} " in told for word in ("top", "scale"))
+    assert not any(f" {word} " in told for word in ("scale", "dashboard"))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
 from velodrome.runs.store.rows import CheckpointRow, EvaluationRow, LineageRow, MetricRow, PolicyRow, RunRecord
+from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
+from velodrome.tune.champions.registry import Change, Promotion, Record, enter
 
 RUN = RunRecord(
     "ab12cd34", "first", "/somewhere/first", env="trading", algorithm="ppo", config={"steps": 10, "ppo": {"clip": 0.2}},
@@ -280,6 +282,33 @@ class StoreContract:
         assert (store.run(RUN.id).steps, store.metrics_extent(RUN.id)) == (5, (1, 0))
         store.forget_metrics(RUN.id)
         assert store.metrics_extent(RUN.id) == (-1, 0)
+
+    def test_champions_are_as_their_record_says_and_each_change_is_one_event(self, store):
+        """What a crash kept from the store is entered by whoever promotes next; to say it again changes nothing."""
+        known = tables()
+        checks = {"checks": [{"name": "lead", "passed": True}]}
+        first = Promotion(1, "a" * 64, "a" * 16, "run-a", 10.0, None, "study", 4, "d" * 64, checks)
+        second = Promotion(2, "b" * 64, "b" * 16, "run-b", 20.0, 1)
+        told = [Change("promoted", 1, 10.0, "first"), Change("promoted", 2, 20.0, "second")]
+        before = Record("trading", 1, (first,), tuple(told[:1]))
+        after = Record("trading", 2, (first, second), tuple(told))
+        back = Record("trading", 1, (first, second), (*told, Change("rolled back", 1, 30.0, "back")))
+        enter(store, replace(before, name="other"))  # another name has nothing to do with it
+        for record in (before, after, after, back, back):
+            enter(store, record)
+
+        def rows(connection):
+            mine = (
+                known.champions.select().where(known.champions.c.name == "trading").order_by(known.champions.c.number)
+            )
+            return connection.execute(mine).all(), connection.execute(known.events.select()).all()
+
+        champions, events = store.read(rows)
+        assert [(row.number, row.run, row.current) for row in champions] == [(1, "run-a", True), (2, "run-b", False)]
+        assert (champions[0].study, champions[0].trial, champions[0].evaluation) == ("study", 4, checks)
+        assert [row.policy_hash for row in champions] == ["a" * 64, "b" * 64]
+        own = [(event.kind, event.data["number"]) for event in events if event.data["name"] == "trading"]
+        assert own == [("promoted", 1), ("promoted", 2), ("rolled back", 1)]
 
     def test_many_rows_at_once(self, store):
         store.create_run(RUN)

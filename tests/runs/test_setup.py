@@ -203,7 +203,7 @@ def test_windows_are_shortened_before_a_training_and_stay_so(tmp_path):
     run = vd.train("smoke", mode="plain", console=console, evaluate=False, **settings)
     rows = run.config.market.windows
     assert rows < 16
-    assert f"Windows show the latest {rows} of 16 rows: walk-forward ridge regression" in console.export_text()
+    assert f"Windows show the latest {rows} of 16 rows: walk-forward regression" in console.export_text()
     assert run.market.windows.length.tolist() == [rows]
     assert vd.evaluate(run, report=False).policy.step == 128
     assert vd.resume(run, mode="quiet", evaluate=False, steps=256).config.market.windows == rows
@@ -213,7 +213,9 @@ def test_windows_of_several_timeframes_are_shortened_each():
     several = {"market.source": "ar1", "market.windows": {"1m": 8, "5m": 4}, "market.shorten": True}
     config = load_run_config("smoke", several | {"market.length": 3000, "market.features": ["log_return"]})
     shorter, market, told = setup.with_windows_that_help(config, setup.build_market(config))
-    assert shorter.market.windows == {"1m": 1, "5m": 1}
+    rows = shorter.market.windows["1m"]
+    assert rows in (1, 2)
+    assert shorter.market.windows == {"1m": rows, "5m": rows}
     assert market.content_hash == setup.build_market(shorter).content_hash
-    assert told.startswith("Windows show the latest 1 of 8 rows")
+    assert told.startswith(f"Windows show the latest {rows} of 8 rows")
     assert setup.with_windows_that_help(config, None) == (config, None, "")

@@ -28,7 +28,7 @@ def test_the_rule_itself_is_a_candidate(tmp_path):
     screen = Console(file=io.StringIO(), width=200)
     run = vd.train("smoke", mode="plain", console=screen, evaluate=False, **tiny(tmp_path, **TAUGHT))
     shown = screen.file.getvalue()
-    assert "The policy begins as the forecaster's rule (teacher.policy): " in shown
+    assert "The policy begins as a forecaster's rule (teacher.policy): " in shown
     assert "After every update it goes 10.0% of the way back to it (teacher.hold)." in shown
     told = {(step, name): value for step, name, value in rows(run)}
     assert (0, "evaluation/validation/return") in told

@@ -36,11 +36,22 @@ def test_validations_take_their_share_of_the_counted_work():
 def test_there_are_at_least_four_and_what_is_asked_for_goes_before():
     config, market = market_of(steps=1000)
     assert steps_between_validations(config, market, "cpu") == 250
+    assert steps_between_validations(load_run_config(config, {"evaluation.fewest": 10}), market, "cpu") == 100
     for asked in (300, None):
         config = load_run_config(config, {"evaluation.every_steps": asked})
         assert steps_between_validations(config, market, "cpu") == asked
     with pytest.raises(ConfigError, match=r"every_steps = 0: not legal; it takes: whole number ≥ 1, auto, or null"):
         load_run_config(config, {"evaluation.every_steps": 0})
+
+
+@pytest.mark.parametrize(("preset", "device", "longer"), [("demo", "cpu", 8_000_000), ("gpu", "cuda", 600_000_000)])
+def test_a_presets_short_run_chooses_among_ten_and_a_long_one_validates_its_share(preset, device, longer):
+    config = load_run_config(preset, {"device": "cpu"})
+    market = config.market.build()
+    assert steps_between_validations(config, market, device) == config.steps // 10
+    every = steps_between_validations(load_run_config(config, {"steps": longer}), market, device)
+    once, each = VALIDATION_IN_STEPS[device]
+    assert (once + each * split_bars(market, "validation")) / every < 0.06
 
 
 def test_environments_without_bars_have_a_number_for_each_kind_of_device():

@@ -29,6 +29,7 @@ from velodrome.bench.report import OURS, Comparison, Measurement, Parity, ratio
 from velodrome.bench.run import Benchmark, Turns
 from velodrome.bench.timing import RING, Contender, Source, Stepper, action_ring, take_turns
 from velodrome.envs.catalog import EnvEntry
+from velodrome.envs.contract import LANES
 from velodrome.registry import load
 from velodrome.tables import build_basket, build_market
 from velodrome.vector.make import make, make_vec
@@ -37,7 +38,7 @@ FEATURES = (
     *("log_return", "range", "rsi_14", "macd_hist_relative", "bollinger_20", "volatility_20", "volume_z_50"),
     *("sma_distance_50", "log_return_5", "log_return_20", "rsi_30"),
 )
-SMALLEST_TO_SHARE = 64  # environments from which a batch is measured on all threads too
+SMALLEST_TO_SHARE = 64  # environments from which a peer's batch is measured on all threads too
 
 
 def whole_numbers(least: int, most: int) -> AfterValidator:
@@ -208,11 +209,11 @@ class StepBenchmark(Benchmark):
         """Return a measurement that has no rounds yet."""
         return Measurement(peer=peer, label=label, num_envs=size, steps_per_call=size, **values)
 
-    def thread_counts(self, size: int) -> tuple[int, ...]:
-        """Return one thread, and all of them where a batch is large enough to share."""
+    def thread_counts(self, size: int, smallest: int = LANES + 1) -> tuple[int, ...]:
+        """Return one thread, and all of them where a batch is large enough to share, as ours is from two blocks on."""
         available = numba.config.NUMBA_NUM_THREADS
         every = min(self.options.threads or available, available)
-        return tuple(sorted({1, every})) if size >= SMALLEST_TO_SHARE else (1,)
+        return tuple(sorted({1, every})) if size >= smallest else (1,)
 
     def open_native(self, size: int, values: Mapping[str, Any], actions: Callable[[], list[Any]]) -> Stepper:
         """Return what steps a native batch."""

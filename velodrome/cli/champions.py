@@ -215,7 +215,7 @@ def show(name: str, *, folder: Path = RUNS, json: Flag = False) -> None:
 
 
 @champions.command
-def rollback(name: str, *, to: int | None = None, folder: Path = RUNS) -> None:
+def rollback(name: str, *, to: int | None = None, folder: Path = RUNS, store: str | None = None) -> None:
     """Put the champion before the present one back, byte for byte; loops that follow it take it over.
 
     Parameters
@@ -226,10 +226,12 @@ def rollback(name: str, *, to: int | None = None, folder: Path = RUNS) -> None:
         Number of the promotion to go back to (champions show lists them), in place of the one before.
     folder
         Folder of the runs; champions lie in it.
+    store
+        SQLAlchemy URL of the store that is told of it, if it is not in the folder.
     """
     registry = _registry(folder)
     record = registry.roll_back(name, to)
-    _enter(registry, [record])
+    _enter(registry, [record], store)
     print_to = console().print
     print_to(f"champion {name} is promotion {record.current} again ({record.now.hash[:16]}), as it was promoted")
 
@@ -323,14 +325,14 @@ def _records(folder: Path) -> tuple[Registry, list[Record]]:
     return registry, [registry.record(name) for name in registry.names()]
 
 
-def _enter(registry: Registry, records: list[Record]) -> None:
+def _enter(registry: Registry, records: list[Record], url: str | None) -> None:
     """Let the store of the runs know; one that cannot be written is a warning, for the champions' folder has it all."""
     from velodrome.errors import StoreError
     from velodrome.runs.store.store import open_store
     from velodrome.tune.champions.registry import enter
 
     try:
-        with open_store(registry.root) as store:
+        with open_store(registry.root, url) as store:
             for record in records:
                 enter(store, record)
     except StoreError as error:

@@ -7,15 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, console, jobs, print_json
+from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, Words, app, console, jobs, print_json, split_words
 from velodrome.cli.trained_runs import Place
 from velodrome.cli.training import split_source
 from velodrome.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from velodrome.service.job import Job
     from velodrome.service.service import AgentTrainingService
 
@@ -51,7 +54,7 @@ def submit(
     trust: Flag = False,
     json: Flag = False,
 ) -> None:
-    """Put a training into the queue; `velodrome serve --no-dashboard` carries it out, now or later.
+    """Put a training into the queue; `velodrome serve` carries it out, now or later.
 
     Parameters
     ----------
@@ -287,22 +290,51 @@ def serve(
     *,
     place: Place = HERE,
     no_dashboard: Flag = False,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    prefix: str = "",
+    allow_host: Words = None,
+    allow_remote: Flag = False,
+    no_open: Flag = False,
+    link: Flag = False,
+    benchmarks: Path | None = None,
     cores: int | None = None,
     max_concurrent_envs: int | None = None,
     memory: str | None = None,
     gpu_memory: str | None = None,
+    executor: str = "local",
+    address: str | None = None,
+    policy: str = "fair",
     until_empty: Flag = False,
     trust: Flag = False,
 ) -> int:
-    """Carry out the trainings in the queue, several at once, in the foreground.
+    """Carry out the trainings in the queue, several at once, in the foreground; show everything in a browser.
 
+    The link that is printed lets a browser in; who has it can run code as you. The dashboard's process and the
+    scheduler's are two: if a scheduler runs on the store already, only the dashboard is started.
     Ctrl-C, SIGTERM and SIGUSR1 let running trainings save and stop; they go on when a service runs again. If the
     service is killed, they go on by themselves, and the next service takes them over.
 
     Parameters
     ----------
     no_dashboard
-        Only the service; the dashboard is not part of this version yet.
+        Only the service.
+    host
+        Address of this machine to listen at; others than 127.0.0.1 only with --allow-remote.
+    port
+        Where to listen; 8700, or the next that is free, if not given. 0 takes any.
+    prefix
+        Path under which a reverse proxy shows the dashboard, such as /velodrome.
+    allow_host
+        Further names by which browsers call this server, such as that of a reverse proxy.
+    allow_remote
+        Listen at an address that others can reach. Put a proxy that speaks HTTPS before it.
+    no_open
+        Do not open a browser.
+    link
+        Print the link of a dashboard that runs at this host and port, and end.
+    benchmarks
+        Folder of results of velodrome bench to show; benchmarks/results if there is one.
     cores
         Cores for all trainings together; those of this machine if not given.
     max_concurrent_envs
@@ -311,22 +343,97 @@ def serve(
         Memory for all trainings together, such as 16GB; 90 % of the machine's if not given.
     gpu_memory
         Memory of each GPU for all trainings together, such as 40GB; all of it if not given.
+    executor
+        Where trainings run: local (this machine), ray or slurm (docs/many_machines.md).
+    address
+        Of the Ray cluster's head, HOST:6379; the one that this machine belongs to if not given.
+    policy
+        Which training begins next: fair (the highest priority, then the owner who has least), fifo (who came first),
+        priority (the highest, then who came first), or a function of yours as module:function.
     until_empty
         End when nothing waits or runs any more.
     trust
         Import code that a job names, though it was not used on this machine before.
     """
-    if not no_dashboard:
-        raise ConfigError(
-            "the dashboard is not part of this version yet; run the service alone: velodrome serve --no-dashboard"
-        )
     budget = {"cores": cores, "max_concurrent_envs": max_concurrent_envs, "memory": memory, "gpu_memory": gpu_memory}
-    service, out = service_at(place, must_exist=False, trust=trust, **budget), console()
+    where = {"executor": executor, "address": address, "policy": policy}
+    if no_dashboard:
+        return _serve_alone(place, budget, where, until_empty, trust)
+    about = {"host": host, "prefix": prefix.rstrip("/"), "remote": allow_remote, "benchmarks": _results(benchmarks)}
+    about |= {"allowed_hosts": split_words(allow_host) or ()}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in (budget | where).items() if value is not None]
+    words += [*(["--until-empty"] if until_empty else []), *(["--trust"] if trust else [])]
+    return _serve_both(place, about, port, words, link, no_open)
 
-    def tell(text: str) -> None:
-        out.print(text, soft_wrap=True, highlight=False, markup=False)
-        out.file.flush()
 
+def _results(given: Path | None) -> tuple[Path, ...]:
+    """Return the folders of results of benchmarks."""
+    if given is not None and not given.is_dir():
+        raise ConfigError(
+            f"--benchmarks {given}: there is no such folder. velodrome bench step --json FILE writes one."
+        )
+    usual = Path("benchmarks", "results")
+    return (given,) if given is not None else (usual,) if usual.is_dir() else ()
+
+
+def _tell(out: Console, text: str) -> None:
+    out.print(text, soft_wrap=True, highlight=False, markup=False)
+    out.file.flush()
+
+
+def _serve_both(
+    place: Place, about: dict[str, Any], port: int | None, words: list[str], link: bool, no_open: bool
+) -> int:
+    """Serve the dashboard, and start a scheduler beside it if none is there."""
+    from functools import partial
+
+    from velodrome.dashboard.settings import PORT, Settings
+    from velodrome.errors import MissingDependencyError
+
+    try:
+        import starlette  # noqa: F401
+        import tsdownsample  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the dashboard needs {error.name}: pip install 'velodrome[dashboard]'; without it: velodrome serve "
+            "--no-dashboard"
+        ) from error
+    from velodrome.dashboard.login import own_token
+    from velodrome.dashboard.server import Scheduler, link_of, listen, open_browser
+    from velodrome.dashboard.server import serve as serve_pages
+
+    settings = Settings(place.folder, place.store, port=PORT if port is None else port, token=own_token(), **about)
+    out = console()
+    tell = partial(_tell, out)
+    if link:
+        tell(link_of(settings))
+        return 0
+    at, settings = listen(settings, chosen=port is not None)
+    with at:
+        service = service_at(place, must_exist=False)
+        runs_already = bool(service.queue.services())
+        service.close()
+        scheduler = None
+        if not runs_already:
+            flags = ["--folder", str(place.folder), *([] if place.store is None else ["--store", place.store])]
+            scheduler = Scheduler([*flags, *words], tell)
+        tell(f"dashboard: {link_of(settings)}")
+        if runs_already:
+            tell("a scheduler runs on this store already; it stays when the dashboard ends")
+        if not no_open and sys.stdout.isatty():
+            open_browser(link_of(settings))
+        return INTERRUPTED if serve_pages(settings, at, scheduler, tell) else 0
+
+
+def _serve_alone(place: Place, budget: dict[str, Any], where: dict[str, Any], until_empty: bool, trust: bool) -> int:
+    """Carry out trainings without a dashboard."""
+    from velodrome.service.executors.named import executor_named
+    from velodrome.service.machine import leave_with_parent
+
+    chosen = executor_named(where["executor"], place.folder, place.store, where["address"], budget["cores"])
+    more = {"executor": chosen, "policy": where["policy"], **budget}
+    service, out = service_at(place, must_exist=False, trust=trust, **more), console()
     interrupted = threading.Event()
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -337,16 +444,48 @@ def serve(
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, receive)
+    leave_with_parent(lambda: receive(signal.SIGTERM, None))
     whole = service.budget.within(service.executor.resources())
-    tell(f"serving {service.store.place}: {whole.told()}. Ctrl-C saves and stops")
+    _tell(out, f"serving {service.store.place}: {whole.told()}. Ctrl-C saves and stops")
     try:
-        service.run(until_empty=until_empty, tell=tell)
+        service.run(until_empty=until_empty, tell=lambda text: _tell(out, text))
         if interrupted.is_set():
-            tell("stopping: trainings save and stop; they go on when a service runs again")
+            _tell(out, "stopping: trainings save and stop; they go on when a service runs again")
             service.stop()
     finally:
         service.close()
     return INTERRUPTED if interrupted.is_set() else 0
+
+
+@app.command
+def top(*, place: Place = HERE, seconds: float = 2.0, once: Flag = False, json: Flag = False) -> None:
+    """Show what runs, what waits, how studies come along and what the machine does; q quits.
+
+    Where the output is no terminal, the page is printed once.
+
+    Parameters
+    ----------
+    seconds
+        Between two looks.
+    once
+        Print the page once, and end.
+    json
+        Print it once as JSON.
+    """
+    from velodrome.dashboard.settings import Settings
+    from velodrome.dashboard.site import Site
+    from velodrome.dashboard.top import show, show_once
+
+    if not 0.2 <= seconds <= 3600.0:
+        raise ConfigError(f"--seconds {seconds:g}: 0.2 … 3600 are legal.")
+    site, out = Site(Settings(place.folder, place.store)), console()
+    try:
+        if json or once or not sys.stdout.isatty():
+            show_once(site, out, json)
+        else:
+            show(site, out, seconds)
+    finally:
+        site.close()
 
 
 def _flags(place: Place) -> str:

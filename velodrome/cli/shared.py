@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import App, Parameter
@@ -25,6 +26,7 @@ DEBUG_VARIABLE = "VELODROME_DEBUG"
 # Columns of output that goes to a file or a pipe; a terminal says its own width.
 PIPE_WIDTH = 140
 
+GIVEN: list[str] = []  # the command line, for what starts the same command in other processes
 Words = Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")]
 Flag = Annotated[bool, Parameter(negative="")]
 Options = TypeVar("Options", bound="BaseModel")
@@ -55,6 +57,15 @@ def console() -> Console:
 
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Screen(width=PIPE_WIDTH if fixed else None)
+
+
+def without_option(arguments: Sequence[str], option: str) -> list[str]:
+    """Return a command line without an option that has a value, written as `--name value` or `--name=value`."""
+    return [
+        word
+        for before, word in zip(("", *arguments), arguments, strict=False)
+        if option not in (before, word) and not word.startswith(f"{option}=")
+    ]
 
 
 def print_json(content: Any) -> None:

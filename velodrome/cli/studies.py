@@ -34,6 +34,7 @@ def tune(
     seeds: int | None = None,
     folds: int | None = None,
     score: str | None = None,
+    sampler: str | None = None,
     search_seed: int | None = None,
     window: int | None = None,
     startup: int | None = None,
@@ -49,6 +50,8 @@ def tune(
     memory: str | None = None,
     gpu_memory: str | None = None,
     owner: str | None = None,
+    executor: str = "local",
+    address: str | None = None,
     gpu: int | None = None,
     timeframe: str | None = None,
     data_dir: str | None = None,
@@ -87,6 +90,8 @@ def tune(
     score
         Figure of the validation split to compare by: sharpe, return, mean_log_return, of_optimum or reward; of
         environments without an account: return.
+    sampler
+        What chooses after the first trials: model (of the landscape; the default), or tpe.
     search_seed
         Seed of the search; with the same seeds a study is the same study, on any number of workers.
     window
@@ -115,6 +120,10 @@ def tune(
         Memory of a GPU that must be free for each training, such as 8GB.
     owner
         Whose it is; this user if not given.
+    executor
+        Where trainings run: local (this machine), ray or slurm (docs/many_machines.md).
+    address
+        Of the Ray cluster's head, HOST:6379; the one that this machine belongs to if not given.
     gpu
         The same as device=cuda:N.
     timeframe
@@ -140,6 +149,7 @@ def tune(
     others |= {"market.source": data_dir, "num_envs": n_envs}
     settings |= {key: value for key, value in others.items() if value is not None}
     given = {"seeds": seeds, "folds": folds, "score": score, "search_seed": search_seed, "window": window}
+    given["sampler"] = sampler
     given |= {"startup": startup, "confirm": confirm, "confirm_seeds": confirm_seeds, "final_seeds": final_seeds}
     flags = {"pruning": False if no_pruning else None, "test": False if no_test else None}
     flags["auto_promote"] = True if auto_promote else None
@@ -148,6 +158,7 @@ def tune(
     about: dict[str, Any] = {"study": study, "workers": workers, "hours": hours, "search": search or ()}
     about |= {"search_only": search_only, "settings": told, "folder": place.folder, "store": place.store}
     about |= {"cores": cores, "memory": memory, "gpu_memory": gpu_memory, "owner": owner, "replace": replace}
+    about |= {"executor": executor, "address": address}
     about |= {"console": out, "mode": "quiet" if json else choose_mode(out, False, quiet), "trust": trust}
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, _interrupt)
@@ -157,7 +168,9 @@ def tune(
     else:
         out.print(listing.show_view(view, str(write_report(view))))
     if view.study.status == "running":
-        sys.stderr.write(f"velodrome: stopped and saved; continue with: velodrome tune --study {view.study.name}\n")
+        there = "" if executor == "local" else f" --executor {executor}"
+        command = f"continue with: velodrome tune --study {view.study.name}{there}"
+        sys.stderr.write(f"velodrome: stopped and saved; {command}\n")
         return INTERRUPTED
     return PROBLEM_FOUND if view.study.status == "failed" else 0
 

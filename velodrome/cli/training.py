@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from velodrome.cli.shared import INTERRUPTED, Flag, app, console
+from velodrome.cli.shared import GIVEN, INTERRUPTED, Flag, app, console, without_option
 from velodrome.errors import ConfigError, did_you_mean, printable
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def train(
     max_episodes: int | None = None,
     total_episodes: int | None = None,
     neighbour: Annotated[str | None, Parameter(name="--from")] = None,
+    nproc: int | None = None,
     folder: str = "runs",
     json: Flag = False,
     quiet: Flag = False,
@@ -70,6 +72,10 @@ def train(
         Episodes of all environments together, the same as episodes=N.
     neighbour
         The configuration file is another system's; there is jules, the intraday FX trainer's YAML.
+    nproc
+        Train one agent in this many processes of this machine (PPO), one for each GPU, or with cores to itself: they
+        share the environments and add up their gradients. The same as torchrun --nproc-per-node N -m velodrome train
+        (docs/many_machines.md); a run goes on with any other number.
     folder
         Folder of the runs, in which --resume looks; logging.folder=… is where a new one goes.
     json
@@ -81,6 +87,10 @@ def train(
     trust
         Import the code that a run from elsewhere names, now and later; runs trained here need no such word.
     """
+    if nproc is not None:
+        from velodrome.runs.ranks.launch import launch
+
+        return launch(nproc, without_option(GIVEN, "--nproc"))
     from velodrome.runs import run as running
     from velodrome.runs.config.files import load_run_config
     from velodrome.runs.live.display import choose_mode
@@ -108,6 +118,8 @@ def train(
     else:
         source, settings = neighbours_file(neighbour, words) if neighbour is not None else split_source(words)
         finished = running.train(source, trust=trust, **settings, **shown)
+    if os.environ.get("RANK", "0") != "0":  # the first rank tells
+        return 0
     if finished.status == "interrupted":
         sys.stderr.write(f"velodrome: interrupted and saved; continue with: {finished.resume_command}\n")
         return INTERRUPTED

@@ -40,7 +40,6 @@ log = logging.getLogger("velodrome.runs")
 # the presets on 2 cores, and on an H200, where one of 15,000 bars took 0.042 s and 65,536 environments learn 78 million
 # steps a second (the preset gpu has fewer and 12.5 million). A network of another size changes both sides alike.
 VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_000_000, 85.0)}
-FEWEST_VALIDATIONS = 4  # of a run: with none there would be no choice of a checkpoint
 # Between validations of environments whose episodes are as long as they are; on a GPU of those that live there.
 STEPS_WITHOUT_BARS = {"cpu": 250_000, "cuda": 20_000_000}
 FINAL_PER_BAR = 20  # validations of as many bars that take as long as a final evaluation, with baselines and resamples
@@ -299,10 +298,10 @@ def steps_between_validations(config: RunConfig, market: Market | Basket | None,
     if market is None or chosen.split is None:
         if kind == "cpu" or not is_rule(config.env):
             return STEPS_WITHOUT_BARS["cpu"]
-        return max(1, min(STEPS_WITHOUT_BARS[kind], config.steps // FEWEST_VALIDATIONS))
+        return max(1, min(STEPS_WITHOUT_BARS[kind], config.steps // chosen.fewest))
     once, each = VALIDATION_IN_STEPS[kind]
     work = once + each * split_bars(market, chosen.split)
-    return max(1, min(math.ceil(work / chosen.share), config.steps // FEWEST_VALIDATIONS))
+    return max(1, min(math.ceil(work / chosen.share), config.steps // chosen.fewest))
 
 
 def final_in_validations(config: RunConfig, market: Market | Basket | None) -> float | None:

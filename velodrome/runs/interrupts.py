@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.runs.folder import LEASE
-from velodrome.vector.cores import available_cores
+from velodrome.vector.cores import available_cores, is_rank
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +29,8 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """While open, the first signal sets `requested`; a second one interrupts at once.
 
-    Under a service a second one changes nothing: a cluster sends the same signal to every process, and a service passes
-    on what it receives. It ends itself whoever does not stop in time.
+    Under a service, or torchrun, a second one changes nothing: a cluster sends the same signal to every process, and a
+    service passes on what it receives. It ends itself whoever does not stop in time.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and LEASE not in os.environ:
+        if self.requested and LEASE not in os.environ and not is_rank():
             raise KeyboardInterrupt
         self.requested = True
 

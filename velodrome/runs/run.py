@@ -23,8 +23,11 @@ from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.machine import plan
+from velodrome.runs.ranks import launch
+from velodrome.runs.ranks.following import in_all_ranks
 from velodrome.runs.session import Session, session_of
 from velodrome.runs.trained import Run, check_source
+from velodrome.vector.cores import is_rank
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -38,6 +41,7 @@ __all__ = ["Run", "resume", "train"]
 log = logging.getLogger("velodrome.runs")
 
 
+@in_all_ranks
 def train(
     config: str | Path | Mapping[str, Any] | RunConfig | None = None,
     *,
@@ -70,7 +74,11 @@ def train(
     else:
         chosen, origins = setup.with_bars(config, overrides, bars)
     check_source(config, chosen, trust)
+    if (begun := launch.begun(Path(chosen.logging.folder))) is not None:  # torchrun has started its ranks again
+        return resume(begun, market=market, console=console, mode=mode, evaluate=evaluate, trust=trust)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
+    if is_rank():
+        setup.check_ranks(chosen)
     console = console or Screen()
     # A RunConfig comes from a program, which knows what is in it.
     if not isinstance(config, RunConfig) and (mode or choose_mode(console)) in ("live", "plain"):
@@ -81,12 +89,15 @@ def train(
     if market is None:
         chosen, built, shortened = setup.with_windows_that_help(chosen, built)
     chosen, told = plan.with_num_envs(chosen, built)
-    sitting = session_of(Run.create(chosen, built), built)
+    run = Run.create(chosen, built)
+    launch.remember(run.path)
+    sitting = session_of(run, built)
     sitting.shortened = shortened
     sitting.remarks += [told] if told else []
     return sitting.go(console, mode, evaluate)
 
 
+@in_all_ranks
 def resume(
     run: str | Path | Run,
     changes: Sequence[str] = (),

@@ -52,7 +52,7 @@ from velodrome.runs.store.from_folder import forget_evaluations, members_of, ste
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.trained import Ensemble, Run, SeedGroup
-from velodrome.vector.cores import available_cores, free_memory
+from velodrome.vector.cores import available_cores, free_memory, is_rank
 from velodrome.vector.fleet.autoscale import bytes_in_use
 from velodrome.writing import replace_text
 
@@ -181,6 +181,7 @@ class Session:
 
     def _make_learner(self, stack: contextlib.ExitStack, device: str) -> Worlds:
         """Make a learner in as many environments as the last checkpoint has, else as are asked for, or as fit."""
+        from velodrome.learn.leader import lead
         from velodrome.vector.fleet.monitor import VecMonitor
 
         config, last = self.config, checkpoints.latest_valid(self.run.path) if self.resumed else None
@@ -188,11 +189,11 @@ class Session:
         if self.resumed:  # perhaps elsewhere; a new run was looked at before it had a folder
             plan.check_that_it_fits(config.with_num_envs(num_envs), self.market)
         while True:
-            making = setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path, num_envs)
+            making = setup.learning_worlds(config, self.market, device, self.run.folder.monitor_path, num_envs, True)
             try:
                 with contextlib.ExitStack() as own:
                     worlds = own.enter_context(making)
-                    self.learner = setup.make_learner(config, worlds)
+                    self.learner = lead(setup.make_learner(config, worlds))
                     stack.enter_context(own.pop_all())
                 break
             except Exception as error:
@@ -558,7 +559,7 @@ def processes_for(config: RunConfig, market: Market | Basket | None, count: int)
     own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
     own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
     shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
-    if count < 2 or not own or shared or config.usable_device() != "cpu":
+    if count < 2 or not own or shared or is_rank() or config.usable_device() != "cpu":
         return 1
     try:
         pickle.dumps(market)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,15 +82,16 @@ def learning_worlds(
     device: str,
     monitor: Path | None = None,
     num_envs: int | None = None,
+    as_ranks: bool = False,
 ) -> Iterator[Worlds]:
     """Yield the environments of a run as its learner sees them, and close them at the end.
 
     monitor: file for the monitor of environments of other libraries, if the configuration wants one.
-    num_envs: how many, if not as many as the configuration says.
+    num_envs: how many, if not as many as the configuration says. as_ranks: share them among ranks, if there are any.
     """
     import torch
 
-    from velodrome.rollout import worlds
+    from velodrome.rollout import ranks, worlds
     from velodrome.rollout.disturbance import Strength
     from velodrome.rollout.observation import WindowBank
     from velodrome.vector.cuda import current_device
@@ -97,6 +99,13 @@ def learning_worlds(
 
     half = config.learner.precision == "bfloat16" and device.startswith("cuda")
     vector, num_envs = config.vector, num_envs or config.num_envs
+    first, total, together = 0, num_envs, ranks.joined() if as_ranks else None
+    if together is not None:
+        check_ranks(config)
+        if together.leads:  # the others wait for it
+            together.sent((config, total))
+        together.are_learning = True
+        first, num_envs = together.share(total, device)
     shown = training_market(config, market)
     options = environment_options(config, shown, num_envs, device)
     with contextlib.ExitStack() as stack:
@@ -121,7 +130,32 @@ def learning_worlds(
             found.disturb(Strength(**config.augment.disturbance), config.seed)
         if shown is not market and market is not None and found.true_bank is not None:
             found.true_bank = WindowBank(market.windows, (), found.device, found.true_bank.table.dtype)
+        found.join(first, total)
         yield found
+        if together is not None:
+            together.are_learning = False
+            if together.leads:
+                together.tell(ranks.END)
+
+
+def check_ranks(config: RunConfig) -> None:
+    """Refuse a training that several ranks cannot share, before there is a folder."""
+    ranks = int(os.environ["WORLD_SIZE"])
+    if config.vector.num_envs != "auto" and config.num_envs < ranks:
+        raise ConfigError(
+            f"num_envs = {config.num_envs} for {ranks} ranks; each needs an environment at least. Give num_envs="
+            f"{ranks} or more, or start fewer ranks."
+        )
+    if config.algorithm != "ppo":
+        raise ConfigError(
+            f"algorithm = {config.algorithm}: several ranks can train ppo. Leave torchrun and --nproc out, or train "
+            "several seeds side by side: seeds=5."
+        )
+    if config.vector.autoscale or config.vector.max_concurrent_envs is not None:
+        raise ConfigError(
+            "vector.autoscale and vector.max_concurrent_envs change the number of environments while a training runs, "
+            "which ranks have fixed shares of. Leave them out."
+        )
 
 
 def training_market(config: RunConfig, market: Market | Basket | None) -> Market | Basket | None:
@@ -186,7 +220,7 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> st
     lesson = teaching.Lesson(told.samples, told.epochs, config.seed, hold)
     teaching.teach(learner, found, config.env, market, config.params, lesson)
     held = f" After every update it goes {hold:.1%} of the way back to it (teacher.hold)." if hold else ""
-    return f"The policy begins as the {told.policy}er's rule (teacher.policy): {found.about}.{held}"
+    return f"The policy begins as a {told.policy}er's rule (teacher.policy): {found.about}.{held}"
 
 
 def told_choices(market: Market | Basket | None, *chosen: str) -> list[str]:
@@ -433,7 +467,7 @@ def with_windows_that_help(
     rows, lengths = rows_that_help(market), market.windows.length.tolist()
     if rows is None:
         return config, market, "Windows stay as they are: there is too little to choose their length by."
-    told = f"walk-forward ridge regression of the next return inside the training split (market.shorten) chose {rows}"
+    told = f"walk-forward regression of the next return inside the training split (market.shorten) chose {rows}"
     if rows >= max(lengths):
         return config, market, f"Windows stay {max(lengths)} rows long: {told}, of at most that many."
     shown = {name: min(length, rows) for name, length in zip(market.window_names, lengths, strict=True)}

@@ -297,6 +297,14 @@ class Run(Summarised):
     def _reads_files(self) -> bool:
         return price_data(self.config.env) is not None and not self.config.market.is_synthetic
 
+    @property
+    def data_places(self) -> list[Path]:
+        """Where the files of its prices may lie, in the order in which they are looked for."""
+        source, noted = Path(self.config.market.source).expanduser(), self.folder.data_place
+        started = Path(self.folder.information.get("folder_of_command", ""))
+        looked = [*([] if noted is None else [noted]), source.resolve(), (started / source).resolve()]
+        return list(dict.fromkeys(looked))
+
     @functools.cached_property
     def _located(self) -> tuple[Market | Basket | None, Path | None]:
         """Its market and the place of its files.
@@ -306,12 +314,9 @@ class Run(Summarised):
         """
         if not self._reads_files:
             return setup.build_market(self.config), None
-        source, noted = Path(self.config.market.source).expanduser(), self.folder.data_place
-        started = Path(self.folder.information.get("folder_of_command", ""))
-        looked = [*([] if noted is None else [noted]), source.resolve(), (started / source).resolve()]
-        there = [place for place in dict.fromkeys(looked) if place.exists()]
+        there = [place for place in self.data_places if place.exists()]
         if not there:
-            places = " and ".join(map(str, dict.fromkeys(looked)))
+            places = " and ".join(map(str, self.data_places))
             raise RunError(
                 f"{self.path}: its data is not where it was; looked for {places}. Say where it is now: --data PATH, or "
                 "data=PATH in Python."

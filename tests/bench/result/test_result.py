@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 from rich.console import Console
 
 from velodrome.bench.peers.jax_ppo import JaxPpo, Settings
 from velodrome.bench.result import benchmark as benchmark_module
 from velodrome.bench.result import timeline as timeline_module
-from velodrome.bench.result.benchmark import ResultBenchmark, ResultOptions, ResultReport, level_times
-from velodrome.bench.result.contenders import Entrant, Learning, check_jax, entrants, market_tables
-from velodrome.bench.result.problems import PROBLEMS, ResultProblem
+from velodrome.bench.result.benchmark import ResultBenchmark, ResultOptions, ResultReport, level_times, shared_cores
+from velodrome.bench.result.contenders import Entrant, Learning, check_jax, entrants, market_tables, open_ours
+from velodrome.bench.result.problems import PROBLEMS, Given, ResultProblem
 from velodrome.bench.result.timeline import Look, Timeline, learn, looks
 from velodrome.bench.run import run_benchmark
 from velodrome.cli import REFUSED, run
 from velodrome.errors import RunError
+from velodrome.runs import setup
+from velodrome.runs.config.files import load_run_config
 
 OURS, PEER = ("velodrome", "velodrome, CPU"), ("sb3", "SB3 PPO, zoo")
 
@@ -75,6 +82,39 @@ def test_we_are_judged_beside_every_peer_at_every_level() -> None:
     assert reached["ar1, 80%: times as fast as SB3 PPO, zoo"] == pytest.approx(22.0 / 4.0)
     assert reached["ar1, 99%: times as fast as SB3 PPO, zoo, who never reached it"] == 22.0 / 10.0
     assert all(target.met for target in report.targets)
+
+
+@pytest.mark.parametrize("engine", ["auto", "autograd"])
+def test_what_is_rehearsed_before_the_clock_of_learning_is_taken_back(engine: str, tmp_path: Path) -> None:
+    changes = {"market.length": 3000, "num_envs": 8, "ppo.average_weights": True, "ppo.engine": engine}
+    config = load_run_config("demo", {**changes, "teacher.policy": None})
+    given = Given(config, setup.build_market(config), 0)  # type: ignore[arg-type]
+    with contextlib.ExitStack() as stack:
+        worlds = stack.enter_context(setup.learning_worlds(config, given.market, "cpu"))
+        fresh = setup.make_learner(config, worlds)
+        rehearsed = open_ours(given, stack, tmp_path)
+        learner = inspect.getclosurevars(rehearsed.steps).nonlocals["learner"]
+        assert rehearsed.steps() == 0
+        assert learner.average.updates == 0
+        for _ in range(2):
+            fresh.iterate()
+            rehearsed.iterate()
+        assert rehearsed.steps() == fresh.steps > 0
+        for network in ("policy", "acting"):
+            one, other = (getattr(each, network).state_dict() for each in (learner, fresh))
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_processes_side_by_side_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 4, 5, 6, 9})
+    assert shared_cores(1) == [{3, 4, 5, 6, 9}]
+    assert shared_cores(2) == [{3, 4}, {5, 6}]
+    assert shared_cores(6) == [{3}, {4}, {5}, {6}, {9}, {3}]
+
+
+def test_a_peer_need_not_wait_for_what_only_velodrome_imports() -> None:
+    command = "import sys, velodrome.bench.result.timeline; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
 
 
 def test_who_was_interrupted_has_not_failed_to_reach() -> None:
@@ -146,7 +186,7 @@ def test_a_process_says_why_it_failed() -> None:
 
     sent: list[Any] = []
     connection = type("Line", (), {"send": lambda self, said: sent.append(said)})()
-    learn(connection, Entrant("sb3", "SB3", fail, taught=True), "cage2", 0, 1.0, Path(), 0.0)
+    learn(connection, Entrant("sb3", "SB3", fail, taught=True), "cage2", 0, 1.0, Path(), 0.0, os.sched_getaffinity(0))
     assert sent == [("failed", "RuntimeError: no room")]
 
 
@@ -156,7 +196,7 @@ def test_a_peer_that_fails_is_missing_and_one_of_ours_is_an_error(monkeypatch: p
         def __init__(self, entrant: Entrant, told: Timeline, *_: Any) -> None:
             self.line, theirs = multiprocessing.Pipe(duplex=False)
             theirs.send("anything")
-            self.timeline, self.error = told, ""
+            self.timeline, self.error, self.cores = told, "", {0}
 
         def hear(self) -> bool:
             self.timeline.end, self.error = "failed", "failed: no such spec"

@@ -386,3 +386,8 @@ def test_a_model_made_by_hand_refuses_what_would_have_no_effect():
 def test_a_configuration_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
         load_run_config().steps = 3
+
+
+def test_a_number_of_environments_that_was_measured_can_be_read_again():
+    config = load_run_config("smoke", ["num_envs=auto", "vector.max_envs=64"]).with_num_envs(32)
+    assert load_run_config(config.content()).num_envs == 32

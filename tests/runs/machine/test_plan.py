@@ -60,6 +60,26 @@ def test_trials_grow_until_environments_outweigh_what_is_needed_once(tmp_path, m
     assert tried == [256, 512, 1024, 2048, 4096, 8192]
 
 
+@pytest.mark.parametrize("room", [10**9, 20_000])
+def test_a_gpus_line_is_believed_once_it_foresaw_a_larger_trial(room, tmp_path, monkeypatch):
+    """Tensors of some sizes take blocks of 20 MB on a GPU: between two small trials that looks like a steep line."""
+    tried = []
+
+    def trial(config: Any, market: Any, device: str, num_envs: int) -> dict[str, float]:
+        tried.append(num_envs)
+        if num_envs > room:
+            raise ConfigError("The training does not fit")
+        blocks = 0.0 if num_envs < 8192 else 100e6
+        return {plan.HOST: 100.0 * num_envs, plan.GPU: 20e6 + blocks + 10_000.0 * num_envs}
+
+    monkeypatch.setattr(plan, "_trial_bytes", trial)
+    monkeypatch.setattr(plan, "_on_gpu", lambda device: True)
+    config = settings(tmp_path, num_envs=1_000_000, steps=10**9)
+    line = plan.measured_needs(config, None, "cuda")[plan.GPU]
+    assert line.bytes(1_000_000) == pytest.approx(10.12e9, rel=0.1)
+    assert tried == [4096, 8192, 16_384, 32_768]
+
+
 def test_the_replay_buffer_counts(tmp_path):
     sizes = []
     for size in (2_000, 200_000):

@@ -137,6 +137,7 @@ class FakeNvml:
         pass
 
     NVML_TEMPERATURE_GPU = 0
+    nvmlMemory_v2 = 2
 
     def __init__(self, starts: bool = True, known: bool = True) -> None:
         self.starts, self.known, self.opened = starts, known, 0
@@ -155,8 +156,10 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle: str) -> str:
         return "NVIDIA H200"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(used=12 * GIB, total=139 * GIB)
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:
+        if version is not None and not self.known:
+            raise self.NVMLError("Function Not Found")
+        return SimpleNamespace(used=(12 if version == self.nvmlMemory_v2 else 13) * GIB, total=139 * GIB)
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
         return SimpleNamespace(gpu=30, memory=5)

@@ -25,7 +25,7 @@ from velodrome.bench.problems.footprint import memory_use, time_to_first_step, w
 from velodrome.bench.render import narrow_table
 from velodrome.bench.report import OURS, Comparison, Parity
 from velodrome.bench.run import Turns
-from velodrome.bench.step import Case, MarketOptions, StepBenchmark, whole_numbers
+from velodrome.bench.step import SMALLEST_TO_SHARE, Case, MarketOptions, StepBenchmark, whole_numbers
 from velodrome.bench.timing import Contender, PeerFailedError, action_ring
 from velodrome.compat.torchtrade import torchtrade_market
 from velodrome.envs.trading.config import TradingConfig
@@ -101,10 +101,11 @@ class TradingBenchmark(StepBenchmark):
         for size in sizes:
             actions = cache(lambda size=size: action_ring(Discrete(len(LEVELS)), size, options.seed, self.ring))
             group = []
-            for threads in self.thread_counts(size):
+            for threads in self.thread_counts(size, SMALLEST_TO_SHARE):
                 shared = {"threads": threads, "floats": FLOATS, "kind": "flat"}
-                own = partial(self.open_native, size, {**values, "threads": threads}, actions)
-                group.append(Contender(self.row(OURS, OURS, size, **shared), own))
+                if threads in self.thread_counts(size):
+                    own = partial(self.open_native, size, {**values, "threads": threads}, actions)
+                    group.append(Contender(self.row(OURS, OURS, size, **shared), own))
                 for name, peer in theirs.items():
                     # Processes gain nothing from torch's threads.
                     if size <= peer.largest and not (name == "parallelenv" and threads > 1):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -146,13 +147,13 @@ class ResultBenchmark(Benchmark):
         self, trainings: Sequence[tuple[Entrant, Timeline]], at_once: int, limit: float, folder: Path, tell: Turns
     ) -> None:
         """Have some trainings done, so many at once. A peer that fails is missing; one of ours is an error."""
-        at_once = min(at_once, len(trainings), max(2, available_cores()))
-        threads, waiting = max(1, available_cores() // at_once), iter(trainings)
+        at_once = min(at_once, max(2, available_cores()))
+        free, waiting = shared_cores(at_once), iter(trainings)  # the last ones have no more cores than the first
         going: dict[Any, Contest] = {}
         try:
             while True:
                 for entrant, line in itertools.islice(waiting, at_once - len(going)):
-                    contest = Contest(entrant, line, limit, folder, threads)
+                    contest = Contest(entrant, line, limit, folder, free.pop())
                     going[contest.line] = contest
                     tell(f"{line.label}, seed {line.seed}", 0)
                 if not going:
@@ -167,6 +168,7 @@ class ResultBenchmark(Benchmark):
                         tell(f"{line.label}: {score} in {last.seconds:.1f} s", int(ended))
                     if ended:
                         going.pop(ready).close()
+                        free.append(contest.cores)
                     if contest.error:
                         self._excuse(line, contest.error)
         finally:
@@ -256,6 +258,14 @@ class ResultBenchmark(Benchmark):
         """Return the learning curves of every problem."""
         names = dict.fromkeys(line.problem for line in self.report.timelines if line.looks)
         return [lambda panel, name=name: draw(panel, name, self.report.timelines) for name in names]  # type: ignore[misc]
+
+
+def shared_cores(among: int) -> list[Collection[int]]:
+    """Return the cores of each of so many processes: an equal share, at least one."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = usable[: available_cores()]
+    each = max(1, len(cores) // among)
+    return [{cores[(each * place + core) % len(cores)] for core in range(each)} for place in range(among)]
 
 
 def timeline(problem: str, entrant: Entrant, seed: int) -> Timeline:

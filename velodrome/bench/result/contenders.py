@@ -19,13 +19,13 @@ from velodrome.bench.problems.ar1 import Act
 from velodrome.bench.report import OURS
 from velodrome.bench.result.problems import PROBLEMS, Given
 from velodrome.envs.trading.config import trading_config
-from velodrome.learn.acting import TrainedPolicy
 from velodrome.runs import setup
 from velodrome.vector.make import make_vec
 
 ZOO_ENVS, ZOO_STEPS = 8, 256  # where the zoo's settings for PPO begin; the rest are the library's defaults
 CLOSE = 1e-4  # rewards and observations of two rules that are the same but for the width of their floats
 COMPARED_ENVS, COMPARED_STEPS = 64, 200
+REHEARSED = 3  # iterations; the third captures graphs
 
 
 class Learning(NamedTuple):
@@ -49,12 +49,24 @@ class Entrant(NamedTuple):
 
 
 def open_ours(given: Given, stack: contextlib.ExitStack, folder: Path) -> Learning:
-    """Return what `velodrome train` does, without what it writes; a lesson of its teacher, if any, comes first."""
+    """Return what `velodrome train` does, without what it writes; a lesson of its teacher, if any, comes first.
+
+    Some iterations are rehearsed and taken back: what is loaded, compiled or captured in the first ones belongs to the
+    start, as the compilation of JAX does.
+    """
     import torch
+
+    from velodrome.learn.acting import TrainedPolicy
 
     config, device = given.config, given.config.usable_device()
     worlds = stack.enter_context(setup.learning_worlds(config, given.market, device))
     learner = setup.make_learner(config, worlds)
+    state = learner.state()
+    for _ in range(REHEARSED):
+        learner.iterate()
+    learner.load_state(*state)
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
     lessons = [lambda: setup.teach(config, given.market, learner)] if config.teacher.policy else []
 
     def iterate() -> None:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -64,13 +64,16 @@ class Timeline(BaseModel):
 class Contest:
     """The parent's hold on the process of one training."""
 
-    def __init__(self, entrant: Entrant, timeline: Timeline, limit: float, folder: Path, threads: int) -> None:
-        self.timeline, self.error = timeline, ""
+    def __init__(
+        self, entrant: Entrant, timeline: Timeline, limit: float, folder: Path, cores: Collection[int]
+    ) -> None:
+        """cores: those that it runs on, with as many threads."""
+        self.timeline, self.error, self.cores = timeline, "", cores
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe(duplex=False)
-        given = (theirs, entrant, timeline.problem, timeline.seed, limit, folder, time.time())
+        given = (theirs, entrant, timeline.problem, timeline.seed, limit, folder, time.time(), cores)
         self.process = context.Process(target=learn, args=given, daemon=True)
-        with without_main_module(), threads_of(threads), unheard_interrupts():
+        with without_main_module(), threads_of(len(cores)), unheard_interrupts():
             self.process.start()
         theirs.close()
 
@@ -127,9 +130,21 @@ def unheard_interrupts() -> Iterator[None]:
 
 
 def learn(
-    line: Connection, entrant: Entrant, problem: str, seed: int, limit: float, folder: Path, began: float
+    line: Connection,
+    entrant: Entrant,
+    problem: str,
+    seed: int,
+    limit: float,
+    folder: Path,
+    began: float,
+    cores: Collection[int],
 ) -> None:
-    """Learn, and tell the parent how it goes. limit: seconds of learning; 0: only once, which fills the caches."""
+    """Learn, and tell the parent how it goes. limit: seconds of learning; 0: only once, which fills the caches.
+
+    cores: of the machine, which are this process's alone: XLA asks no variable how many threads to start.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
     with contextlib.suppress(BrokenPipeError), contextlib.ExitStack() as stack:
         silence = stack.enter_context(open(os.devnull, "w"))
         stack.enter_context(contextlib.redirect_stdout(silence))

@@ -33,6 +33,14 @@ LONG_KEY = re.compile(rf"(?:[^\s.=\[\]]+\s*\.\s*){{{DEEPEST}}}")
 GIVEN = "given"  # the origin of what was typed just now
 
 
+class SettingsError(ConfigError):
+    """Settings that are not legal; `problems` has a message for each, by what it is about: mostly a dotted key."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("\n".join(problems.values()))
+        self.problems = dict(problems)
+
+
 class Layer(NamedTuple):
     """Settings from one place by dotted key; a later layer wins."""
 
@@ -371,9 +379,9 @@ def _checked(layers: Sequence[Layer]) -> RunConfig:
         for key, problem in model_problems(error, settings):
             if key or not told:  # whether fields agree matters once each of them is legal
                 told.setdefault(key, f"{_origin(key, layers)}{problem}")
-        raise ConfigError("\n".join(told.values())) from error
+        raise SettingsError(told) from error
     if told:
-        raise ConfigError("\n".join(told.values()))
+        raise SettingsError(told)
     return config
 
 

@@ -25,7 +25,7 @@ NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 # Fields, or whole sections, that older runs had not: at their defaults they do not count, because hashes last.
 LATER = (
     *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
-    *("share", "teacher", "critic_first", "average_weights", "official", "entropy_schedule"),
+    *("share", "fewest", "teacher", "critic_first", "average_weights", "official", "entropy_schedule"),
 )
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
@@ -207,7 +207,11 @@ class RunConfig(Section):
 
     def with_num_envs(self, num_envs: int) -> RunConfig:
         """Return the same with another number of environments."""
-        found = self.model_copy(update={"vector": self.vector.model_copy(update={"num_envs": num_envs})})
+        vector = self.vector.model_copy(update={"num_envs": num_envs})
+        if not vector.autoscale:  # the bounds of num_envs = auto have had their effect, and would be refused beside it
+            bounds = {name: type(vector).model_fields[name].default for name in ("min_envs", "max_envs")}
+            vector = vector.model_copy(update=bounds)
+        found = self.model_copy(update={"vector": vector})
         if self.episodes is None or "steps" in self.model_fields_set:
             return found
         return found.model_copy(update={"steps": found._steps_of_episodes()})
@@ -275,7 +279,7 @@ class RunConfig(Section):
         """Return the device that `device` means on this machine; one that cannot be used is an error."""
         if self.device == "cpu" or self.vector.env_type in ("native", "python"):
             return "cpu"
-        from velodrome.vector.cuda import is_rocm, missing_device, unavailable_reason
+        from velodrome.vector.cuda import is_rocm, missing_device, own_gpu, unavailable_reason
 
         if is_rocm() and self.device.startswith("cuda"):
             import torch
@@ -285,7 +289,7 @@ class RunConfig(Section):
         else:
             reason = unavailable_reason(self.device if self.device != "auto" else "cuda")
         if reason is None:
-            return "cuda" if self.device == "auto" else self.device
+            return own_gpu("cuda" if self.device == "auto" else self.device)
         for key, value in (("device", self.device), ("vector.env_type", self.vector.env_type)):
             if value.startswith("cuda"):
                 raise BackendError(

@@ -68,10 +68,13 @@ class EvaluationConfig(Section):
     )
     share: float = setting(
         0.05,
-        "part of a training's work that evaluations during it take, if every_steps is auto; there are at least four. "
+        "part of a training's work that evaluations during it take, if every_steps is auto, and there are `fewest`. "
         "Bars and steps are counted, not timed, so that they take place at the same steps each time",
         gt=0.0,
         le=1.0,
+    )
+    fewest: int = setting(
+        4, "evaluations during a training at least, whatever they take, if every_steps is auto", ge=1, le=1_000_000
     )
     episodes: int = setting(
         16,
@@ -237,8 +240,8 @@ class MarketConfig(Section):
     )
     shorten: bool = setting(
         False,
-        "when a training begins, shorten windows to as many of their latest rows as help to foresee the next return, "
-        "by walk-forward regression inside the training split",
+        "when a training begins, shorten windows to the latest rows from which a regression best foresees the next "
+        "return, by walk-forward inside the training split",
     )
     splits: dict[str, float] | dict[str, Dates | list[Dates]] = setting(
         {"train": 0.7, "validation": 0.15, "test": 0.15},
@@ -352,8 +355,8 @@ class TeacherConfig(Section):
 
     policy: Literal["forecast"] | None = setting(
         None,
-        "rule that the policy begins as: forecast, the regression that evaluations show as a baseline, fitted to the "
-        "training split; null: random weights",
+        "rule that the policy begins as: forecast, a regression of the next return that is fitted to the training "
+        "split, finer than the one that evaluations show as a baseline; null: random weights",
     )
     samples: int = setting(65_536, "decisions of the rule that the policy sees", ge=256, le=100_000_000)
     epochs: int = setting(8, "times that it sees each of them", ge=1, le=10_000)

@@ -81,7 +81,10 @@ class NvidiaGpu:
 
     def sample(self) -> GpuUse:
         library, handle = self._pynvml, self._handle
-        memory = self._ask(lambda: library.nvmlDeviceGetMemoryInfo(handle))
+        # As nvidia-smi counts: the first version counts as used what the driver keeps for itself, some 600 MiB.
+        memory = self._ask(lambda: library.nvmlDeviceGetMemoryInfo(handle, version=library.nvmlMemory_v2))
+        if memory is None:  # a driver before 510
+            memory = self._ask(lambda: library.nvmlDeviceGetMemoryInfo(handle))
         return GpuUse(
             name=self._name,
             busy=self._ask(lambda: library.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from velodrome.errors import RunError, VelodromeError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.machine.use import bytes_text
+from velodrome.vector.cores import is_rank
 
 if TYPE_CHECKING:
     from velodrome.runs.config.run_config import RunConfig
@@ -35,6 +36,8 @@ def shortage(error: BaseException) -> str | None:
     """
     import torch
 
+    if is_rank():  # they have fixed shares of the environments
+        return None
     seen: BaseException | None = error
     while seen is not None:
         said = next((line.strip() for line in str(seen).splitlines() if line.strip()), "")

@@ -1,7 +1,8 @@
 """How much memory a training needs, and how many environments it plays if it is to choose them itself.
 
 What a learner allocates for each environment is the same for all of them, so small trials say what a large training
-needs: one iteration each, the peak of torch's allocator counted, and a line through the last two.
+needs: one iteration each, the peak of torch's allocator counted, and a line through the last two. On a GPU that line is
+believed once an earlier one foresaw its last trial.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.machine import memory
 from velodrome.runs.machine.use import bytes_text
 from velodrome.vector.config import MEBIBYTE
-from velodrome.vector.cores import free_memory
+from velodrome.vector.cores import free_memory, is_rank
 
 if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
@@ -34,6 +35,7 @@ TRIAL, GPU_TRIAL, FOREIGN_TRIAL = 512, 8192, 8
 FEWEST_TRIED, MOST_WEIGHTS = 16, 200_000  # of a network on a CPU; larger ones are tried with fewer environments
 TRIAL_SECONDS = 3.0  # after which no larger trial begins
 VISIBLE = 0.5  # of a trial's memory that its environments must need, for what each needs to be known
+FORESEEN = 0.1  # of a trial's memory, by which smaller trials may be wrong about it
 MOST_TRIED = 32  # times as many environments, to get there
 USABLE = 0.9  # of free memory that a training may need: allocators round up, and evaluation needs some
 OBVIOUS = 0.25  # of free memory: a generous guess that is below it needs no trial
@@ -76,8 +78,9 @@ def free_bytes(config: RunConfig, device: str) -> dict[str, float]:
 
 
 def check_that_it_fits(config: RunConfig, market: Market | Basket | None) -> None:
-    """Refuse a training that needs more memory than is free, before it starts."""
+    """Refuse a training that needs more memory than is free, before it starts; of several ranks, what is here of it."""
     device = config.usable_device()
+    config = config.with_num_envs(-(-config.num_envs // shares(device)))
     free = free_bytes(config, device)
     # Far from any limit nothing is measured: a start should take no time.
     if generous_guess(config, market) <= OBVIOUS * min(free.values()):
@@ -87,6 +90,14 @@ def check_that_it_fits(config: RunConfig, market: Market | Basket | None) -> Non
         usable = USABLE * free[place]
         if line.bytes(config.num_envs) > usable:
             raise ConfigError(_refusal(config, place, line, free[place]))
+
+
+def shares(device: str) -> int:
+    """Return by how many torchrun's ranks divide what a GPU, or this machine, must hold of a training."""
+    if not is_rank():
+        return 1
+    here = 1 if _on_gpu(device) else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, int(os.environ.get("WORLD_SIZE", "1")) // here)
 
 
 def _refusal(config: RunConfig, place: str, line: Line, free: float) -> str:
@@ -151,15 +162,29 @@ def measured_needs(config: RunConfig, market: Market | Basket | None, device: st
     small = max(large // 2, fewest)
     before = found = _trial_bytes(config, market, device, small)
     began = time.monotonic()
+    needs: Needs = {}
     while True:
         if small < large:
-            before, found = found, _trial_bytes(config, market, device, large)
+            try:
+                before, found = found, _trial_bytes(config, market, device, large)
+            except ConfigError:
+                if not needs:
+                    raise
+                return needs  # which say how many fit
+        # A GPU's memory is taken in whole blocks, some of which begin to be needed between two trials.
+        known = GPU not in found or (bool(needs) and _foresaw(needs[GPU], large, found[GPU]))
         needs = {place: _line(before[place], small, peak, large) for place, peak in found.items()}
         hidden = any(large * line.each < VISIBLE * found[place] for place, line in needs.items())
-        if not hidden or large >= min(wanted, MOST_TRIED * trial) or time.monotonic() - began > TRIAL_SECONDS:
+        is_last = large >= min(wanted, MOST_TRIED * trial) or time.monotonic() - began > TRIAL_SECONDS
+        if is_last or (known and not hidden):
             return needs
         # What is needed once, such as to save a large network, hides what environments need until they are many.
         small, large = large, min(2 * large, wanted)
+
+
+def _foresaw(line: Line, num_envs: int, peak: float) -> bool:
+    """Return whether smaller trials said what a larger one needed."""
+    return abs(line.bytes(num_envs) - peak) <= FORESEEN * peak
 
 
 def _line(small_peak: float, small: int, peak: float, large: int) -> Line:

@@ -72,10 +72,13 @@ class MachineSampler:
     Nothing here may stop a training: a failure ends the sampling and is kept in `failure`.
     """
 
-    def __init__(self, folder: Path | str = ".", device: str = "cpu", every: float = 1.0) -> None:
+    def __init__(
+        self, folder: Path | str = ".", device: str = "cpu", every: float = 1.0, children: bool = True
+    ) -> None:
         self.folder = Path(folder)
         self.device = device
         self.every = every  # seconds
+        self._children = children  # whether this process's children are looked for, which takes a while
         self.latest: MachineUse | None = None
         self.samples: deque[MachineUse] = deque(maxlen=MOST_SAMPLES)  # that nobody has taken yet
         self.failure: str | None = None
@@ -101,7 +104,7 @@ class MachineSampler:
         gpu: Gpu | None = None
         try:
             gpu, self.gpu_missing = open_gpu(self.device)
-            processors = ProcessorUse()
+            processors = ProcessorUse(self._children)
             # A first sample soon, so that a short run shows something too.
             wait = min(0.2, self.every)
             while not self._stop.wait(wait):
@@ -142,8 +145,8 @@ class MachineSampler:
 class ProcessorUse:
     """Processor time and memory of this process and its descendants, and processor time of the machine."""
 
-    def __init__(self) -> None:
-        self._own = psutil.Process()
+    def __init__(self, children: bool = True) -> None:
+        self._own, self._with_children = psutil.Process(), children
         self._time = time.monotonic()
         self._seconds, _ = self._tree()  # processor seconds by (pid, creation time)
         self._machine = _machine_seconds()
@@ -186,7 +189,8 @@ class ProcessorUse:
     def _tree(self) -> tuple[dict[tuple[int, float], float], int]:
         seconds: dict[tuple[int, float], float] = {}
         memory = 0
-        for process in (self._own, *self._own.children(recursive=True)):
+        children = self._own.children(recursive=True) if self._with_children else ()
+        for process in (self._own, *children):
             try:
                 with process.oneshot():
                     times = process.cpu_times()

@@ -192,7 +192,7 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "config_differences": config_differences(run.config),
         "metrics": {name: _plain(value) for name, value in store.last_metrics(run.id).items()},
         "evaluations": evaluated(store, run),
-        "overfitting": _overfitting(store, run),
+        "overfitting": overfitting(store, run),
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
         "lineage": [row._asdict() for _, row in store.lineage(run.id)],
         "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
@@ -242,7 +242,7 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     return Group(*parts)
 
 
-def _overfitting(store: SqlStore, run: RunRecord) -> str | None:
+def overfitting(store: SqlStore, run: RunRecord) -> str | None:
     """Return what the curves of training and validation tell of overfitting."""
     known = store.last_metrics(run.id)
     validated = [name for name in known if name.startswith("evaluation/") and name.endswith("/return")]
@@ -328,12 +328,18 @@ def compare_content(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any
     """Return the configuration fields that differ, the last metrics and the evaluations of several runs, by run."""
     if len({run.id for run in runs}) < 2:
         raise ConfigError(f"compare needs two different runs or more, and got {len({run.id for run in runs})}.")
+    facts = _Facts(store)
+    summaries = [_with_members(facts, run, store.members(run.id)) for run in runs]
+    return {"runs": summaries, **compared(store, runs)}
+
+
+def compared(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return the same without what a list of runs says of each."""
     configs = [flattened(run.config) for run in runs]
     keys = dict.fromkeys(key for config in configs for key in config)
     differing = {key: [config.get(key) for config in configs] for key in keys}
-    results, facts = [_last_evaluations(store, run) for run in runs], _Facts(store)
+    results = [_last_evaluations(store, run) for run in runs]
     return {
-        "runs": [_with_members(facts, run, store.members(run.id)) for run in runs],
         "config": {key: values for key, values in differing.items() if any(value != values[0] for value in values)},
         "metrics": {name: list(map(_plain, values)) for name, values in _last_metrics(store, runs).items()},
         "evaluations": {

@@ -211,7 +211,7 @@ class SqlStore:
     def _records(self, query: Executable) -> list[RunRecord]:
         found = self._rows(query)
         try:
-            return [RunRecord(**{**row._mapping, "folder": self._to_here(row.folder)}) for row in found]
+            return [RunRecord(**{**row._mapping, "folder": self.place_of(row.folder)}) for row in found]
         except (ConfigError, TypeError) as error:  # a status that no run has: the file was damaged
             raise self._damaged() from error
 
@@ -220,8 +220,8 @@ class SqlStore:
         path, home = Path(folder), self._home
         return str(path.relative_to(home)) if home is not None and path.is_relative_to(home) else folder
 
-    def _to_here(self, folder: str) -> str:
-        """Return where a run's folder is now: a place below the store's folder, or beside the store if it moved."""
+    def place_of(self, folder: str) -> str:
+        """Return where the folder of a row is now: below the store's folder, or beside the store if it moved."""
         if self._home is None:
             return folder
         # Older stores say where it was, which a copy must not be taken for.
@@ -269,11 +269,15 @@ class SqlStore:
             known = {name: [own[name] for own in each if name in own] for name in sorted(set().union(*each))}
             return {name: sum(values) / len(values) for name, values in known.items()}
         table = self._tables.metrics
-        newest = select(table.c.name, func.max(table.c.step).label("step")).where(table.c.run == run)
-        newest = newest if names is None else newest.where(table.c.name.in_(list(names)))
-        last = newest.group_by(table.c.name).subquery()
-        match = (table.c.name == last.c.name) & (table.c.step == last.c.step) & (table.c.run == run)
-        query = select(table.c.name, table.c.value).select_from(table.join(last, match)).order_by(table.c.name)
+        own = table.c.run == run
+        # From one name to the next by the key: whatever lies between them is not looked at.
+        first = select(func.min(table.c.name).label("name")).where(own).cte("names", recursive=True)
+        following = select(func.min(table.c.name)).where(own, table.c.name > first.c.name).scalar_subquery()
+        every = first.union_all(select(following).where(first.c.name.is_not(None)))
+        newest = select(table.c.value).where(own, table.c.name == every.c.name).order_by(table.c.step.desc()).limit(1)
+        query = select(every.c.name, newest.scalar_subquery().label("value")).where(every.c.name.is_not(None))
+        query = query if names is None else query.where(every.c.name.in_(list(names)))
+        query = query.order_by(every.c.name)
         return {row.name: row.value for row in self._rows(query)}
 
     def last_of_runs(self, name: str) -> dict[str, float]:
