@@ -124,7 +124,7 @@ def test_the_number_of_environments_is_measured(monkeypatch):
     [
         ({}, "the configuration has no section 'environment'; it needs 'environment' and 'training'"),
         ({"environment": {}}, "the configuration has no section 'training'"),
-        ({**CONFIG, "algorithm": "SAC"}, "algorithm = 'SAC': Velodrome learns by PPO, DQN.*learner = 'sb3'"),
+        ({**CONFIG, "algorithm": "A2C"}, "unknown algorithm 'a2c'; there are ppo, dqn.*learner = 'sb3'"),
         (changed("environment", action_type="boxy"), "action_type = 'boxy'; there are discrete, continuous"),
         (changed("environment", initial_balanc=1), "environment.initial_balanc is not known.*'initial_balance'"),
         (changed("training", learner="keras"), "training.learner = 'keras'; there are velodrome, sb3"),

@@ -80,7 +80,7 @@ def portfolio_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
         "preset": "alpaca_crypto",
         "initial_cash": capital,
         "buy_fee": float(config["fee"]),
-        "sell_fee": float(config["fee"]),
+        "sell_fee": float(config.get("sell_fee", config["fee"])),
         "min_quantity": tuple(float(quantity) for quantity in config["min_quantity"]),
         "order_scale": float(config["norm_action"]),
         "cash_reserve": float(config.get("min_cash_reserve") or 0.0),

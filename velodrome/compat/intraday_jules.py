@@ -78,18 +78,15 @@ def run_settings(config: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(
                 f"the configuration has no section '{name}'; it needs {' and '.join(map(repr, SECTIONS))}."
             )
-    algorithm = str(config.get("algorithm", "DQN"))
-    if algorithm.lower() not in ALGORITHMS:
-        known = ", ".join(name.upper() for name in ALGORITHMS.names())
-        near = did_you_mean(algorithm.upper(), [name.upper() for name in ALGORITHMS.names()])
-        raise ConfigError(
-            f"algorithm = {algorithm!r}: Velodrome learns by {known}.{near} Others learn with training.learner = 'sb3'."
-        )
+    try:
+        algorithm = ALGORITHMS.get(str(config.get("algorithm", "DQN")).lower()).name
+    except ConfigError as error:
+        raise ConfigError(f"{error} Stable-Baselines3 learns by others: training.learner = 'sb3'.") from error
     environment = {**DEFAULTS, **config["environment"]}
     training = {key: value for key, value in config["training"].items() if key not in ELSEWHERE}
-    found = {"env": "trading", "algorithm": algorithm.lower()}
+    found = {"env": "trading", "algorithm": algorithm}
     found |= _translated("environment", environment, ENVIRONMENT) | _translated("training", training, TRAINING)
-    own = {theirs: f"{algorithm.lower()}.{ours}" for theirs, ours in LEARNER.items()}
+    own = {theirs: f"{algorithm}.{ours}" for theirs, ours in LEARNER.items()}
     found |= _translated("algo_params", config.get("algo_params", {}), own)
     for key, names, what in (("params.action", ACTIONS, "action_type"), ("params.reward", REWARDS, "reward_type")):
         if key in found and found[key] not in names:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import last_observations
+from velodrome.adapters.episode_ends import ended_episodes
 from velodrome.envs.cage2.display import true_state
 from velodrome.envs.cage2.names import HOSTS
 from velodrome.errors import ConfigError, did_you_mean
@@ -94,12 +94,9 @@ class VectorizedCAGE2Envs:
         observations, rewards, terminated, truncated, infos = self.envs.step(actions)
         dones = terminated | truncated
         row_infos: list[dict[str, Any]] = [{} for _ in range(self.n_envs)]
-        ended = np.flatnonzero(dones)
-        if len(ended):
-            returns, lengths = (infos["statistics"][name] for name in ("reward", "length"))
-            for row, last in zip(ended.tolist(), last_observations(infos, ended), strict=True):
-                episode = {"r": float(returns[row]), "l": int(lengths[row])}
-                row_infos[row] = {"terminal_observation": last, "episode": episode}
+        for row, last, told in ended_episodes(infos, np.flatnonzero(dones)):
+            episode = {"r": told["reward"], "l": int(told["length"])}
+            row_infos[row] = {"terminal_observation": last, "episode": episode}
         self._observations = observations
         return Stepped(observations, rewards, dones, row_infos)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from velodrome.adapters.library_class import with_base
-from velodrome.adapters.torchrl import VelodromeEnv, specs_of
+from velodrome.adapters.torchrl import SingleVelodromeEnv, VelodromeEnv
 from velodrome.bars.timeframe import UNIT_OF_SPELLING, parse_timeframe
-from velodrome.compat.torchtrade.history import HistoryTracker, Recorder, Rewarded, checked_reward, draw_history, show
+from velodrome.compat.torchtrade.history import HistoryTracker, Recorder, Rewarded, checked_reward
 from velodrome.compat.torchtrade.layout import OHLCV, Frame, torchtrade_market, trading_parameters
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError, DataError
@@ -21,12 +21,7 @@ from velodrome.tables.market import Market
 from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.make import make_vec
 
-if TYPE_CHECKING:
-    from torchrl.envs import EnvBase
-else:
-    EnvBase = object  # the class that `env_class` makes has the real one as its second base
-
-ACCOUNT = "account_state"
+KEYS = {"account": "account_state"}  # part of an observation -> what TorchTrade calls it
 FEATURE_PREFIX = "features_"
 UNITS = {"m": "Minute", "h": "Hour", "d": "Day"}  # as they are written in observation keys
 
@@ -102,14 +97,8 @@ class VectorizedSequentialTradingEnvSLTPConfig(VectorizedSequentialTradingEnvCon
     """What many environments with a stop loss and a take profit are told."""
 
 
-CONFIGS = {
-    name: globals()[f"{name}Config"]
-    for name in (
-        *("SequentialTradingEnv", "SequentialTradingEnvSLTP"),
-        *("VectorizedSequentialTradingEnv", "VectorizedSequentialTradingEnvSLTP"),
-    )
-}
-NAMES = (*CONFIGS, *(model.__name__ for model in CONFIGS.values()), HistoryTracker.__name__)
+CLASSES = tuple(f"{many}SequentialTradingEnv{kind}" for many in ("", "Vectorized") for kind in ("", "SLTP"))
+NAMES = (*CLASSES, *(f"{name}Config" for name in CLASSES), HistoryTracker.__name__)
 
 
 def frame_text(frame: Any) -> str:
@@ -167,11 +156,7 @@ def _has_brackets(config: SequentialTradingEnvConfig) -> bool:
 
 def rule_parameters(config: SequentialTradingEnvConfig, market: Market) -> dict[str, Any]:
     """Return the parameters of the trading environment on a market."""
-    told, cash = asdict(config), config.initial_cash
-    told["initial_cash"] = 1.0  # a range is no number
-    told["trade_mode"] = str(getattr(told.get("trade_mode"), "value", told.get("trade_mode")))
-    found = trading_parameters(told, "sltp" if _has_brackets(config) else "base")
-    found["initial_cash"] = tuple(map(float, cash)) if isinstance(cash, Sequence) else float(cash)
+    found = trading_parameters(asdict(config), "sltp" if _has_brackets(config) else "base")
     found["slippage"] = config.slippage
     found["start"] = "random" if config.random_start else "first"
     if config.max_traj_length is not None:
@@ -181,25 +166,14 @@ def rule_parameters(config: SequentialTradingEnvConfig, market: Market) -> dict[
     return found
 
 
-def _keyed(observations: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of an observation by TorchTrade's keys."""
-    return {ACCOUNT if name == "account" else name: part for name, part in observations.items()}
-
-
-def _keyed_specs(envs: Any, size: int) -> dict[str, Any]:
-    found = specs_of(envs, size, "cpu")
-    spec = found["observation_spec"]
-    spec[ACCOUNT] = spec["account"]
-    del spec["account"]
-    return found
-
-
 class _Vectorized(VelodromeEnv):
     """Many trading environments in one compiled loop. TensorDicts have TorchTrade's keys.
 
     reward_function: of the portfolio values before and after a step, tensors [num_envs]; rewards are then computed in
         Python. None: the change of the value's logarithm, by the rule itself.
     """
+
+    KEYS = KEYS
 
     def __init__(
         self,
@@ -214,19 +188,14 @@ class _Vectorized(VelodromeEnv):
         envs = make_vec(world, config.num_envs, backend="native", observation="dict", seed=config.seed)
         super().__init__(envs if reward_function is None else Rewarded(envs, reward_function))
 
-    def _as_dict(self, observations: Any) -> dict[str, Any]:
-        return _keyed(observations)
 
-    def _set_specs(self, size: int) -> None:
-        for name, spec in _keyed_specs(self.envs, size).items():
-            setattr(self, name, spec)
-
-
-class _Single(EnvBase):
+class _Single(SingleVelodromeEnv):
     """One trading environment, with TensorDicts of no batch, which remembers its episode as `history`.
 
     reward_function: of the history so far. None: the change of the portfolio value's logarithm, by the rule itself.
     """
+
+    KEYS = KEYS
 
     def __init__(
         self,
@@ -235,17 +204,13 @@ class _Single(EnvBase):
         feature_preprocessing_fn: Any = None,
         reward_function: Callable[..., Any] | None = None,
     ) -> None:
-        super().__init__(device="cpu", batch_size=[])
-        self.config = config
-        self.reward_function = reward_function and checked_reward(reward_function, many=False)
+        function = reward_function and checked_reward(reward_function, many=False)
         market = market_of(df, config, feature_preprocessing_fn)
         params = rule_parameters(config, market)
         options: Any = {"backend": "native", "observation": "dict", "autoreset": False}
-        self.envs = make_vec(trading_world(market, **params), 1, seed=config.seed, **options)
+        super().__init__(make_vec(trading_world(market, **params), 1, seed=config.seed, **options))
+        self.config, self.reward_function = config, function
         self.recorder = Recorder(self.envs, market, _has_brackets(config), params["allow_short"])
-        self._seed_to_come: int | None = None
-        for name, spec in _keyed_specs(self.envs, 1).items():
-            setattr(self, name, spec[0])
 
     @property
     def history(self) -> HistoryTracker:
@@ -254,36 +219,21 @@ class _Single(EnvBase):
 
     def render_history(self, return_fig: bool = False, plot_bh_baseline: bool = True) -> Any:
         """Draw prices, the portfolio and the exposure of the episode; return the figure, or show it."""
-        figure = draw_history(self.history, float(self.config.leverage), plot_bh_baseline)
-        return figure if return_fig else show(figure)
+        from velodrome.runs.report.episode import episode_figure
+        from velodrome.runs.report.images import draw, show
 
-    def _shown(self, observations: Any, **more: Any) -> Any:
-        import torch
-        from tensordict import TensorDict
+        past, held_with = self.history, float(self.config.leverage) if plot_bh_baseline else None
+        figure = episode_figure(past.base_prices, past.portfolio_values, past.positions, held_with)
+        drawing = draw(figure, "episode")
+        return drawing if return_fig else show(drawing)
 
-        parts = {key: torch.from_numpy(part[0].copy()) for key, part in _keyed(observations).items()}
-        return TensorDict({**parts, **{key: torch.tensor([value]) for key, value in more.items()}}, batch_size=[])
-
-    def _step(self, tensordict: Any) -> Any:
-        actions = tensordict.get("action").reshape(1).numpy()
-        observations, rewards, terminated, truncated, _ = self.envs.step(actions)
-        reward = self.recorder.step(float(rewards[0]), self.reward_function)
-        ended, cut = bool(terminated[0]), bool(truncated[0])
-        return self._shown(observations, reward=reward, terminated=ended, truncated=cut, done=ended or cut)
+    def _reward(self, reward: float) -> float:
+        return self.recorder.step(reward, self.reward_function)
 
     def _reset(self, tensordict: Any = None, **options: Any) -> Any:
-        seed, self._seed_to_come = self._seed_to_come, None
-        observations, _ = self.envs.reset(seed=seed)
+        begun = super()._reset(tensordict, **options)
         self.recorder.begin()
-        return self._shown(observations, terminated=False, truncated=False, done=False)
-
-    def _set_seed(self, seed: int | None) -> None:
-        self._seed_to_come = seed
-
-    def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the environment."""
-        self.envs.close()
-        self.is_closed = True
+        return begun
 
 
 @functools.cache

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.timeframe import DAY, parse_timeframe
+from velodrome.bars.frame import BAR_COLUMNS, Series
+from velodrome.bars.timeframe import DAY, MILLISECOND, Timeframe, parse_timeframe, resample
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.market import Market
 from velodrome.tables.windows import WindowPart, stack_windows
 
-OHLCV: tuple[str, ...] = ("open", "high", "low", "close", "volume")
+OHLCV: tuple[str, ...] = BAR_COLUMNS
 
 
 class Frame(NamedTuple):
@@ -40,17 +41,9 @@ def _frame(data: Mapping[str, NDArray], period: int) -> Frame:
     if len(time) == 0:
         raise DataError("the TorchTrade data has no rows")
     anchor = time[0] // DAY * DAY
-    bins = (time - anchor) // period
-    first = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
-    last = np.r_[first[1:] - 1, len(time) - 1]
-    columns = [
-        np.asarray(data["open"])[first],
-        np.maximum.reduceat(data["high"], first),
-        np.minimum.reduceat(data["low"], first),
-        np.asarray(data["close"])[last],
-        np.add.reduceat(data["volume"], first),
-    ]
-    return Frame(anchor + bins[first] * period, np.stack(columns, axis=1).astype(np.float32))
+    fixed = Timeframe(period // MILLISECOND, "ms")  # days as bare lengths: they count from the anchor
+    bars, _ = resample(Series(time - anchor, *(data[name] for name in OHLCV)), fixed)
+    return Frame(anchor + bars.time, np.stack([bars.column(name) for name in OHLCV], axis=1).astype(np.float32))
 
 
 def _execution_grid(frame: Frame, period: int) -> Frame:
@@ -132,10 +125,10 @@ def torchtrade_market(
 
 def trading_parameters(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Translate TorchTrade's parameters into those of the trading environment."""
-    leverage = float(config["leverage"])
+    leverage, cash = float(config["leverage"]), config["initial_cash"]
     values: dict[str, Any] = {
         "preset": "torchtrade",
-        "initial_cash": float(config["initial_cash"]),
+        "initial_cash": tuple(map(float, cash)) if isinstance(cash, Sequence) else float(cash),  # a range, or a number
         "fee": float(config["transaction_fee"]),
         "leverage": leverage,
         "maintenance_margin": float(config["maintenance_margin_rate"]),
@@ -152,7 +145,7 @@ def trading_parameters(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
         "include_hold": bool(config["include_hold_action"]),
         "include_close": bool(config["include_close_action"]),
         "lock_position": bool(config["lock_position_until_sltp"]),
-        "trade_mode": config["trade_mode"],
+        "trade_mode": str(getattr(config["trade_mode"], "value", config["trade_mode"])),
         "position_fraction": float(config["position_fraction"]),
         "quantity_per_trade": float(config["quantity_per_trade"]),
         "allow_short": leverage > 1.0,
