@@ -34,17 +34,17 @@ def crypto_world(
     buy, sell: costs as parts of the price. limits: the least quantity of each coin, or None.
     """
     for needed, given, what in ((ARRAYS, config, "config"), (NORMS, env_params, "env_params")):
-        missing = [name for name in needed if name not in given]
+        missing = [name for name in needed if name not in (given or {})]
         if missing:
             raise ConfigError(f"{what} has no {', '.join(missing)}; it needs {', '.join(needed)}.")
+    checked_count("lookback", env_params["lookback"])
     price, tech = (np.asarray(config[name], np.float64) for name in ARRAYS)
     if price.ndim != 2 or tech.ndim != 2:
         raise ConfigError(f"price_array is {price.shape}, tech_array {tech.shape}; both are [bars, columns].")
-    quantities = np.zeros(price.shape[1]) if limits is None else np.asarray(limits, np.float64)[: price.shape[1]]
-    if len(quantities) < price.shape[1]:
-        raise ConfigError(
-            f"alpaca_limits has {len(quantities)} quantities for {price.shape[1]} coins; give one for each."
-        )
+    coins = price.shape[1]
+    quantities = np.zeros(coins) if limits is None else np.asarray(limits, np.float64)[:coins]
+    if len(quantities) < coins:
+        raise ConfigError(f"alpaca_limits has {len(quantities)} quantities for {coins} coins; give one for each.")
     told = {"initial_capital": capital, "fee": buy, "sell_fee": sell, "min_quantity": 1.1 * quantities}
     return alpaca_crypto_world(price, tech, {**env_params, **told})
 

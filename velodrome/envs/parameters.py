@@ -120,7 +120,7 @@ class EnvConfig(BaseModel):
 
 
 def refusal(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> ConfigError:
-    """Return the first problem that pydantic found in values as an error that says what was received and its meaning."""
+    """Return the first problem that pydantic found in values as an error: what was received, and what it means."""
     first, legal = error.errors()[0], tuple(model.model_fields)
     name = str(first["loc"][0]) if first["loc"] else ""
     problem = str(first["msg"]).removeprefix("Value error, ")

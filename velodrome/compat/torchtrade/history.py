@@ -21,7 +21,10 @@ from velodrome.tables.market import Market
 from velodrome.vector.messages import tell
 
 SIGNS = {"buy": 1, "long": 1, "sell": -1, "short": -1}  # of what is done; 0 for anything else
-TAKES = {True: "(old_pvs, new_pvs), tensors of portfolio values", False: "(history), the HistoryTracker of an episode"}
+GIVES = {
+    True: "many environments give it (old_pvs, new_pvs), tensors of portfolio values.",
+    False: "one environment gives it (history), the HistoryTracker of its episode.",
+}
 
 
 def checked_reward(function: Callable[..., Any], many: bool) -> Callable[..., Any]:
@@ -30,10 +33,7 @@ def checked_reward(function: Callable[..., Any], many: bool) -> Callable[..., An
         inspect.signature(function).bind(*range(2 if many else 1))
     except (TypeError, ValueError) as error:
         name = getattr(function, "__name__", repr(function))
-        raise ConfigError(
-            f"reward_function = {name}: {'many environments give' if many else 'one environment gives'} it "
-            f"{TAKES[many]}. {'Many' if not many else 'One'} would give {TAKES[not many]}."
-        ) from error
+        raise ConfigError(f"reward_function = {name}: {GIVES[many]}") from error
     return function
 
 
