@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -343,5 +344,16 @@ def test_parallel_environments_are_measured_only_for_those_who_name_them():
 
 def test_more_processes_than_memory_can_hold_are_refused_before_any_starts(monkeypatch):
     monkeypatch.setattr(torchtrade, "free_memory", lambda: 10 * 10**9)
-    with pytest.raises(ConfigError, match=r"num_envs = 256: they take 17.9 GB.*10.0 GB are free: at most about 140 fit"):
+    with pytest.raises(
+        ConfigError, match=r"num_envs = 256: they take 17.9 GB.*10.0 GB are free: at most about 140 fit"
+    ):
         torchtrade.open_parallel(range(100_000), 256, 1, list)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torchtrade") is None, reason="pip install --no-deps torchtrade (see the Makefile)")
+def test_torchtrades_scalar_environment_is_measured_under_parallelenv():
+    report = measured(tiny(against=("parallelenv",), sizes=(8,)), silent_console())
+    rows = {row.peer: row for row in report.comparisons[-1].measurements}
+    assert rows["parallelenv"].num_envs == 8
+    assert rows["parallelenv"].ratios["native"] > 1.0
