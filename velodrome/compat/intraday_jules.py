@@ -272,9 +272,9 @@ def market_of(settings: Mapping[str, Any], symbols: Sequence[str], data_dir: str
         bars = synthetic_bars("gbm", SAMPLE_BARS, seed=0, symbols=len(symbols))
     else:
         bars = read_bars(Path(data_dir), list(symbols))
+    lookback = checked_count("lookback_window", settings["market.windows"])
     try:
-        with reworded(WORDS):
-            return build_market(bars, settings.get("market.features"), settings.get("market.windows", 1))
+        return build_market(bars, settings.get("market.features"), lookback)
     except VelodromeError as error:
         raise ConfigError(f"observation_feature_cols: {sentence(error)}") from error
 
