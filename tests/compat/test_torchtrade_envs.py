@@ -288,12 +288,18 @@ def test_the_command_is_taken_literally(tmp_path, capsys):
 # The package itself
 
 
-@pytest.mark.slow
+IN_CI = [("SequentialTradingEnvSLTP", 5), ("VectorizedSequentialTradingEnv", 1)]
+ALL = {(f"{many}{name}", leverage) for many in ("", "Vectorized") for name in NAMES for leverage in (1, 5)}
+
+
 @pytest.mark.filterwarnings("ignore")  # TorchTrade's and its dependencies'
-@pytest.mark.parametrize("name", [*NAMES, *(f"Vectorized{name}" for name in NAMES)])
-@pytest.mark.parametrize("leverage", [1, 5])
+@pytest.mark.parametrize(
+    ("name", "leverage"), [*IN_CI, *(pytest.param(*each, marks=pytest.mark.slow) for each in sorted(ALL - {*IN_CI}))]
+)
 def test_the_package_computes_the_same(name, leverage):
-    theirs = pytest.importorskip("torchtrade.envs.offline", reason="pip install 'velodrome[torchtrade]'")
+    theirs = pytest.importorskip(
+        "torchtrade.envs.offline", reason="TorchTrade is not installed; the Makefile shows how (--no-deps)"
+    )
     import pandas
 
     series = next(iter(vd.synthetic_bars("gbm", 1500, 0, timeframe="1h", volatility=0.02).series.values()))
