@@ -132,7 +132,8 @@ def torchtrade_market(
 def trading_parameters(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Translate TorchTrade's parameters into those of the trading environment."""
     cash, shorts = config["initial_cash"], float(config["leverage"]) > 1.0
-    values: dict[str, Any] = {"preset": "torchtrade", "initial_cash": tuple(cash) if isinstance(cash, list) else cash}
+    cash = tuple(map(float, cash)) if isinstance(cash, Sequence) else cash  # a range, or a number
+    values: dict[str, Any] = {"preset": "torchtrade", "initial_cash": cash}
     values |= {ours: config[theirs] for theirs, ours in SAME.items()}
     if kind == "base":
         levels = tuple(float(level) for level in config["action_levels"])
