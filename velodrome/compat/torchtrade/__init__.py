@@ -17,9 +17,8 @@ __all__ = ["replay", "torchtrade_market", "trading_parameters"]
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name in ("envs", "settings"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    envs = import_module("velodrome.compat.torchtrade.envs")
-    if name not in envs.NAMES:
+    hidden = name.startswith("_") or name in ("envs", "settings")
+    envs = None if hidden else import_module("velodrome.compat.torchtrade.envs")
+    if envs is None or name not in envs.NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(envs, name) if hasattr(envs, name) else envs.env_class(name)

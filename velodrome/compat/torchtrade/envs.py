@@ -191,7 +191,7 @@ class _Told(Shown):
         self.market = market_of(df, config, feature_preprocessing_fn)
         with reworded(WORDS):
             world = trading_world(self.market, **rule_parameters(config, self.market, self.BRACKETS))
-        options = {"backend": "native", "observation": "dict", "seed": config.seed}
+        options: Any = {"backend": "native", "observation": "dict", "seed": config.seed}
         self._open(functools.partial(make_vec, world, **options), reward_function)
 
 
@@ -218,7 +218,8 @@ class _Single(_Told, SingleVelodromeEnv):
     def _open(self, make: Callable[..., Any], function: Callable[..., Any] | None) -> None:
         SingleVelodromeEnv.__init__(self, make(num_envs=1, autoreset=False))
         self.reward_function = function and checked_reward(function, many=False)
-        shorts = bool(self.envs.unwrapped.world.params.allow_short)
+        base: Any = self.envs.unwrapped
+        shorts = bool(base.world.params.allow_short)
         self.recorder = Recorder(self.envs, self.market, self.BRACKETS, shorts)
 
     @property

@@ -58,7 +58,7 @@ def _frame(data: Mapping[str, NDArray], period: int, filled: bool = False) -> Fr
         raise DataError(f"the columns {wrong} have values that are no finite numbers; leave out or fill such rows.")
     anchor = time[0] // DAY * DAY
     fixed = Timeframe(period // MILLISECOND, "ms")  # days as bare lengths: they count from the anchor
-    bars, _ = resample(Series(time - anchor, *(data[name] for name in OHLCV)), fixed)
+    bars, _ = resample(Series(time - anchor, **{name: data[name] for name in OHLCV}), fixed)  # type: ignore[arg-type]
     bars = without_gaps(bars, period) if filled else bars
     return Frame(anchor + bars.time, np.stack([bars.column(name) for name in OHLCV], axis=1).astype(np.float32))
 
