@@ -1,6 +1,6 @@
 """TorchTrade 0.1.0: its market layout, its environments as classes, its settings, and the replay of its recordings.
 
-Read `layout` (its market and parameters as ours), `history` (what an episode was, and rewards in Python), `replays`,
+Read `layout` (its market and parameters as ours), `replays`, `history` (what an episode was, and rewards in Python),
 `envs` (its classes with TensorDicts) and `settings` (the words of its training example). The classes are made when they
 are first asked for, because they need TorchRL.
 """
