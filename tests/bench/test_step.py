@@ -29,6 +29,7 @@ from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 
 PEERS = TradingOptions.PEERS
+SLOW_PEERS = {"torchtrade", "parallelenv"}
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
@@ -51,7 +52,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str, Pat
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("bench")
     console = silent_console()
-    options = tiny(json_path=folder / "new" / "step.json", plot_path=folder / "new" / "step.png")
+    against = tuple(name for name in PEERS if name not in SLOW_PEERS)
+    options = tiny(json_path=folder / "new" / "step.json", plot_path=folder / "new" / "step.png", against=against)
     report = measured(options, console)
     return report, console.file.getvalue(), folder / "new"
 
@@ -60,7 +62,7 @@ def test_every_contender_is_measured_or_reported_missing(finished: tuple[Report,
     report, text, _ = finished
     found = {row.peer for row in report.measurements}
     missing = {peer.peer for peer in report.missing}
-    assert found | missing == {"velodrome", "memcpy", *PEERS} - {"parallelenv"}  # which only those who name it get
+    assert found | missing == {"velodrome", "memcpy", *PEERS} - SLOW_PEERS
     assert not found & missing
     for row in report.measurements:
         assert 0.0 < row.slowest <= row.steps_per_second <= row.fastest
@@ -73,8 +75,7 @@ def test_native_has_both_observations_and_all_sizes(finished: tuple[Report, str,
     report, _, _ = finished
     native = {(row.num_envs, row.kind) for row in report.measurements if row.peer == "velodrome"}
     assert native == {(size, kind) for size in (4, 16) for kind in ("flat", "cursor")}
-    # Where TorchTrade is installed, a second comparison has what it observes.
-    widths = {row.floats for row in report.comparisons[0].measurements if row.kind != "cursor"}
+    widths = {row.floats for row in report.measurements if row.kind != "cursor"}
     assert widths == {32 * 8, 32 * 8 + 8}  # memcpy copies the windows only
     assert {row.floats for row in report.measurements if row.kind == "cursor"} == {8}
 
@@ -353,8 +354,8 @@ def test_more_processes_than_memory_can_hold_are_refused_before_any_starts(monke
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("torchtrade") is None, reason="pip install --no-deps torchtrade (see the Makefile)")
-def test_torchtrades_scalar_environment_is_measured_under_parallelenv():
-    report = measured(tiny(against=("parallelenv",), sizes=(8,)), silent_console())
+def test_torchtrade_is_measured_vectorised_and_under_parallelenv():
+    report = measured(tiny(against=tuple(SLOW_PEERS), sizes=(8,)), silent_console())
     rows = {row.peer: row for row in report.comparisons[-1].measurements}
-    assert rows["parallelenv"].num_envs == 8
-    assert rows["parallelenv"].ratios["native"] > 1.0
+    assert set(rows) == {"velodrome", *SLOW_PEERS}
+    assert all(rows[name].num_envs == 8 and rows[name].ratios["native"] > 1.0 for name in SLOW_PEERS)
