@@ -66,4 +66,7 @@ $(INSTALLED): $(READY)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@# Without what it declares: gym and Box2D are for its own demonstrations, and build only with further tools.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps elegantrl==0.3.6
+	@# TorchTrade wants an older TorchRL than ours and every exchange's client; its offline environments need these alone.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile torchtrade==0.1.0 \
+	alpaca-py==0.44.0 ccxt==4.5.90 pytz==2026.6 websockets==17.4
 	@touch $@

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 # Control and format characters (terminal commands, marks that reverse a line), halves of surrogates, line separators.
@@ -156,6 +158,17 @@ def did_you_mean(received: str, legal: Iterable[str]) -> str:
     """Return ' Did you mean …?' when one of the legal names is close to the received one, else ''."""
     close = difflib.get_close_matches(received, list(legal), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+@contextmanager
+def reworded(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise what is refused about a parameter under the name that the caller's users know. names: ours -> theirs."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        named = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        told = re.sub(rf"(?<![\w.])(?:{named})(?= =|:| is\b)", lambda found: names[found[0]], str(error))
+        raise type(error)(told) from error
 
 
 def sentence(text: object) -> str:

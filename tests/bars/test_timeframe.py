@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from velodrome.bars.frame import Series
-from velodrome.bars.timeframe import DAY, HOUR, MINUTE, bin_edges, infer_timeframe, parse_timeframe, resample
+from velodrome.bars.timeframe import (
+    DAY,
+    HOUR,
+    MINUTE,
+    bin_edges,
+    infer_timeframe,
+    parse_timeframe,
+    resample,
+    without_gaps,
+)
 from velodrome.errors import ConfigError
 
 
@@ -193,3 +202,14 @@ def test_resample_of_nothing_and_of_unknown_zone():
     assert len(bars) == len(close_time) == 0
     with pytest.raises(ConfigError, match="Did you mean 'America/New_York'"):
         resample(series_at([0, HOUR]), "1d", "America/NewYork")
+
+
+def test_missing_bars_are_filled_with_the_last_close():
+    columns = {"open": [1.0, 4.0], "high": [3.0, 6.0], "low": [0.5, 3.5], "close": [2.0, 5.0], "volume": [7.0, 8.0]}
+    filled = without_gaps(Series(np.array([0, 3 * HOUR]), **columns), HOUR)
+    np.testing.assert_array_equal(filled.time, np.arange(4) * HOUR)
+    np.testing.assert_array_equal(filled.open, [1.0, 2.0, 2.0, 4.0])
+    np.testing.assert_array_equal(filled.high, [3.0, 2.0, 2.0, 6.0])
+    np.testing.assert_array_equal(filled.low, [0.5, 2.0, 2.0, 3.5])
+    np.testing.assert_array_equal(filled.close, [2.0, 2.0, 2.0, 5.0])
+    np.testing.assert_array_equal(filled.volume, [7.0, 0.0, 0.0, 8.0])

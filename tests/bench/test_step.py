@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 
 PEERS = TradingOptions.PEERS
+SLOW_PEERS = {"torchtrade", "parallelenv"}
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
@@ -50,7 +52,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str, Pat
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("bench")
     console = silent_console()
-    options = tiny(json_path=folder / "new" / "step.json", plot_path=folder / "new" / "step.png")
+    against = tuple(name for name in PEERS if name not in SLOW_PEERS)
+    options = tiny(json_path=folder / "new" / "step.json", plot_path=folder / "new" / "step.png", against=against)
     report = measured(options, console)
     return report, console.file.getvalue(), folder / "new"
 
@@ -59,7 +62,7 @@ def test_every_contender_is_measured_or_reported_missing(finished: tuple[Report,
     report, text, _ = finished
     found = {row.peer for row in report.measurements}
     missing = {peer.peer for peer in report.missing}
-    assert found | missing == {"velodrome", "memcpy", *PEERS} - {"parallelenv"}  # which only those who name it get
+    assert found | missing == {"velodrome", "memcpy", *PEERS} - SLOW_PEERS
     assert not found & missing
     for row in report.measurements:
         assert 0.0 < row.slowest <= row.steps_per_second <= row.fastest
@@ -342,6 +345,17 @@ def test_parallel_environments_are_measured_only_for_those_who_name_them():
 
 
 def test_more_processes_than_memory_can_hold_are_refused_before_any_starts(monkeypatch):
-    monkeypatch.setattr(torchtrade, "free_memory", lambda: 20 * 10**9)
-    with pytest.raises(ConfigError, match=r"num_envs = 256: they take 64.0 GB.*20.0 GB are free: at most about 80 fit"):
-        torchtrade.open_parallel(None, 256, 1, list)
+    monkeypatch.setattr(torchtrade, "free_memory", lambda: 10 * 10**9)
+    with pytest.raises(
+        ConfigError, match=r"num_envs = 256: they take 17.9 GB.*10.0 GB are free: at most about 140 fit"
+    ):
+        torchtrade.open_parallel(range(100_000), 256, 1, list)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torchtrade") is None, reason="pip install --no-deps torchtrade (see the Makefile)")
+def test_torchtrade_is_measured_vectorised_and_under_parallelenv():
+    report = measured(tiny(against=tuple(SLOW_PEERS), sizes=(8,)), silent_console())
+    rows = {row.peer: row for row in report.comparisons[-1].measurements}
+    assert set(rows) == {"velodrome", *SLOW_PEERS}
+    assert all(rows[name].num_envs == 8 and rows[name].ratios["native"] > 1.0 for name in SLOW_PEERS)

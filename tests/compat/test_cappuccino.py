@@ -17,7 +17,7 @@ import velodrome as vd
 from tests.shared_data import shared_folder
 from velodrome import cli
 from velodrome.compat.cappuccino import CryptoEnvAlpaca, VectorizedCryptoEnvAlpaca, VectorizedCryptoEnvAlpacaOptimized
-from velodrome.errors import ConfigError, DataError
+from velodrome.errors import ActionError, ConfigError, DataError
 
 PUBLIC = shared_folder("data/alpaca_crypto/public")
 FILES = sorted(PUBLIC.glob("*.npz")) if PUBLIC else []
@@ -86,6 +86,8 @@ def test_scripts_can_tell_the_vectorised_ones():
     ("config", "env_params", "more", "told"),
     [
         ({"tech_array": []}, ENV_PARAMS, {}, "config has no price_array; it needs price_array, tech_array"),
+        ({}, {**ENV_PARAMS, "lookback": 0}, {}, "lookback = 0: needs a whole number of at least 1"),
+        ({"price_array": np.full((BARS, COINS), np.nan)}, ENV_PARAMS, {}, "a price that is missing is 0"),
         ({}, {"lookback": 5}, {}, "env_params has no norm_cash, norm_stocks"),
         ({}, ENV_PARAMS, {"n_envs": 0}, "n_envs = 0: needs a whole number of at least 1"),
         ({}, ENV_PARAMS, {"alpaca_limits": [0.1]}, "alpaca_limits has 1 quantities for 3 coins"),
@@ -96,6 +98,12 @@ def test_typical_mistakes_are_told_in_a_sentence(config, env_params, more, told)
     whole = config if told.startswith("config has no") else {**arrays(), **config}
     with pytest.raises((ConfigError, DataError), match=told):
         VectorizedCryptoEnvAlpaca(whole, env_params, gpu_id=-1, **more)
+
+
+def test_wrong_actions_of_many_are_refused(many):
+    many.reset()
+    with pytest.raises(ActionError, match=r"actions have shape \(12, 2\); 12 environments need 3 numbers each"):
+        many.step(torch.zeros(12, 2))
 
 
 def test_wrong_actions_of_one_are_refused():

@@ -64,9 +64,9 @@ def test_the_defaults_are_theirs():
     ("given", "told"),
     [
         ({"env_type": "DummyVec"}, "env_type = 'DummyVec'; there are DummyVecEnv.*Did you mean 'DummyVecEnv'"),
-        ({"num_envs": 0}, "greater than or equal to 1"),
+        ({"num_envs": 0}, "^num_envs = 0: Input should be greater than or equal to 1. num_envs: environments of each"),
         ({"num_envs": 9}, "num_envs = 9 is more than max_concurrent_envs = 8"),
-        ({"n_envs": 4}, "n_envs"),
+        ({"n_envs": 4}, "^n_envs = 4: there is no such field; there are env_type, num_envs.*Did you mean 'num_envs'"),
     ],
 )
 def test_what_is_not_legal_is_refused(given, told):
@@ -125,8 +125,8 @@ def test_price_data_becomes_a_market_split_where_the_datasets_are(tmp_path):
     service = AgentTrainingService(VectorizedEnvConfig(), "trading", folder=tmp_path, agents=["PPO"])
     told = service._own([dataset(900)])
     assert list(told["market.splits"]) == ["train", "validation"]
-    assert told["market.splits"]["train"] == [None, "2020-01-01T07:30:00"]
-    assert told["market.splits"]["validation"] == ["2020-01-01T07:30:00", None]
+    assert told["market.splits"]["train"] == [None, "2020-01-01 07:30:00"]
+    assert told["market.splits"]["validation"] == ["2020-01-01 07:30:00", None]
     assert told["bars"]["dataset_0"].height == 900
 
 
@@ -134,7 +134,9 @@ def test_price_data_becomes_a_market_split_where_the_datasets_are(tmp_path):
     ("config", "env_class", "more", "told"),
     [
         ({}, BaseTradingEnv, {}, "no section rl_model_config, which names the agents and total_timesteps"),
-        ({"rl_model_config": {"agents": ["PPPO"]}}, BaseTradingEnv, {}, "agents has 'PPPO'; there are PPO, DQN"),
+        ({"rl_model_config": {"agents": ["PPPO"]}}, BaseTradingEnv, {}, "unknown algorithm 'pppo'; there are ppo, dqn"),
+        ({"rl_model_config": {"agents": "PPO"}}, BaseTradingEnv, {}, "agents = 'PPO': needs a list of at least one"),
+        ({"rl_model_config": {"total_timesteps": 0}}, BaseTradingEnv, {}, "total_timesteps = 0: needs a whole number"),
         (VectorizedEnvConfig(), int, {}, "needs a class of gymnasium.Env, or the name of one of ours"),
         (VectorizedEnvConfig(), "tradin", {}, "unknown environment 'tradin'"),
     ],
@@ -145,7 +147,7 @@ def test_typical_mistakes_are_told_in_a_sentence(config, env_class, more, told):
 
 
 def test_no_data_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="datasets is empty"):
+    with pytest.raises(ConfigError, match="datasets: needs a list of at least one"):
         AgentTrainingService(VectorizedEnvConfig(), "trading", folder=tmp_path).create_env_and_train_agents([])
 
 

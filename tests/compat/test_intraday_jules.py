@@ -123,8 +123,9 @@ def test_the_number_of_environments_is_measured(monkeypatch):
     ("config", "told"),
     [
         ({}, "the configuration has no section 'environment'; it needs 'environment' and 'training'"),
+        (None, "the configuration has no section 'environment'"),
         ({"environment": {}}, "the configuration has no section 'training'"),
-        ({**CONFIG, "algorithm": "SAC"}, "algorithm = 'SAC': Velodrome learns by PPO, DQN.*learner = 'sb3'"),
+        ({**CONFIG, "algorithm": "A2C"}, "unknown algorithm 'a2c'; there are ppo, dqn.*learner = 'sb3'"),
         (changed("environment", action_type="boxy"), "action_type = 'boxy'; there are discrete, continuous"),
         (changed("environment", initial_balanc=1), "environment.initial_balanc is not known.*'initial_balance'"),
         (changed("training", learner="keras"), "training.learner = 'keras'; there are velodrome, sb3"),
@@ -141,8 +142,11 @@ def test_so_are_those_about_data(data_dir, here):
     for given, told in (
         ((SYMBOLS, data_dir, columns, 2), "observation_feature_cols: no feature or column 'sentiment'"),
         ((["EURJPY"], data_dir, CONFIG["environment"], 2), "no symbol 'EURJPY'"),
-        (([], data_dir, CONFIG["environment"], 2), "symbols is empty"),
-        ((SYMBOLS, data_dir / "nowhere", CONFIG["environment"], 2), "data_dir = .*nowhere: there is no such folder"),
+        (([], data_dir, CONFIG["environment"], 2), r"symbols = \[\]: needs a list of at least one"),
+        (("EURUSD", data_dir, CONFIG["environment"], 2), "symbols = 'EURUSD': needs a list"),
+        ((SYMBOLS, data_dir / "nowhere", CONFIG["environment"], 2), "nowhere"),
+        ((SYMBOLS, data_dir, {"initial_balance": -3}, 2), "^initial_balance = -3: out of range"),
+        ((SYMBOLS, data_dir, {"lookback_window": 0}, 2), "lookback_window"),
         ((SYMBOLS, data_dir, CONFIG["environment"], 0), "n_envs = 0: needs a whole number of at least 1"),
     ):
         with pytest.raises((ConfigError, DataError), match=told):

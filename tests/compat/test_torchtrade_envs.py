@@ -125,6 +125,10 @@ def test_torchrls_collector_takes_it(df):
     ("change", "values", "told"),
     [
         (lambda df: df.drop("volume"), {}, r"DataFrame missing required columns: \['volume'\]"),
+        (lambda df: df.to_dict(), {}, "df is a dict; needs a DataFrame of pandas or Polars"),
+        (lambda df: df.with_columns(close=float("nan")), {}, r"the columns \['close'\] have values that are no finite"),
+        (None, {"transaction_fee": 2}, "^transaction_fee = 2: out of range"),
+        (None, {"action_levels": []}, r"^action_levels = \(\)"),
         (None, {"num_envs": 0}, "num_envs = 0: needs a whole number of at least 1"),
         (None, {"window_sizes": [3, 4]}, "1 time_frames but 2 window_sizes"),
         (None, {"time_frames": "1Week"}, "TorchTrade has minutes, hours and days"),
@@ -135,6 +139,16 @@ def test_torchrls_collector_takes_it(df):
 def test_typical_mistakes_are_told_in_a_sentence(df, change, values, told):
     with pytest.raises((ConfigError, DataError), match=told):
         made("VectorizedSequentialTradingEnv", change(df) if change else df, **values)
+
+
+def test_a_configuration_of_another_class_is_refused(df):
+    for config in ({"num_envs": 3}, torchtrade.SequentialTradingEnvConfig()):
+        with pytest.raises(ConfigError, match=r"this one takes a VectorizedSequentialTradingEnvConfig\."):
+            torchtrade.VectorizedSequentialTradingEnv(df, config)
+    with pytest.raises(ConfigError, match="takes a SequentialTradingEnvSLTPConfig"):
+        torchtrade.SequentialTradingEnvSLTP(df, torchtrade.SequentialTradingEnvConfig())
+    with pytest.raises(ConfigError, match=r"stoploss_levels = \(0.02,\): needs negative fractions"):
+        torchtrade.SequentialTradingEnvSLTPConfig(stoploss_levels=(0.02,))
 
 
 def test_rewards_of_many_are_a_function_of_portfolio_values(df, capsys):
@@ -274,12 +288,18 @@ def test_the_command_is_taken_literally(tmp_path, capsys):
 # The package itself
 
 
-@pytest.mark.slow
+IN_CI = [("SequentialTradingEnvSLTP", 5), ("VectorizedSequentialTradingEnv", 1)]
+ALL = {(f"{many}{name}", leverage) for many in ("", "Vectorized") for name in NAMES for leverage in (1, 5)}
+
+
 @pytest.mark.filterwarnings("ignore")  # TorchTrade's and its dependencies'
-@pytest.mark.parametrize("name", [*NAMES, *(f"Vectorized{name}" for name in NAMES)])
-@pytest.mark.parametrize("leverage", [1, 5])
+@pytest.mark.parametrize(
+    ("name", "leverage"), [*IN_CI, *(pytest.param(*each, marks=pytest.mark.slow) for each in sorted(ALL - {*IN_CI}))]
+)
 def test_the_package_computes_the_same(name, leverage):
-    theirs = pytest.importorskip("torchtrade.envs.offline", reason="pip install 'velodrome[torchtrade]'")
+    theirs = pytest.importorskip(
+        "torchtrade.envs.offline", reason="TorchTrade is not installed; the Makefile shows how (--no-deps)"
+    )
     import pandas
 
     series = next(iter(vd.synthetic_bars("gbm", 1500, 0, timeframe="1h", volatility=0.02).series.values()))

@@ -70,6 +70,8 @@ def test_some_environments_begin_anew(played):
         ({"n_envs": 0}, "n_envs = 0: needs a whole number of at least 1"),
         ({"red_agent_type": "RedMeander"}, "no such Red agent; there are B_lineAgent.*Did you mean 'RedMeanderAgent'"),
         ({"red_agent_type": int}, "red_agent_type = int"),
+        ({"red_agent_type": None}, "red_agent_type = None: there is no such Red agent"),
+        ({"n_envs": 1, "max_steps": 0}, "^max_steps = 0: .*max_steps: steps in an episode"),
         ({"scenario_path": "Scenario1b.yaml"}, r"this is not Scenario2\.yaml.*other scenarios with CybORG"),
     ],
 )
@@ -104,6 +106,12 @@ def test_the_flags_make_a_budget_of_episodes(flags, episodes):
 def test_a_budget_of_none_is_refused():
     with pytest.raises(ConfigError, match="--max-episodes 0: a training needs at least one"):
         episode_budget(200, 0, None)
+
+
+def test_a_flag_that_is_wrong_is_named(capsys):
+    for flag in ("--n-envs", "--update-steps"):
+        assert cli.run(["train", "cage2", flag, "0"]) == cli.REFUSED
+        assert f"{flag} = 0: needs a whole number of at least 1" in capsys.readouterr().err
 
 
 def test_the_flags_train_and_go_on(tmp_path):

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from velodrome.adapters.gymnasium import from_gymnasium
-from velodrome.errors import ConfigError
+from velodrome.errors import ActionError, ConfigError
 from velodrome.vector.rule_env import RuleVectorEnv
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ class ElegantRLEnv:
         import torch
 
         chosen = torch.as_tensor(action, device=self.device).detach()
+        numbers = self.num_envs * (1 if self.if_discrete else self.action_dim)
+        if chosen.numel() != numbers:
+            each = "one number" if self.if_discrete else f"{self.action_dim} numbers"
+            raise ActionError(
+                f"actions have shape {tuple(chosen.shape)}; {self.num_envs} environments need {each} each."
+            )
         if self.if_discrete:
             chosen = chosen.reshape(self.num_envs).long()
         else:

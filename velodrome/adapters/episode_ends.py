@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from operator import itemgetter
 from typing import Any
@@ -32,6 +33,20 @@ def take_apart(infos: dict[str, Any], rows: NDArray[np.int64]) -> dict[int, dict
         for row in chosen.tolist():
             found[row][key] = parts[row]
     return found
+
+
+def statistics_of(infos: dict[str, Any], rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Return what a rule counted of the episodes that ended in these rows, by name."""
+    if not len(rows):
+        return []
+    columns = {name: on_host(values[rows]).tolist() for name, values in infos["statistics"].items()}
+    return [{name: values[k] for name, values in columns.items()} for k in range(len(rows))]
+
+
+def ended_episodes(infos: dict[str, Any], rows: NDArray[np.int64]) -> Iterator[tuple[int, Any, dict[str, Any]]]:
+    """Yield row, last observation and statistics of a rule's episodes that ended in these rows."""
+    if len(rows):
+        yield from zip(rows.tolist(), last_observations(infos, rows), statistics_of(infos, rows), strict=True)
 
 
 def last_observations(infos: dict[str, Any], rows: NDArray[np.int64]) -> list[Any]:

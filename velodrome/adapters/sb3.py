@@ -16,7 +16,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, take_apart
+from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, statistics_of, take_apart
 from velodrome.adapters.gymnasium import from_gymnasium
 from velodrome.adapters.library_class import with_base
 from velodrome.envs.contract import state_columns
@@ -172,10 +172,8 @@ class VelodromeVecEnv(VecEnv):
         """Return an info for each environment, new in every step, because SB3's wrappers write into them."""
         if self.vector_env is self._rule:
             rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-            if len(ended):
-                columns = {name: on_host(values[ended]).tolist() for name, values in infos["statistics"].items()}
-                for k, row in enumerate(ended.tolist()):
-                    rows[row]["statistics"] = {name: values[k] for name, values in columns.items()}
+            for row, told in zip(ended.tolist(), statistics_of(infos, ended), strict=True):
+                rows[row]["statistics"] = told
             return rows
         begun_keys = [key for key in infos if key.removeprefix("_") not in FINAL_KEYS]
         said = {key: map_nested(_without_device, infos[key]) for key in begun_keys}

@@ -8,7 +8,8 @@ all of this is kernels on tensors of the device: nothing is read back, not even 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -49,7 +50,34 @@ def env_class() -> type[VelodromeEnv]:
     return with_base(VelodromeEnv, "torchrl.envs", "EnvBase", "TorchRL", "to_torchrl")
 
 
-class VelodromeEnv(EnvBase):
+class Shown(EnvBase):
+    """What a batch of environments and a single one share: names, specifications, the end."""
+
+    KEYS: ClassVar[Mapping[str, str]] = {}  # what parts of an observation are called, where not as in the space
+    envs: VectorEnv
+
+    def _set_specs(self, size: int) -> None:
+        self._named = isinstance(self.envs.single_observation_space, spaces.Dict)
+        for name, spec in specs_of(self.envs, size, self.device, self.KEYS).items():
+            setattr(self, name, spec if self.batch_size else spec[0])
+
+    def _as_dict(self, observations: Any) -> dict[str, Any]:
+        if not self._named:
+            return {"observation": observations}
+        return {self.KEYS.get(name, name): part for name, part in observations.items()} if self.KEYS else observations
+
+    def _tensordict(self, entries: dict[str, Any]) -> Any:
+        from tensordict import TensorDict
+
+        return TensorDict(entries, batch_size=self.batch_size, device=self.device)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Close the environments."""
+        self.envs.close()
+        self.is_closed = True
+
+
+class VelodromeEnv(Shown):
     """Vector environments as TorchRL sees them; closing it closes them."""
 
     def __init__(self, envs: VectorEnv) -> None:
@@ -64,19 +92,6 @@ class VelodromeEnv(EnvBase):
         self._done: tuple[Tensor, int] | None = None  # flags of the last step, and their version, which counts changes
         self._set_specs(size)
         self.is_closed = False
-
-    def _set_specs(self, size: int) -> None:
-        self._named = isinstance(self.envs.single_observation_space, spaces.Dict)
-        for name, spec in specs_of(self.envs, size, self.device).items():
-            setattr(self, name, spec)
-
-    def _as_dict(self, observations: Any) -> dict[str, Any]:
-        return observations if self._named else {"observation": observations}
-
-    def _tensordict(self, entries: dict[str, Any]) -> Any:
-        from tensordict import TensorDict
-
-        return TensorDict(entries, batch_size=self.batch_size, device=self.device)
 
     def _step(self, tensordict: Any) -> Any:
         self._check_size()
@@ -139,19 +154,55 @@ class VelodromeEnv(EnvBase):
                 f"TorchRL keeps its batch size; call vd.to_torchrl again."
             )
 
-    def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the environments."""
-        self.envs.close()
-        self.is_closed = True
+
+class SingleVelodromeEnv(Shown):
+    """One environment as TorchRL sees it, with TensorDicts of no batch.
+
+    envs: a batch of one on the host that leaves it to TorchRL to begin the next episode (autoreset=False).
+    """
+
+    def __init__(self, envs: VectorEnv) -> None:
+        super().__init__(device="cpu", batch_size=[])
+        self.envs = envs
+        self._seed_to_come: int | None = None
+        self._set_specs(1)
+
+    def _reward(self, reward: float) -> float:
+        """Return the reward of the step that was just taken; a place for others to compute it."""
+        return reward
+
+    def _entries(self, observations: Any, **values: Any) -> Any:
+        import torch
+
+        parts = {key: torch.from_numpy(part[0].copy()) for key, part in self._as_dict(observations).items()}
+        return self._tensordict({**parts, **{key: torch.tensor([value]) for key, value in values.items()}})
+
+    def _step(self, tensordict: Any) -> Any:
+        actions = tensordict.get("action").reshape(self.envs.action_space.shape).numpy()
+        observations, rewards, terminated, truncated, _ = self.envs.step(actions)
+        reward, ended, cut = self._reward(float(rewards[0])), bool(terminated[0]), bool(truncated[0])
+        return self._entries(observations, reward=reward, terminated=ended, truncated=cut, done=ended or cut)
+
+    def _reset(self, tensordict: Any = None, **options: Any) -> Any:
+        seed, self._seed_to_come = self._seed_to_come, None
+        observations, _ = self.envs.reset(seed=seed)
+        return self._entries(observations, **dict.fromkeys(DONE_KEYS, False))
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._seed_to_come = seed
 
 
-def specs_of(envs: VectorEnv, size: int, device: Any) -> dict[str, Any]:
-    """Return the specifications of an EnvBase over environments, a batch of this size, by their names there."""
+def specs_of(envs: VectorEnv, size: int, device: Any, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return the specifications of an EnvBase over environments, a batch of this size, by their names there.
+
+    keys: what parts of an observation are called, where not as in the space.
+    """
     import torch
     from torchrl.data import Categorical, Composite, Unbounded
 
     observed, action = envs.single_observation_space, envs.single_action_space
-    named = observed if isinstance(observed, spaces.Dict) else spaces.Dict({"observation": observed})
+    parts = observed.spaces if isinstance(observed, spaces.Dict) else {"observation": observed}
+    named = spaces.Dict({keys.get(name, name): part for name, part in parts.items()})
     if isinstance(action, spaces.Dict):
         raise _refusal("action", action)
     flag = Categorical(2, (size, 1), device=device, dtype=torch.bool)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ def is_frame(source: Any) -> bool:
     """Return whether this is a frame, or a column with its index, of Polars or pandas."""
     of_pandas = any(kind.__module__.partition(".")[0] == "pandas" for kind in type(source).__mro__)
     return isinstance(source, pl.DataFrame | pl.LazyFrame) or (of_pandas and hasattr(source, "index"))
+
+
+def joined_frames(frames: Sequence[Any]) -> Any:
+    """Return frames, all of Polars or all of pandas, one after the other."""
+    return import_module(type(frames[0]).__module__.partition(".")[0]).concat(list(frames))
 
 
 def describe_source(source: Any) -> str:

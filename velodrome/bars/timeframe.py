@@ -212,6 +212,18 @@ def resample(series: Series, timeframe: str | Timeframe, timezone: str = "UTC") 
     return Series(start[first], opened, high, low, close, volume, extra, series.close_only), end[first]
 
 
+def without_gaps(series: Series, length: int) -> Series:
+    """Return bars of a fixed length (ns), one in every bin: those that were missing have the last close, no volume."""
+    time = np.arange(series.time[0], series.time[-1] + length, length)
+    source = np.searchsorted(series.time, time, side="right") - 1
+    empty = series.time[source] != time
+    opened, high, low = (
+        np.where(empty, series.close[source], prices[source]) for prices in (series.open, series.high, series.low)
+    )
+    volume = np.where(empty, 0.0, series.volume[source])
+    return Series(time, opened, high, low, series.close[source], volume, close_only=series.close_only)
+
+
 def describe_time(nanoseconds: Any) -> str:
     """Return a UTC time as people read it: '2020-01-01 09:30:00'."""
     return str(np.datetime64(int(nanoseconds), "ns").astype("datetime64[s]")).replace("T", " ")

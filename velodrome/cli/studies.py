@@ -143,10 +143,11 @@ def tune(
     from velodrome.service.tuning import tune as carry_out
     from velodrome.tune import listing
     from velodrome.tune.report import write_report
+    from velodrome.vector.argument_checks import checked_count
 
     source, settings = split_source(words)
     others: dict[str, Any] = {"device": None if gpu is None else f"cuda:{gpu}", "market.timeframe": timeframe}
-    others |= {"market.source": data_dir, "num_envs": n_envs}
+    others |= {"market.source": data_dir, "num_envs": n_envs if n_envs is None else checked_count("--n-envs", n_envs)}
     settings |= {key: value for key, value in others.items() if value is not None}
     given = {"seeds": seeds, "folds": folds, "score": score, "search_seed": search_seed, "window": window}
     given["sampler"] = sampler

@@ -94,9 +94,13 @@ def train(
     from velodrome.runs import run as running
     from velodrome.runs.config.files import load_run_config
     from velodrome.runs.live.display import choose_mode
+    from velodrome.vector.argument_checks import checked_count
 
     out = console()
     shown: dict[str, Any] = {"console": out, "mode": choose_mode(out, json, quiet), "evaluate": not no_evaluation}
+    for flag, count in (("--n-envs", n_envs), ("--update-steps", update_steps)):
+        if count is not None:
+            checked_count(flag, count)
     given = {"seed": seed, "seeds": seeds, "ensemble": ensemble, "num_envs": n_envs, "rollout_length": update_steps}
 
     def num_envs() -> int:

@@ -51,6 +51,8 @@ def alpaca_crypto_basket(price: NDArray, indicators: NDArray, lookback: int, nor
             f"{rows} prices and {len(indicators)} rows of indicators with a lookback of {lookback}: both need the same "
             f"number of rows, at least {2 * lookback + 1}."
         )
+    if not (np.isfinite(price).all() and np.isfinite(indicators).all()):
+        raise DataError("prices or indicators have values that are no finite numbers; a price that is missing is 0.")
     if (price[0] <= 0.0).any():
         raise DataError("the first row has a missing price, by which the original divides; begin with a later row.")
     values = (np.asarray(indicators, np.float64) * norm_tech).astype(np.float32)
@@ -80,7 +82,7 @@ def portfolio_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
         "preset": "alpaca_crypto",
         "initial_cash": capital,
         "buy_fee": float(config["fee"]),
-        "sell_fee": float(config["fee"]),
+        "sell_fee": float(config.get("sell_fee", config["fee"])),
         "min_quantity": tuple(float(quantity) for quantity in config["min_quantity"]),
         "order_scale": float(config["norm_action"]),
         "cash_reserve": float(config.get("min_cash_reserve") or 0.0),

@@ -12,14 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.adapters.elegantrl import ElegantRLEnv
-from velodrome.compat.alpaca_crypto import (
-    ACTION_LIMIT,
-    alpaca_crypto_basket,
-    original_observation,
-    portfolio_parameters,
-)
+from velodrome.compat.alpaca_crypto import ACTION_LIMIT, alpaca_crypto_world, original_observation
 from velodrome.envs.contract import World
-from velodrome.envs.portfolio.world import portfolio_world
 from velodrome.errors import ConfigError
 from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.make import make_vec
@@ -32,29 +26,27 @@ NORMS = ("lookback", "norm_cash", "norm_stocks", "norm_tech", "norm_reward", "no
 CAPITAL, COST = 1_000.0, 0.0025
 
 
-def crypto_world(config: Mapping[str, Any], env_params: Mapping[str, Any], **told: Any) -> World:
+def crypto_world(
+    config: Mapping[str, Any], env_params: Mapping[str, Any], capital: float, buy: float, sell: float, limits: Any
+) -> World:
     """Return the environment that the arrays of a configuration and the parameters make.
 
-    told: initial_capital, buy_cost_pct, sell_cost_pct and alpaca_limits, the least quantity of each coin.
+    buy, sell: costs as parts of the price. limits: the least quantity of each coin, or None.
     """
     for needed, given, what in ((ARRAYS, config, "config"), (NORMS, env_params, "env_params")):
-        missing = [name for name in needed if name not in given]
+        missing = [name for name in needed if name not in (given or {})]
         if missing:
             raise ConfigError(f"{what} has no {', '.join(missing)}; it needs {', '.join(needed)}.")
+    checked_count("lookback", env_params["lookback"])
     price, tech = (np.asarray(config[name], np.float64) for name in ARRAYS)
     if price.ndim != 2 or tech.ndim != 2:
         raise ConfigError(f"price_array is {price.shape}, tech_array {tech.shape}; both are [bars, columns].")
-    limits = told["alpaca_limits"]
-    quantities = np.zeros(price.shape[1]) if limits is None else np.asarray(limits, np.float64)[: price.shape[1]]
-    if len(quantities) < price.shape[1]:
-        raise ConfigError(
-            f"alpaca_limits has {len(quantities)} quantities for {price.shape[1]} coins; give one for each."
-        )
-    values = {**env_params, "initial_capital": told["initial_capital"], "fee": told["buy_cost_pct"]}
-    params = portfolio_parameters({**values, "min_quantity": 1.1 * quantities})
-    params["sell_fee"] = float(told["sell_cost_pct"])
-    basket = alpaca_crypto_basket(price, tech, int(env_params["lookback"]), float(env_params["norm_tech"]))
-    return portfolio_world(basket, **params)
+    coins = price.shape[1]
+    quantities = np.zeros(coins) if limits is None else np.asarray(limits, np.float64)[:coins]
+    if len(quantities) < coins:
+        raise ConfigError(f"alpaca_limits has {len(quantities)} quantities for {coins} coins; give one for each.")
+    told = {"initial_capital": capital, "fee": buy, "sell_fee": sell, "min_quantity": 1.1 * quantities}
+    return alpaca_crypto_world(price, tech, {**env_params, **told})
 
 
 class CryptoEnvAlpaca:
@@ -72,8 +64,7 @@ class CryptoEnvAlpaca:
         alpaca_limits: Any = None,
     ) -> None:
         self.config, self.env_params, self.gamma, self.if_log = config, env_params, gamma, if_log
-        costs = {"buy_cost_pct": buy_cost_pct, "sell_cost_pct": sell_cost_pct, "alpaca_limits": alpaca_limits}
-        world = crypto_world(config, env_params, initial_capital=initial_capital, **costs)
+        world = crypto_world(config, env_params, initial_capital, buy_cost_pct, sell_cost_pct, alpaca_limits)
         self.envs = make_vec(world, 1, autoreset=False, check_actions=False, seed=0)
         self.order = state_order(world, int(env_params["lookback"]))
         self.env_name, self.env_num, self.if_discrete, self.target_return = "MulticryptoEnv", 1, False, 10**8
@@ -118,8 +109,7 @@ class VectorizedCryptoEnvAlpaca(ElegantRLEnv):
         alpaca_limits: Any = None,
     ) -> None:
         self.n_envs, self.config, self.env_params = checked_count("n_envs", n_envs), config, env_params
-        costs = {"buy_cost_pct": buy_cost_pct, "sell_cost_pct": sell_cost_pct, "alpaca_limits": alpaca_limits}
-        world = crypto_world(config, env_params, initial_capital=initial_capital, **costs)
+        world = crypto_world(config, env_params, initial_capital, buy_cost_pct, sell_cost_pct, alpaca_limits)
         options = {"check_actions": False, "seed": 0, **_backend(gpu_id)}
         order = state_order(world, int(env_params["lookback"]))
         super().__init__(make_vec(world, self.n_envs, **options), scaled=False, order=order)

@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velodrome.bars import read_bars
+from velodrome.bars.dataframes import is_frame, joined_frames
+from velodrome.bars.timeframe import describe_time
 from velodrome.envs.catalog import CATALOG
+from velodrome.envs.parameters import refusal
 from velodrome.errors import ConfigError, JobError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.metrics import last_values
 from velodrome.runs.trained import Run
 from velodrome.service.service import AgentTrainingService as Service
 from velodrome.vector import config as own
+from velodrome.vector.argument_checks import checked_count
+from velodrome.vector.single import DrawnEnv
 from velodrome.vector.workers.options import SPELLINGS
 from velodrome.writing import new_folder
 
@@ -50,6 +55,12 @@ class VectorizedEnvConfig(BaseModel):
             raise ValueError(f"env_type = {self.env_type!r}; there are {', '.join(legal)}.{near}")
         self.velodrome()
         return self
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise refusal(VectorizedEnvConfig, given, error) from error
 
     def velodrome(self) -> own.VectorizedEnvConfig:
         """Return the same as Velodrome's own configuration."""
@@ -86,31 +97,16 @@ class Trained(NamedTuple):
     metrics: dict[str, dict[str, float]]  # by agent: the last value of everything that was measured
 
 
-class DatasetEnv(gymnasium.Env):
-    """Environments of a class, one for each dataset; an episode is played in one of them, drawn at random."""
+class DatasetEnv(DrawnEnv):
+    """Environments of a class, one for each dataset."""
 
     def __init__(self, file: str, split: str = "train") -> None:
         import cloudpickle
 
         env_class, datasets, arguments = cloudpickle.loads(Path(file).read_bytes())
-        self.envs = [env_class(part, *arguments) for part in (_part(each, split) for each in datasets)]
-        self.current = self.envs[0]
-        self.observation_space, self.action_space = self.current.observation_space, self.current.action_space
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode in a dataset drawn at random."""
-        super().reset(seed=seed)
-        self.current = self.envs[int(self.np_random.integers(len(self.envs)))]
-        return self.current.reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        """Take a step in it."""
-        return self.current.step(action)
-
-    def close(self) -> None:
-        """Close all of them."""
-        for env in self.envs:
-            env.close()
+        # Of data that was not split, both environments are given all.
+        parts = (getattr(each, SPLITS[split], each) for each in datasets)
+        super().__init__([env_class(part, *arguments) for part in parts])
 
 
 class AgentTrainingService:
@@ -144,8 +140,12 @@ class AgentTrainingService:
                 "the configuration has no section rl_model_config, which names the agents and total_timesteps; give "
                 "it, or AgentTrainingService(config, env_class, agents=['PPO'], total_timesteps=…)."
             )
-        self.agents = [_algorithm(name) for name in agents or _get(model, "agents", ("PPO",))]
-        self.total_timesteps = int(total_timesteps or _get(model, "total_timesteps", TIMESTEPS))
+        names = _get(model, "agents", ("PPO",)) if agents is None else agents
+        if isinstance(names, str) or not names:
+            raise ConfigError(f"agents = {names!r}: needs a list of at least one, such as ['PPO', 'DQN'].")
+        steps = _get(model, "total_timesteps", TIMESTEPS) if total_timesteps is None else total_timesteps
+        self.total_timesteps = checked_count("total_timesteps", steps)
+        self.agents = {name: ALGORITHMS.get(str(name).lower()).name for name in names}
         if isinstance(env_class, str):
             CATALOG.get(env_class)  # refuses what is none of ours
         elif not (isinstance(env_class, type) and issubclass(env_class, gymnasium.Env)):
@@ -157,8 +157,8 @@ class AgentTrainingService:
         datasets: data with training_data and validation_data, or data that both are made of. For one of Velodrome's
             environments they are price data, one instrument each.
         """
-        if not datasets:
-            raise ConfigError("datasets is empty: give at least one, with training_data and validation_data.")
+        if is_frame(datasets) or not datasets:
+            raise ConfigError("datasets: needs a list of at least one, with training_data and validation_data.")
         told = self._own(datasets) if isinstance(self.env_class, str) else self._theirs(datasets)
         bars = told.pop("bars", None)
         vector = {f"vector.{name}": value for name, value in self.vector.model_dump().items()}
@@ -169,14 +169,15 @@ class AgentTrainingService:
         with Service(self.folder, max_concurrent_envs=self.vector.max_concurrent_envs) as service:
             jobs = {
                 name: service.submit({"algorithm": algorithm, **shared, **self._settings_of(algorithm)}, bars=bars)
-                for name, algorithm in self.agents
+                for name, algorithm in self.agents.items()
             }
             ended = service.wait(list(jobs.values()))
             runs = {name: service.run_of(job) for name, job in jobs.items() if service.job(job).status == "finished"}
         if failed := [job for job in ended if job.status != "finished"]:
             raise JobError(f"{failed[0].name} was not trained ({failed[0].status}): {failed[0].message}")
         agents = {name: Agent(name, run) for name, run in runs.items()}
-        return Trained(self._environments(next(iter(runs.values()))), agents, {n: _last(r) for n, r in runs.items()})
+        metrics = {name: last_values(run.metrics) for name, run in runs.items()}
+        return Trained(self._environments(next(iter(runs.values()))), agents, metrics)
 
     def _settings_of(self, algorithm: str) -> dict[str, Any]:
         """Return the settings that are not for another algorithm."""
@@ -206,9 +207,10 @@ class AgentTrainingService:
         for number, dataset in enumerate(datasets):
             parts = {split: getattr(dataset, name, None) for split, name in SPLITS.items()}
             parts = {split: part for split, part in parts.items() if part is not None}
-            frames[f"dataset_{number}"] = _joined(list(parts.values())) if parts else dataset
+            frames[f"dataset_{number}"] = joined_frames(list(parts.values())) if parts else dataset
             for split, part in parts.items():
-                begins[split] = min(begins.get(split, "~"), _first_time(part))
+                first = describe_time(min(series.time[0] for series in read_bars(part).series.values()))
+                begins[split] = min(begins.get(split, first), first)
         told: dict[str, Any] = {"env": self.env_class, "bars": frames}
         if begins:
             edges = [None, *list(begins.values())[1:], None]
@@ -231,39 +233,3 @@ class AgentTrainingService:
 def _get(config: Any, name: str, default: Any) -> Any:
     """Return a field of an object or a mapping."""
     return config.get(name, default) if isinstance(config, Mapping) else getattr(config, name, default)
-
-
-def _algorithm(name: str) -> tuple[str, str]:
-    legal = ALGORITHMS.names()
-    if name.lower() not in legal:
-        listed = ", ".join(known.upper() for known in legal)
-        raise ConfigError(f"agents has {name!r}; there are {listed}.{did_you_mean(name.lower(), legal)}")
-    return name, name.lower()
-
-
-def _part(dataset: Any, split: str) -> Any:
-    """Return what an environment of a split is given: of data that was not split, all."""
-    return getattr(dataset, SPLITS[split], dataset)
-
-
-def _last(run: Run) -> dict[str, float]:
-    """Return the last value of everything that was measured."""
-    latest = run.metrics.sort("step").group_by("name").last()
-    return dict(zip(latest["name"].to_list(), latest["value"].to_list(), strict=True))
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Return frames, of Polars or pandas, one after the other."""
-    import polars as pl
-
-    if isinstance(parts[0], pl.DataFrame):
-        return pl.concat(parts)
-    import pandas  # type: ignore[import-untyped]
-
-    return pandas.concat(parts)
-
-
-def _first_time(frame: Any) -> str:
-    """Return the time of the first bar of a frame."""
-    first = min(series.time[0] for series in read_bars(frame).series.values())
-    return str(np.datetime64(int(first), "ns").astype("datetime64[s]"))

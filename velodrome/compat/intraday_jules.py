@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.bars import read_bars, synthetic_bars
-from velodrome.errors import ConfigError, DataError, VelodromeError, did_you_mean, sentence
+from velodrome.errors import ConfigError, VelodromeError, did_you_mean, reworded, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.config.files import read_file
 from velodrome.runs.machine.recommendation import recommend
@@ -67,6 +67,8 @@ LEARNER = {
     "exploration_final_eps": "epsilon_end",
 }
 ELSEWHERE = ("vectorized_training", "learner")  # keys of training that are read here
+WORDS = {ours: theirs for names in (ENVIRONMENT, TRAINING) for theirs, ours in names.items()}
+WORDS |= {ours.partition(".")[2] or ours: theirs for ours, theirs in WORDS.items()}  # without their section, too
 SAMPLE_BARS = 5_000  # on which the number of environments is measured before there is data
 log = logging.getLogger("velodrome.compat")
 
@@ -74,28 +76,26 @@ log = logging.getLogger("velodrome.compat")
 def run_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that the nested configuration says, by dotted key."""
     for name in SECTIONS:
-        if not isinstance(config.get(name), Mapping):
-            raise ConfigError(
-                f"the configuration has no section '{name}'; it needs {' and '.join(map(repr, SECTIONS))}."
-            )
-    algorithm = str(config.get("algorithm", "DQN"))
-    if algorithm.lower() not in ALGORITHMS:
-        known = ", ".join(name.upper() for name in ALGORITHMS.names())
-        near = did_you_mean(algorithm.upper(), [name.upper() for name in ALGORITHMS.names()])
-        raise ConfigError(
-            f"algorithm = {algorithm!r}: Velodrome learns by {known}.{near} Others learn with training.learner = 'sb3'."
-        )
-    environment = {**DEFAULTS, **config["environment"]}
-    training = {key: value for key, value in config["training"].items() if key not in ELSEWHERE}
-    found = {"env": "trading", "algorithm": algorithm.lower()}
-    found |= _translated("environment", environment, ENVIRONMENT) | _translated("training", training, TRAINING)
-    own = {theirs: f"{algorithm.lower()}.{ours}" for theirs, ours in LEARNER.items()}
+        if not isinstance(config, Mapping) or not isinstance(config.get(name), Mapping):
+            needed = " and ".join(map(repr, SECTIONS))
+            raise ConfigError(f"the configuration has no section '{name}'; it needs {needed}.")
+    environment, trained = (config[name] for name in SECTIONS)
+    try:
+        asked = "DQN" if trained.get("learner") == "sb3" else str(config.get("algorithm", "DQN"))
+        algorithm = ALGORITHMS.get(asked.lower()).name
+    except ConfigError as error:
+        raise ConfigError(f"{error} Stable-Baselines3 learns by others: training.learner = 'sb3'.") from error
+    training = {key: value for key, value in trained.items() if key not in ELSEWHERE}
+    found = {"env": "trading", "algorithm": algorithm}
+    found |= _translated("environment", {**DEFAULTS, **environment}, ENVIRONMENT)
+    found |= _translated("training", training, TRAINING)
+    own = {theirs: f"{algorithm}.{ours}" for theirs, ours in LEARNER.items()}
     found |= _translated("algo_params", config.get("algo_params", {}), own)
     for key, names, what in (("params.action", ACTIONS, "action_type"), ("params.reward", REWARDS, "reward_type")):
         if key in found and found[key] not in names:
             raise ConfigError(f"environment.{what} = {found[key]!r}; there are {', '.join(names)}.")
         found |= {key: names[found[key]]} if key in found else {}
-    data = config["training"].get("vectorized_training", {})
+    data = trained.get("vectorized_training", {})
     named = {"data_dir": "market.source", "symbols": "market.symbols", "n_envs": "num_envs"}
     return found | {ours: data[theirs] for theirs, ours in named.items() if data.get(theirs) is not None}
 
@@ -104,10 +104,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """Return the settings of a run that a YAML file with the same keys says; `velodrome train --from jules FILE`."""
     settings = run_settings(read_file(Path(path)))
     if "market.source" not in settings:
-        raise ConfigError(
-            f"{path}: training has no section 'vectorized_training' with data_dir and symbols, which say where prices "
-            "are."
-        )
+        raise ConfigError(f"{path}: training has no section 'vectorized_training' with data_dir and symbols.")
     return {"preset": "trading", **settings}
 
 
@@ -141,13 +138,15 @@ class EnvBuilder:
 
         from velodrome.adapters import to_sb3
 
-        if not symbols:
-            raise ConfigError("symbols is empty: name at least one, such as EURUSD.")
+        if isinstance(symbols, str) or not symbols:
+            raise ConfigError(f"symbols = {symbols!r}: needs a list of at least one, such as ['EURUSD'].")
         settings = run_settings({"environment": config, "training": {}})
         if n_envs is None:
             n_envs = recommended(settings, symbols, data_dir)
         count = checked_count("n_envs", n_envs)
-        envs = make_vec("trading", count, market=market_of(settings, symbols, data_dir), **_params(settings))
+        market = market_of(settings, symbols, data_dir)
+        with reworded(WORDS):
+            envs = make_vec("trading", count, market=market, **_params(settings))
         (logger or log).info("using %d environments (native: one compiled loop, no processes)", count)
         if monitor_path is None:
             return to_sb3(envs)
@@ -162,11 +161,10 @@ class TrainerCore:
     """Holds the environments and trains in them."""
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None) -> None:
-        self.config, self.logger = config, logger or log
-        self.learner = str(config.get("training", {}).get("learner", "velodrome"))
+        self.config, self.logger, self.settings = config, logger or log, run_settings(config)
+        self.learner = str(config["training"].get("learner", "velodrome"))
         if self.learner not in ("velodrome", "sb3"):
             raise ConfigError(f"training.learner = {self.learner!r}; there are velodrome, sb3.")
-        self.settings = run_settings({**config, **({"algorithm": "DQN"} if self.learner == "sb3" else {})})
         self.training_env_monitor: Any = None
         self.run: Any = None
         self._made: tuple[Any, dict[str, Any]] | None = None  # environments from here, and the settings they stand for
@@ -215,7 +213,8 @@ class TrainerCore:
         if existing is not None:
             raise ConfigError(f"existing_model_path = {existing}: a run goes on by velodrome train --resume.")
         assert self._made is not None
-        self.run = train_run("trading", **{**self.settings, **self._made[1]})
+        with reworded(WORDS):
+            self.run = train_run("trading", **{**self.settings, **self._made[1]})
         path = self.run.path / "policy.pt"
         export_torchscript(self.run.policy, path)
         return str(path)
@@ -272,12 +271,10 @@ def market_of(settings: Mapping[str, Any], symbols: Sequence[str], data_dir: str
     if data_dir is None:
         bars = synthetic_bars("gbm", SAMPLE_BARS, seed=0, symbols=len(symbols))
     else:
-        folder = Path(data_dir)
-        if not folder.is_dir():
-            raise DataError(f"data_dir = {folder}: there is no such folder; it holds a file for each of {symbols}.")
-        bars = read_bars(folder, list(symbols))
+        bars = read_bars(Path(data_dir), list(symbols))
+    lookback = checked_count("lookback_window", settings["market.windows"])
     try:
-        return build_market(bars, settings.get("market.features"), settings.get("market.windows", 1))
+        return build_market(bars, settings.get("market.features"), lookback)
     except VelodromeError as error:
         raise ConfigError(f"observation_feature_cols: {sentence(error)}") from error
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import last_observations
+from velodrome.adapters.episode_ends import ended_episodes
 from velodrome.envs.cage2.display import true_state
 from velodrome.envs.cage2.names import HOSTS
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import ConfigError, did_you_mean, reworded
 from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.make import make_vec
 
@@ -71,7 +71,8 @@ class VectorizedCAGE2Envs:
         check_scenario(scenario_path)
         self.scenario_path, self.red_agent_type = scenario_path, red_agent_type
         told = {"red_agent": red_agent(red_agent_type), "episode_length": max_steps, "observation_rule": "corrected"}
-        self.envs = make_vec("cage2", self.n_envs, copy=True, **{**told, **params})
+        with reworded({"episode_length": "max_steps"}):
+            self.envs = make_vec("cage2", self.n_envs, copy=True, **{**told, **params})
         self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
         self.observation_shape = self.observation_space.shape
         self._observations: NDArray[np.float32] | None = None
@@ -94,12 +95,9 @@ class VectorizedCAGE2Envs:
         observations, rewards, terminated, truncated, infos = self.envs.step(actions)
         dones = terminated | truncated
         row_infos: list[dict[str, Any]] = [{} for _ in range(self.n_envs)]
-        ended = np.flatnonzero(dones)
-        if len(ended):
-            returns, lengths = (infos["statistics"][name] for name in ("reward", "length"))
-            for row, last in zip(ended.tolist(), last_observations(infos, ended), strict=True):
-                episode = {"r": float(returns[row]), "l": int(lengths[row])}
-                row_infos[row] = {"terminal_observation": last, "episode": episode}
+        for row, last, told in ended_episodes(infos, np.flatnonzero(dones)):
+            episode = {"r": told["reward"], "l": int(told["length"])}
+            row_infos[row] = {"terminal_observation": last, "episode": episode}
         self._observations = observations
         return Stepped(observations, rewards, dones, row_infos)
 
@@ -123,7 +121,7 @@ class VectorizedCAGE2Envs:
 
 def red_agent(given: Any) -> str:
     """Return what Velodrome calls a Red agent that is named by its class or by a text."""
-    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    name = given if isinstance(given, str) else getattr(given, "__name__", repr(given))
     found = RED_AGENTS.get(name, name)
     if found not in (*RED_AGENTS.values(), "mixture"):
         raise ConfigError(

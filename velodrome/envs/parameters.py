@@ -100,16 +100,7 @@ class EnvConfig(BaseModel):
         try:
             return cls(**cls.spelled_out(values))
         except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0]) if first["loc"] else ""
-            problem = str(first["msg"]).removeprefix("Value error, ")
-            if first["type"] == "literal_error":
-                choices = re.findall("'(.*?)'", first["ctx"]["expected"])
-                problem = f"{problem}.{did_you_mean(str(first['input']), choices)}".removesuffix(".")
-            received = f"{name} = {values[name]!r}: " if name in values else ""
-            meaning = cls.model_fields[name].description if name in legal else None
-            told = f"{sentence(problem)} {name}: {meaning}." if meaning else problem
-            raise ConfigError(received + told) from error
+            raise refusal(cls, values, error) from error
 
     @classmethod
     def spelled_out(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +117,21 @@ class EnvConfig(BaseModel):
                     )
                 found[other] = given
         return found
+
+
+def refusal(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> ConfigError:
+    """Return the first problem that pydantic found in values as an error: what was received, and what it means."""
+    first, legal = error.errors()[0], tuple(model.model_fields)
+    name = str(first["loc"][0]) if first["loc"] else ""
+    problem = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "literal_error":
+        choices = re.findall("'(.*?)'", first["ctx"]["expected"])
+        problem = f"{problem}.{did_you_mean(str(first['input']), choices)}".removesuffix(".")
+    if first["type"] == "extra_forbidden":
+        problem = f"there is no such field; there are {', '.join(legal)}.{did_you_mean(name, legal)}"
+    received = f"{name} = {values[name]!r}: " if name in values else ""
+    meaning = model.model_fields[name].description if name in legal else None
+    return ConfigError(received + (f"{sentence(problem)} {name}: {meaning}." if meaning else problem))
 
 
 def with_preset(

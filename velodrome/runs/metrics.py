@@ -12,9 +12,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from velodrome.errors import MetricsError, VelodromeError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 CAPACITY = 10_000  # entries that may wait for a sink
 END_SECONDS = 120.0  # how long the end waits for a sink that is stuck
@@ -62,6 +65,12 @@ def with_names_of(names: str, metrics: Mapping[str, float]) -> dict[str, float]:
     judged = {name.rpartition("/")[2]: value for name, value in metrics.items() if name.startswith("evaluation/")}
     reward = judged.get("reward", judged.get("return"))  # of environments without a market the two are one
     return {**metrics, **further, **({} if reward is None else {"eval/reward": reward})}
+
+
+def last_values(metrics: pl.DataFrame) -> dict[str, float]:
+    """Return the last value of everything in a run's metrics, by name."""
+    latest = metrics.sort("step").group_by("name").last()
+    return dict(zip(latest["name"].to_list(), latest["value"].to_list(), strict=True))
 
 
 class MetricsWriter:

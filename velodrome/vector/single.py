@@ -1,8 +1,8 @@
-"""One environment of a rule as a plain Gymnasium environment: the same compiled loop, over a batch of one."""
+"""Single Gymnasium environments: one of a rule, by the same compiled loop over a batch of one; one drawn of several."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium
@@ -57,3 +57,27 @@ class RuleEnv(gymnasium.Env):
 
 def _first(observations: Any) -> Any:
     return map_nested(lambda part: np.asarray(part[0]), observations)
+
+
+class DrawnEnv(gymnasium.Env):
+    """Several environments with the same spaces as one: an episode is played in one of them, drawn at random."""
+
+    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
+        self.envs = list(envs)
+        self.current = self.envs[0]
+        self.observation_space, self.action_space = self.current.observation_space, self.current.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Draw an environment and begin an episode in it."""
+        super().reset(seed=seed)
+        self.current = self.envs[int(self.np_random.integers(len(self.envs)))]
+        return self.current.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Take a step in it."""
+        return self.current.step(action)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env in self.envs:
+            env.close()

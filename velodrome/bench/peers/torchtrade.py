@@ -8,6 +8,7 @@ episode where one has ended, as Velodrome does.
 from __future__ import annotations
 
 import functools
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,9 @@ from velodrome.vector.cores import free_memory
 COLUMNS = ("open", "high", "low", "close", "volume")
 WINDOW = 10  # bars; TorchTrade's default
 FLOATS = WINDOW * len(COLUMNS) + 6
-# What a process of ParallelEnv takes besides what it shares: 170 MB were measured. Without a look at what is free, 128
-# of them filled the 24 GB of a machine, on which nothing else could run any more.
-WORKER_BYTES = 250e6
+# What a forked process of ParallelEnv takes for itself (Private_* of /proc/PID/smaps_rollup): 27 MB with 20,000 bars,
+# 56 MB with 100,000. The 400 MB besides that it seems to take are pages of the parent, which all of them share.
+WORKER_BYTES, BYTES_OF_A_BAR = 30e6, 400.0
 
 
 def open_torchtrade(series: Series, num_envs: int, threads: int, actions: Callable[[], list]) -> Stepper:
@@ -43,7 +44,7 @@ def open_parallel(series: Series, num_envs: int, threads: int, actions: Callable
     """Return what steps the scalar environment in a process each, as TorchRL's ParallelEnv does."""
     import torch
 
-    check_that_they_fit(num_envs, WORKER_BYTES, free_memory)
+    check_that_they_fit(num_envs, WORKER_BYTES + BYTES_OF_A_BAR * len(series), free_memory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchrl.envs import ParallelEnv
@@ -59,8 +60,13 @@ def open_parallel(series: Series, num_envs: int, threads: int, actions: Callable
         torch.set_num_threads(1)  # a process that is forked while torch has threads may wait for them for ever
         make = functools.partial(Scalar, frame, SequentialTradingEnvConfig())
         envs = ParallelEnv(num_envs, make, mp_start_method="fork")
-        stepper = stepper_of(envs, threads, actions)
-        torch.set_num_threads(before)
+        gc.collect()
+        gc.freeze()  # no process looks through the parent's objects for garbage, which would copy their pages
+        try:
+            stepper = stepper_of(envs, threads, actions)
+        finally:
+            gc.unfreeze()
+            torch.set_num_threads(before)
     return stepper
 
 

@@ -1,6 +1,6 @@
 """TorchTrade 0.1.0: its market layout, its environments as classes, its settings, and the replay of its recordings.
 
-Read `layout` (its market and parameters as ours), `history` (what an episode was, and rewards in Python), `replays`,
+Read `layout` (its market and parameters as ours), `replays`, `history` (what an episode was, and rewards in Python),
 `envs` (its classes with TensorDicts) and `settings` (the words of its training example). The classes are made when they
 are first asked for, because they need TorchRL.
 """
@@ -17,9 +17,8 @@ __all__ = ["replay", "torchtrade_market", "trading_parameters"]
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") or name in ("envs", "settings"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    envs = import_module("velodrome.compat.torchtrade.envs")
-    if name not in envs.NAMES:
+    hidden = name.startswith("_") or name in ("envs", "settings")
+    envs = None if hidden else import_module("velodrome.compat.torchtrade.envs")
+    if envs is None or name not in envs.NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(envs, name) if hasattr(envs, name) else envs.env_class(name)

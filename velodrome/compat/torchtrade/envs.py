@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from velodrome.adapters.library_class import with_base
-from velodrome.adapters.torchrl import VelodromeEnv, specs_of
+from velodrome.adapters.torchrl import Shown, SingleVelodromeEnv, VelodromeEnv
+from velodrome.bars.dataframes import is_frame
 from velodrome.bars.timeframe import UNIT_OF_SPELLING, parse_timeframe
-from velodrome.compat.torchtrade.history import HistoryTracker, Recorder, Rewarded, checked_reward, draw_history, show
-from velodrome.compat.torchtrade.layout import OHLCV, Frame, torchtrade_market, trading_parameters
+from velodrome.compat.torchtrade.history import HistoryTracker, Recorder, Rewarded, checked_reward
+from velodrome.compat.torchtrade.layout import OF_BRACKETS, OHLCV, SAME, Frame, torchtrade_market, trading_parameters
 from velodrome.envs.trading.world import trading_world
-from velodrome.errors import ConfigError, DataError
+from velodrome.errors import ConfigError, DataError, reworded
 from velodrome.tables.market import Market
 from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.make import make_vec
 
-if TYPE_CHECKING:
-    from torchrl.envs import EnvBase
-else:
-    EnvBase = object  # the class that `env_class` makes has the real one as its second base
-
-ACCOUNT = "account_state"
+WORDS = {ours: theirs for theirs, ours in {**SAME, **OF_BRACKETS}.items()}  # in what is refused
+WORDS |= {"levels": "action_levels", "take_profit": "takeprofit_levels", "episode_length": "max_traj_length"}
 FEATURE_PREFIX = "features_"
 UNITS = {"m": "Minute", "h": "Hour", "d": "Day"}  # as they are written in observation keys
 
@@ -84,6 +81,12 @@ class SequentialTradingEnvSLTPConfig(SequentialTradingEnvConfig):
     position_fraction: float = 1.0
     quantity_per_trade: float = 0.001
 
+    def __post_init__(self) -> None:
+        """Refuse stops on the wrong side, too."""
+        if not all(level < 0 for level in self.stoploss_levels):
+            raise ConfigError(f"stoploss_levels = {self.stoploss_levels}: needs negative fractions, such as -0.025.")
+        super().__post_init__()
+
 
 @dataclass
 class VectorizedSequentialTradingEnvConfig(SequentialTradingEnvConfig):
@@ -102,14 +105,8 @@ class VectorizedSequentialTradingEnvSLTPConfig(VectorizedSequentialTradingEnvCon
     """What many environments with a stop loss and a take profit are told."""
 
 
-CONFIGS = {
-    name: globals()[f"{name}Config"]
-    for name in (
-        *("SequentialTradingEnv", "SequentialTradingEnvSLTP"),
-        *("VectorizedSequentialTradingEnv", "VectorizedSequentialTradingEnvSLTP"),
-    )
-}
-NAMES = (*CONFIGS, *(model.__name__ for model in CONFIGS.values()), HistoryTracker.__name__)
+CLASSES = tuple(f"{many}SequentialTradingEnv{kind}" for many in ("", "Vectorized") for kind in ("", "SLTP"))
+NAMES = (*CLASSES, *(f"{name}Config" for name in CLASSES), HistoryTracker.__name__)
 
 
 def frame_text(frame: Any) -> str:
@@ -125,6 +122,8 @@ def frame_text(frame: Any) -> str:
 
 def market_of(df: Any, config: SequentialTradingEnvConfig, preprocess: Any = None) -> Market:
     """Return the market that a DataFrame and a configuration make."""
+    if not is_frame(df):
+        raise ConfigError(f"df is a {type(df).__name__}; needs a DataFrame of pandas or Polars.")
     missing = [name for name in ("timestamp", *OHLCV) if name not in df.columns]
     if missing:
         raise DataError(f"DataFrame missing required columns: {missing}. Got columns: {list(df.columns)}.")
@@ -134,9 +133,7 @@ def market_of(df: Any, config: SequentialTradingEnvConfig, preprocess: Any = Non
     frames, sizes = config.frames()
     functions = preprocess if isinstance(preprocess, Sequence) else [preprocess] * len(frames)
     if len(functions) != len(frames):
-        raise ConfigError(
-            f"{len(functions)} feature_preprocessing_fn for {len(frames)} time_frames; give one for each."
-        )
+        raise ConfigError(f"{len(functions)} feature_preprocessing_fn, {len(frames)} time_frames; give one for each.")
     by_frame = dict(zip(frames, functions, strict=True))
     names = [f"market_data_{name}_{size}" for name, size in zip(frames, sizes, strict=True)]
     features = functools.partial(_processed, by_frame) if preprocess is not None else None
@@ -161,17 +158,9 @@ def _processed(functions: dict[str, Callable[..., Any]], name: str, bars: Frame)
     return labels.astype("datetime64[ns]").astype(np.int64), values, tuple(columns)
 
 
-def _has_brackets(config: SequentialTradingEnvConfig) -> bool:
-    return isinstance(config, SequentialTradingEnvSLTPConfig)
-
-
-def rule_parameters(config: SequentialTradingEnvConfig, market: Market) -> dict[str, Any]:
+def rule_parameters(config: SequentialTradingEnvConfig, market: Market, brackets: bool) -> dict[str, Any]:
     """Return the parameters of the trading environment on a market."""
-    told, cash = asdict(config), config.initial_cash
-    told["initial_cash"] = 1.0  # a range is no number
-    told["trade_mode"] = str(getattr(told.get("trade_mode"), "value", told.get("trade_mode")))
-    found = trading_parameters(told, "sltp" if _has_brackets(config) else "base")
-    found["initial_cash"] = tuple(map(float, cash)) if isinstance(cash, Sequence) else float(cash)
+    found = trading_parameters(asdict(config), "sltp" if brackets else "base")
     found["slippage"] = config.slippage
     found["start"] = "random" if config.random_start else "first"
     if config.max_traj_length is not None:
@@ -181,52 +170,13 @@ def rule_parameters(config: SequentialTradingEnvConfig, market: Market) -> dict[
     return found
 
 
-def _keyed(observations: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of an observation by TorchTrade's keys."""
-    return {ACCOUNT if name == "account" else name: part for name, part in observations.items()}
+class _Told(Shown):
+    """What one environment and many are told. TensorDicts have TorchTrade's keys."""
 
-
-def _keyed_specs(envs: Any, size: int) -> dict[str, Any]:
-    found = specs_of(envs, size, "cpu")
-    spec = found["observation_spec"]
-    spec[ACCOUNT] = spec["account"]
-    del spec["account"]
-    return found
-
-
-class _Vectorized(VelodromeEnv):
-    """Many trading environments in one compiled loop. TensorDicts have TorchTrade's keys.
-
-    reward_function: of the portfolio values before and after a step, tensors [num_envs]; rewards are then computed in
-        Python. None: the change of the value's logarithm, by the rule itself.
-    """
-
-    def __init__(
-        self,
-        df: Any,
-        config: VectorizedSequentialTradingEnvConfig,
-        feature_preprocessing_fn: Any = None,
-        reward_function: Callable[..., Any] | None = None,
-    ) -> None:
-        self.config = config
-        market = market_of(df, config, feature_preprocessing_fn)
-        world = trading_world(market, **rule_parameters(config, market))
-        envs = make_vec(world, config.num_envs, backend="native", observation="dict", seed=config.seed)
-        super().__init__(envs if reward_function is None else Rewarded(envs, reward_function))
-
-    def _as_dict(self, observations: Any) -> dict[str, Any]:
-        return _keyed(observations)
-
-    def _set_specs(self, size: int) -> None:
-        for name, spec in _keyed_specs(self.envs, size).items():
-            setattr(self, name, spec)
-
-
-class _Single(EnvBase):
-    """One trading environment, with TensorDicts of no batch, which remembers its episode as `history`.
-
-    reward_function: of the history so far. None: the change of the portfolio value's logarithm, by the rule itself.
-    """
+    KEYS: ClassVar = {"account": "account_state"}
+    Config: ClassVar[type[SequentialTradingEnvConfig]]
+    BRACKETS: ClassVar[bool]
+    _open: Callable[..., None]  # of what makes the environments, and the reward function
 
     def __init__(
         self,
@@ -235,17 +185,42 @@ class _Single(EnvBase):
         feature_preprocessing_fn: Any = None,
         reward_function: Callable[..., Any] | None = None,
     ) -> None:
-        super().__init__(device="cpu", batch_size=[])
+        if not isinstance(config, self.Config):
+            raise ConfigError(f"config is a {type(config).__name__}; this one takes a {self.Config.__name__}.")
         self.config = config
-        self.reward_function = reward_function and checked_reward(reward_function, many=False)
-        market = market_of(df, config, feature_preprocessing_fn)
-        params = rule_parameters(config, market)
-        options: Any = {"backend": "native", "observation": "dict", "autoreset": False}
-        self.envs = make_vec(trading_world(market, **params), 1, seed=config.seed, **options)
-        self.recorder = Recorder(self.envs, market, _has_brackets(config), params["allow_short"])
-        self._seed_to_come: int | None = None
-        for name, spec in _keyed_specs(self.envs, 1).items():
-            setattr(self, name, spec[0])
+        self.market = market_of(df, config, feature_preprocessing_fn)
+        with reworded(WORDS):
+            world = trading_world(self.market, **rule_parameters(config, self.market, self.BRACKETS))
+        options: Any = {"backend": "native", "observation": "dict", "seed": config.seed}
+        self._open(functools.partial(make_vec, world, **options), reward_function)
+
+
+class _Vectorized(_Told, VelodromeEnv):
+    """Many trading environments in one compiled loop.
+
+    reward_function: of the portfolio values before and after a step, tensors [num_envs]; rewards are then computed in
+        Python. None: the change of the value's logarithm, by the rule itself.
+    """
+
+    config: VectorizedSequentialTradingEnvConfig
+
+    def _open(self, make: Callable[..., Any], function: Callable[..., Any] | None) -> None:
+        envs = make(num_envs=self.config.num_envs)
+        VelodromeEnv.__init__(self, envs if function is None else Rewarded(envs, function))
+
+
+class _Single(_Told, SingleVelodromeEnv):
+    """One trading environment, with TensorDicts of no batch, which remembers its episode as `history`.
+
+    reward_function: of the history so far. None: the change of the portfolio value's logarithm, by the rule itself.
+    """
+
+    def _open(self, make: Callable[..., Any], function: Callable[..., Any] | None) -> None:
+        SingleVelodromeEnv.__init__(self, make(num_envs=1, autoreset=False))
+        self.reward_function = function and checked_reward(function, many=False)
+        base: Any = self.envs.unwrapped
+        shorts = bool(base.world.params.allow_short)
+        self.recorder = Recorder(self.envs, self.market, self.BRACKETS, shorts)
 
     @property
     def history(self) -> HistoryTracker:
@@ -254,36 +229,21 @@ class _Single(EnvBase):
 
     def render_history(self, return_fig: bool = False, plot_bh_baseline: bool = True) -> Any:
         """Draw prices, the portfolio and the exposure of the episode; return the figure, or show it."""
-        figure = draw_history(self.history, float(self.config.leverage), plot_bh_baseline)
-        return figure if return_fig else show(figure)
+        from velodrome.runs.report.episode import episode_figure
+        from velodrome.runs.report.images import draw, show
 
-    def _shown(self, observations: Any, **more: Any) -> Any:
-        import torch
-        from tensordict import TensorDict
+        past, held_with = self.history, float(self.config.leverage) if plot_bh_baseline else None
+        figure = episode_figure(past.base_prices, past.portfolio_values, past.positions, held_with)
+        drawing = draw(figure, "episode")
+        return drawing if return_fig else show(drawing)
 
-        parts = {key: torch.from_numpy(part[0].copy()) for key, part in _keyed(observations).items()}
-        return TensorDict({**parts, **{key: torch.tensor([value]) for key, value in more.items()}}, batch_size=[])
-
-    def _step(self, tensordict: Any) -> Any:
-        actions = tensordict.get("action").reshape(1).numpy()
-        observations, rewards, terminated, truncated, _ = self.envs.step(actions)
-        reward = self.recorder.step(float(rewards[0]), self.reward_function)
-        ended, cut = bool(terminated[0]), bool(truncated[0])
-        return self._shown(observations, reward=reward, terminated=ended, truncated=cut, done=ended or cut)
+    def _reward(self, reward: float) -> float:
+        return self.recorder.step(reward, self.reward_function)
 
     def _reset(self, tensordict: Any = None, **options: Any) -> Any:
-        seed, self._seed_to_come = self._seed_to_come, None
-        observations, _ = self.envs.reset(seed=seed)
+        begun = super()._reset(tensordict, **options)
         self.recorder.begin()
-        return self._shown(observations, terminated=False, truncated=False, done=False)
-
-    def _set_seed(self, seed: int | None) -> None:
-        self._seed_to_come = seed
-
-    def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the environment."""
-        self.envs.close()
-        self.is_closed = True
+        return begun
 
 
 @functools.cache
@@ -291,4 +251,5 @@ def env_class(name: str) -> Any:
     """Return a class of TorchTrade by its name; imports TorchRL."""
     ours = _Vectorized if name.startswith("Vectorized") else _Single
     made = with_base(ours, "torchrl.envs", "EnvBase", "TorchRL", "to_torchrl")
-    return type(name, (made,), {"__doc__": made.__doc__, "__module__": __package__})
+    told = {"Config": globals()[f"{name}Config"], "BRACKETS": name.endswith("SLTP")}
+    return type(name, (made,), {"__doc__": made.__doc__, "__module__": __package__, **told})

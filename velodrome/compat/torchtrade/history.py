@@ -8,41 +8,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorWrapper
-from numpy.typing import NDArray
 
-from velodrome.envs.trading import codes
+from velodrome.compat.torchtrade.replays import event_labels
 from velodrome.errors import ConfigError
 from velodrome.tables.market import Market
 from velodrome.vector.messages import tell
 
-EXIT_EVENTS = {codes.LIQUIDATED: "liquidation", codes.STOPPED: "sltp_sl", codes.TARGET: "sltp_tp"}
 SIGNS = {"buy": 1, "long": 1, "sell": -1, "short": -1}  # of what is done; 0 for anything else
-TAKES = {True: "(old_pvs, new_pvs), tensors of portfolio values", False: "(history), the HistoryTracker of an episode"}
-
-
-def event_labels(column: Mapping[str, NDArray], brackets: bool, shorts: bool) -> list[str]:
-    """Return what happened in the last step of each environment, as TorchTrade calls it."""
-    happened = zip(column["order_code"], column["exit_code"], column["units"], strict=True)
-    return [
-        EXIT_EVENTS.get(int(leave)) or _order_event(int(order), units, brackets, shorts)
-        for order, leave, units in happened
-    ]
-
-
-def _order_event(order: int, units: float, brackets: bool, shorts: bool) -> str:
-    if order in (codes.OPENED, codes.SWITCHED, codes.INCREASED):
-        return ("long" if units > 0 else "short") if brackets or shorts else "buy"
-    if order == codes.CLOSED or (order == codes.SWITCH_CLOSED and not brackets):
-        return "close" if brackets else ("flat" if shorts else "sell")
-    if order == codes.DECREASED:
-        return "close_partial" if shorts else "sell"
-    return "exhausted" if order == codes.EXHAUSTED else "hold"
+GIVES = {
+    True: "many environments give it (old_pvs, new_pvs), tensors of portfolio values.",
+    False: "one environment gives it (history), the HistoryTracker of its episode.",
+}
 
 
 def checked_reward(function: Callable[..., Any], many: bool) -> Callable[..., Any]:
@@ -51,10 +33,7 @@ def checked_reward(function: Callable[..., Any], many: bool) -> Callable[..., An
         inspect.signature(function).bind(*range(2 if many else 1))
     except (TypeError, ValueError) as error:
         name = getattr(function, "__name__", repr(function))
-        raise ConfigError(
-            f"reward_function = {name}: {'many environments give' if many else 'one environment gives'} it "
-            f"{TAKES[many]}. {'Many' if not many else 'One'} would give {TAKES[not many]}."
-        ) from error
+        raise ConfigError(f"reward_function = {name}: {GIVES[many]}") from error
     return function
 
 
@@ -154,34 +133,3 @@ class Recorder:
         entry = (self.closes[cursor].item(), SIGNS.get(action_type, 0), reward, value, units, action_type)
         for kept, part in zip(vars(self.history).values(), entry, strict=True):
             kept.append(part)
-
-
-def draw_history(history: HistoryTracker, leverage: float, baseline: bool) -> Any:
-    """Return a matplotlib figure: prices, the portfolio beside holding as much, and the exposure."""
-    from velodrome.runs.report.charts import layout_of, line
-    from velodrome.runs.report.images import draw
-
-    lists = (history.base_prices, history.portfolio_values, history.positions)
-    price, value, units = (np.array(numbers, float) for numbers in lists)
-    steps = np.arange(len(price))
-    data = [line(steps, price, "price", "price"), line(steps, value, "portfolio", "agent", yaxis="y2")]
-    if baseline:
-        holding = value[0] * (1.0 + leverage * (price / price[0] - 1.0))
-        holding = np.where(np.minimum.accumulate(holding) > 0.0, holding, 0.0)  # a loss of everything is final
-        data.append(line(steps, holding, f"buy and hold ({leverage:g}x)", "buy_and_hold", yaxis="y2"))
-    exposure = np.divide(units * price, value, out=np.zeros_like(value), where=value > 0)
-    filled: Any = {"fill": "tozeroy", "fillcolor": "var(--agent-soft)", "line": {"shape": "hv", "width": 1.0}}
-    data.append(line(steps, exposure, "exposure", "agent", yaxis="y3", **filled))
-    places = {"yaxis2": ("portfolio", [0.3, 0.6], {}), "yaxis3": ("exposure", [0.0, 0.25], {"tickformat": ".0%"})}
-    lower = {name: {"title": {"text": text}, "domain": part, **more} for name, (text, part, more) in places.items()}
-    x = {"title": {"text": "steps"}}
-    return draw({"data": data, "layout": layout_of("price", x=x, y={"domain": [0.65, 1.0]}, **lower)}, "episode")
-
-
-def show(figure: Any) -> None:
-    """Show a figure as pyplot shows its own."""
-    from matplotlib import pyplot
-
-    made: Any = lambda *_, **__: figure  # noqa: E731  pyplot asks for a class and calls it
-    pyplot.figure(FigureClass=made)
-    pyplot.show()

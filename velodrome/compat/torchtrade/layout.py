@@ -13,12 +13,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.bars.timeframe import DAY, parse_timeframe
+from velodrome.bars.frame import BAR_COLUMNS, Series
+from velodrome.bars.timeframe import DAY, MILLISECOND, Timeframe, parse_timeframe, resample, without_gaps
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.market import Market
 from velodrome.tables.windows import WindowPart, stack_windows
 
-OHLCV: tuple[str, ...] = ("open", "high", "low", "close", "volume")
+OHLCV: tuple[str, ...] = BAR_COLUMNS
+
+SAME = {  # parameters, theirs -> ours
+    "transaction_fee": "fee",
+    "leverage": "leverage",
+    "maintenance_margin_rate": "maintenance_margin",
+    "bankrupt_threshold": "bankrupt_at",
+}
+OF_BRACKETS = {
+    "include_hold_action": "include_hold",
+    "include_close_action": "include_close",
+    "lock_position_until_sltp": "lock_position",
+    "position_fraction": "position_fraction",
+    "quantity_per_trade": "quantity_per_trade",
+}
 
 
 class Frame(NamedTuple):
@@ -35,33 +50,17 @@ def _nanoseconds(timeframe: str) -> int:
     return length
 
 
-def _frame(data: Mapping[str, NDArray], period: int) -> Frame:
+def _frame(data: Mapping[str, NDArray], period: int, filled: bool = False) -> Frame:
     time = np.asarray(data["timestamp"], np.int64)
     if len(time) == 0:
         raise DataError("the TorchTrade data has no rows")
+    if wrong := [name for name in OHLCV if not np.isfinite(data[name]).all()]:
+        raise DataError(f"the columns {wrong} have values that are no finite numbers; leave out or fill such rows.")
     anchor = time[0] // DAY * DAY
-    bins = (time - anchor) // period
-    first = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
-    last = np.r_[first[1:] - 1, len(time) - 1]
-    columns = [
-        np.asarray(data["open"])[first],
-        np.maximum.reduceat(data["high"], first),
-        np.minimum.reduceat(data["low"], first),
-        np.asarray(data["close"])[last],
-        np.add.reduceat(data["volume"], first),
-    ]
-    return Frame(anchor + bins[first] * period, np.stack(columns, axis=1).astype(np.float32))
-
-
-def _execution_grid(frame: Frame, period: int) -> Frame:
-    """Fill the empty bins of the execution frame with the last close and no volume."""
-    labels = np.arange(frame.start[0], frame.start[-1] + period, period)
-    source = np.searchsorted(frame.start, labels, side="right") - 1
-    ohlcv = frame.ohlcv[source]
-    empty = frame.start[source] != labels
-    ohlcv[empty, :4] = ohlcv[empty, 3:4]
-    ohlcv[empty, 4] = 0.0
-    return Frame(labels, ohlcv)
+    fixed = Timeframe(period // MILLISECOND, "ms")  # days as bare lengths: they count from the anchor
+    bars, _ = resample(Series(time - anchor, **{name: data[name] for name in OHLCV}), fixed)  # type: ignore[arg-type]
+    bars = without_gaps(bars, period) if filled else bars
+    return Frame(anchor + bars.time, np.stack([bars.column(name) for name in OHLCV], axis=1).astype(np.float32))
 
 
 Features = Callable[[str, "Frame"], tuple[NDArray[np.int64], NDArray[np.float32], tuple[str, ...]]]
@@ -83,7 +82,7 @@ def torchtrade_market(
     if len(time_frames) != len(window_sizes):
         raise ConfigError(f"{len(time_frames)} time frames but {len(window_sizes)} window sizes; give one for each")
     execution_period = _nanoseconds(execute_on)
-    grid = _execution_grid(_frame(data, execution_period), execution_period)
+    grid = _frame(data, execution_period, filled=True)
     windows, shown = [], []
     first_labels, coarse_periods, window_spans = [], [0], []
     for name, length in zip(time_frames, window_sizes, strict=True):
@@ -132,28 +131,19 @@ def torchtrade_market(
 
 def trading_parameters(config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Translate TorchTrade's parameters into those of the trading environment."""
-    leverage = float(config["leverage"])
-    values: dict[str, Any] = {
-        "preset": "torchtrade",
-        "initial_cash": float(config["initial_cash"]),
-        "fee": float(config["transaction_fee"]),
-        "leverage": leverage,
-        "maintenance_margin": float(config["maintenance_margin_rate"]),
-        "bankrupt_at": float(config["bankrupt_threshold"]),
-    }
+    cash, shorts = config["initial_cash"], float(config["leverage"]) > 1.0
+    cash = tuple(map(float, cash)) if isinstance(cash, Sequence) else cash  # a range, or a number
+    values: dict[str, Any] = {"preset": "torchtrade", "initial_cash": cash}
+    values |= {ours: config[theirs] for theirs, ours in SAME.items()}
     if kind == "base":
         levels = tuple(float(level) for level in config["action_levels"])
-        return {**values, "levels": levels, "allow_short": leverage > 1.0 and min(levels) < 0.0}
+        return {**values, "levels": levels, "allow_short": shorts and min(levels, default=0.0) < 0.0}
+    values |= {ours: config[theirs] for theirs, ours in OF_BRACKETS.items()}
     return {
         **values,
         "action": "brackets",
         "stop_loss": tuple(-float(level) for level in config["stoploss_levels"]),
-        "take_profit": tuple(float(level) for level in config["takeprofit_levels"]),
-        "include_hold": bool(config["include_hold_action"]),
-        "include_close": bool(config["include_close_action"]),
-        "lock_position": bool(config["lock_position_until_sltp"]),
-        "trade_mode": config["trade_mode"],
-        "position_fraction": float(config["position_fraction"]),
-        "quantity_per_trade": float(config["quantity_per_trade"]),
-        "allow_short": leverage > 1.0,
+        "take_profit": tuple(config["takeprofit_levels"]),
+        "trade_mode": str(getattr(config["trade_mode"], "value", config["trade_mode"])),
+        "allow_short": shorts,
     }

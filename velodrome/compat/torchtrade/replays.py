@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.compat.recordings import Played, Script, play_episodes, read_arrays
-from velodrome.compat.torchtrade.history import event_labels
 from velodrome.compat.torchtrade.layout import torchtrade_market, trading_parameters
+from velodrome.envs.trading import codes
 from velodrome.envs.trading.account import Account, liquidation_price
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import DataError
 from velodrome.tables.market import Market
 from velodrome.vector.native import NativeVectorEnv
 
+EXIT_EVENTS = {codes.LIQUIDATED: "liquidation", codes.STOPPED: "sltp_sl", codes.TARGET: "sltp_tp"}
 SOFT_VALUE = 1e-6  # of the initial cash: below it a value is rounding noise
 
 
@@ -85,6 +86,25 @@ def replay(path: str | Path, *, compiled: bool = True) -> dict[str, NDArray]:
         **arrays,
         **{name: window.reshape(-1, *shape) for name, window, shape in windows},
     }
+
+
+def event_labels(column: Mapping[str, NDArray], brackets: bool, shorts: bool) -> list[str]:
+    """Return what happened in the last step of each environment, as TorchTrade calls it."""
+    happened = zip(column["order_code"], column["exit_code"], column["units"], strict=True)
+    return [
+        EXIT_EVENTS.get(int(leave)) or _order_event(int(order), units, brackets, shorts)
+        for order, leave, units in happened
+    ]
+
+
+def _order_event(order: int, units: float, brackets: bool, shorts: bool) -> str:
+    if order in (codes.OPENED, codes.SWITCHED, codes.INCREASED):
+        return ("long" if units > 0 else "short") if brackets or shorts else "buy"
+    if order == codes.CLOSED or (order == codes.SWITCH_CLOSED and not brackets):
+        return "close" if brackets else ("flat" if shorts else "sell")
+    if order == codes.DECREASED:
+        return "close_partial" if shorts else "sell"
+    return "exhausted" if order == codes.EXHAUSTED else "hold"
 
 
 def _ohlcv(market: Market, rows: NDArray[np.int64]) -> NDArray[np.float32]:

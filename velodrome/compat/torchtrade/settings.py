@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from velodrome.compat.torchtrade import layout
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.vector.argument_checks import checked_count
 
@@ -17,11 +18,8 @@ SAME = {  # their key -> ours, with the same value
     "env.symbol": "market.symbols",
     "env.data_path": "market.source",
     "env.initial_cash": "params.initial_cash",
-    "env.transaction_fee": "params.fee",
     "env.slippage": "params.slippage",
-    "env.bankrupt_threshold": "params.bankrupt_at",
-    "env.leverage": "params.leverage",
-    "env.maintenance_margin_rate": "params.maintenance_margin",
+    **{f"env.{theirs}": f"params.{ours}" for theirs, ours in layout.SAME.items()},
     "env.action_levels": "params.levels",
     "model.dropout": "network.dropout",
     "model.activation": "network.activation",

@@ -80,6 +80,16 @@ def draw(figure: Figure, title: str, size: tuple[float, float] = SIZE) -> Any:
     return drawing
 
 
+def show(drawing: Any) -> None:
+    """Show a figure of matplotlib in a window, as pyplot shows its own."""
+    from matplotlib import pyplot
+
+    made: Any = lambda *_, **__: drawing  # noqa: E731  pyplot asks for a class and calls it
+    pyplot.figure(FigureClass=made)
+    pyplot.show()
+
+
+@functools.cache
 def page_colours() -> dict[str, Any]:
     """Return the page's colours on a light background by the name that figures call them, "var(--agent)"."""
     style = TEMPLATE.read_text(encoding="utf-8").partition("@media")[0]
