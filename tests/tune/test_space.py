@@ -21,6 +21,12 @@ def test_ranges_are_declared_beside_the_fields_and_hold_what_the_configuration_h
     assert told(space)["ppo.gamma"] == "0.5:0.999"  # the preset's own value lies outside the declared range
     assert {one.key for one in space if one.whole} == {"ppo.rollout_length", "ppo.epochs", "ppo.minibatches"}
     assert all(one.holds(value) for one, value in zip(space, starting_point(DEMO, space).values(), strict=True))
+    assert told(space)["teacher.hold"] == "0:0.3"  # the preset has a teacher
+    untaught = {one.key for one in space_of(load_run_config("demo", {"teacher.policy": None}))}
+    assert untaught == {one.key for one in space} - {"teacher.hold"}
+    by_itself = space_of(load_run_config("demo", {"teacher.hold": "auto"}))
+    assert told(by_itself) == told(space)
+    assert not by_itself[-1].holds("auto")
     dqn = {one.key for one in space_of(load_run_config("demo_dqn"))}
     assert {"dqn.target_every", "dqn.n_step"} <= dqn
     assert not {key for key in dqn if key.startswith("ppo.")}

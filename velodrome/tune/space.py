@@ -128,14 +128,18 @@ def _declared(config: RunConfig) -> Iterator[Dimension]:
         declared: Any = extra.get("search")
         if declared is None or key not in used or config.choices.idle(key) is not None:
             continue
+        if declared.get("beside") and used.get(declared["beside"]) is None:
+            continue
         own = used[key]
         if "choices" in declared:
             choices = [*declared["choices"], *([] if own in declared["choices"] else [own])]
             yield Dimension(key, choices=tuple(choices))
-        else:
-            low, high = min(declared["low"], own), max(declared["high"], own)
-            log = declared["log"] and low > 0.0
-            yield Dimension(key, low, high, log, _takes_whole_numbers(field.annotation))
+            continue
+        # What is no number, such as "auto", lies outside of the range, and is tried first all the same.
+        inside = [own] if isinstance(own, int | float) else []
+        low, high = min(declared["low"], *inside, declared["high"]), max(declared["low"], *inside, declared["high"])
+        log = declared["log"] and low > 0.0
+        yield Dimension(key, low, high, log, _takes_whole_numbers(field.annotation))
 
 
 def _takes_whole_numbers(annotation: Any) -> bool:

@@ -114,16 +114,30 @@ def _fork(task: Task, private: tuple[int, ...]) -> int:
 def _warm_up() -> None:
     """Import what trainings need, and let Numba set itself up."""
     import numpy as np
+    import ruamel.yaml  # noqa: F401
+    import safetensors.torch  # noqa: F401
     import sqlalchemy.dialects.sqlite  # noqa: F401
     import torch._dynamo  # noqa: F401  # the first optimiser would import it
 
+    import velodrome.envs.trading.world
     import velodrome.evaluation.evaluate
+    import velodrome.evaluation.forecast.kept
+    import velodrome.evaluation.forecast.teaching
+    import velodrome.evaluation.trading.evaluator
+    import velodrome.evaluation.trading.teacher
     import velodrome.evaluation.validation
     import velodrome.learn.acting
     import velodrome.learn.dqn
+    import velodrome.learn.ensembles
+    import velodrome.learn.imitation
+    import velodrome.learn.leader
     import velodrome.learn.ppo
+    import velodrome.learn.program
     import velodrome.runs.run
+    import velodrome.tables.resampled
     import velodrome.tune.verdict
+    import velodrome.vector.compile.numba_cuda  # asked for a GPU; none is looked for here
+    import velodrome.vector.fleet.monitor
     import velodrome.vector.make  # noqa: F401
     from velodrome.tables.scaling import column_moments
 
