@@ -14,6 +14,7 @@ from velodrome.tune.view import StudyView, age_of, shortened, told_params
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
     from velodrome.evaluation.result import FittedTable
@@ -100,7 +101,7 @@ def live_table(view: StudyView) -> Group:
         Text(told_best(view)),
     ]
     if view.best is not None:
-        lines.append(Text(f"  {told_params(view.best)}", style="dim"))
+        lines.append(_indented(told_params(view.best), "dim"))
     lines.append(Text(f"scores {sparkline(values[-200:], 60, LEVELS)}", style="dim"))
     lines.append(Text("Ctrl-C saves and stops; the same command goes on", style="dim"))
     return Group(*lines)
@@ -202,17 +203,25 @@ def importance_table(view: StudyView) -> FittedTable:
     return FittedTable("what decided whether a trial was among the best tenth (PED-ANOVA)", columns)
 
 
-def _reasons(view: StudyView, status: str) -> list[Text]:
+def _reasons(view: StudyView, status: str) -> list[Any]:
     from rich.text import Text
 
     found = [trial for trial in view.trials if trial.status == status]
     if not found:
         return []
-    lines = [Text(f"{len(found)} {status}", style="bold")]
-    lines += [Text(f"  trial {trial.number}: {trial.reason}") for trial in found[:SHOWN_REASONS]]
+    lines: list[Any] = [Text(f"{len(found)} {status}", style="bold")]
+    lines += [_indented(f"trial {trial.number}: {trial.reason}") for trial in found[:SHOWN_REASONS]]
     if len(found) > SHOWN_REASONS:
-        lines.append(Text(f"  and {len(found) - SHOWN_REASONS} more; --json has all", style="dim"))
+        lines.append(_indented(f"and {len(found) - SHOWN_REASONS} more; --json has all", "dim"))
     return [*lines, Text()]
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    """Return a text whose further lines, where it is too long for one, stand in as well."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
 
 
 def winner_lines(view: StudyView) -> list[Any]:
@@ -226,12 +235,12 @@ def winner_lines(view: StudyView) -> list[Any]:
     told = f"winner: trial {winner.number}, {view.course.settings.score} {fresh} with fresh seeds"
     if first is not None and first is not winner and first.status == COMPLETE:
         told += f", as configured {view.score(view.course.fresh_mean(first))}"
-    lines: list[Any] = [Text(told, style="bold"), Text(f"  {told_params(winner)}")]
+    lines: list[Any] = [Text(told, style="bold"), _indented(told_params(winner))]
     if view.winning_run is not None:
         what = "trained anew" if view.final is not None else "with a fresh seed"
-        lines.append(Text(f"  {what}: {view.winning_run.path}"))
+        lines.append(_indented(f"{what}: {view.winning_run.path}"))
     if view.evaluation is not None:
         lines += [Text(), view.evaluation.table()]
     elif view.final is not None and not view.final.is_good:
-        lines.append(Text(f"  its test failed: {view.final.reason}", style="red"))
+        lines.append(_indented(f"its test failed: {view.final.reason}", "red"))
     return lines

@@ -28,8 +28,9 @@ PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
 style-src 'unsafe-inline'; img-src data: blob:"><meta name="color-scheme" content="light dark">
 <title>study {{ view.study.name }}</title><style>{{ style | safe }}
-td.text { text-align: left; white-space: normal; }</style></head><body><main>
-<header><h1>study {{ view.study.name }}</h1><dl>
+td.text, th.text { text-align: left; white-space: normal; }
+.modebar-group { background: transparent !important; }</style></head><body><main>
+<header><h1>study {{ view.study.name }}</h1><dl class="facts">
 {% for name, value in facts.items() %}<dt>{{ name }}</dt><dd>{{ value }}</dd>{% endfor %}
 </dl></header>
 {% for identity, title, caption in charts %}
@@ -37,8 +38,8 @@ td.text { text-align: left; white-space: normal; }</style></head><body><main>
 <div class="chart" id="chart-{{ identity }}" data-chart="{{ identity }}" role="img" aria-label="{{ title }}"></div>
 </section>{% endfor %}
 <section class="card"><h2>Trials</h2><div class="scroll"><table class="sortable"><thead><tr>
-{% for heading, kind in headings %}<th scope="col" data-kind="{{ kind }}"><button type="button">{{ heading }}</button>
-</th>{% endfor %}</tr></thead><tbody>
+{% for heading, kind in headings %}<th scope="col" class="{{ kind }}" data-kind="{{ kind }}">
+<button type="button">{{ heading }}</button></th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}<tr>{% for text, value in row %}
 <td class="{{ headings[loop.index0][1] }}" data-value="{{ value }}">{{ text }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></section>
