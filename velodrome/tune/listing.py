@@ -63,9 +63,9 @@ def facts_of(view: StudyView) -> dict[str, str]:
         "Status": view.phase,
         "Trials": told_counts(view),
         "Trainings": f"{view.trainings:,}",
-        "Pace": told_pace(view),
+        "Pace": told_pace(view).removeprefix("pace "),
         "Score": f"{settings.score}, mean over {settings.steps} {'folds' if settings.folds else 'seeds'}",
-        "Best": told_best(view),
+        "Best": told_best(view).removeprefix("best "),
         "Searched": ", ".join(f"{one.key} {one.told()}" for one in view.course.space),
     }
     if winner is not None:
@@ -97,7 +97,7 @@ def live_table(view: StudyView) -> Group:
     lines: list[Any] = [
         Text(f"study {view.study.name}: {view.phase}", style="bold"),
         grid,
-        Text(told_counts(view)),
+        Text(f"{told_counts(view)}; {view.trainings:,} trainings"),
         Text(told_best(view)),
     ]
     if view.best is not None:
@@ -143,11 +143,11 @@ def show_view(view: StudyView, report: str = "") -> Group:
         "trainings": f"{view.trainings:,}",
         "taught": view.kept
         and f"in {view.kept:,} trainings nothing was better than what they were taught; judged by what they learnt",
-        "pace": told_pace(view),
+        "pace": told_pace(view).removeprefix("pace "),
         "score": f"{settings.score} on {study.run_config.evaluation.split or 'validation episodes'}, mean over "
         f"{settings.steps} {unit}",
         "costs": study.is_free and FREE,
-        "best": told_best(view),
+        "best": told_best(view).removeprefix("best "),
         "history": sparkline([trial.value for trial in view.trials if math.isfinite(trial.value)], 60, LEVELS),
         "report": report,
     }
@@ -156,7 +156,8 @@ def show_view(view: StudyView, report: str = "") -> Group:
         if value:
             table.add_row(name, Text(str(value)))
     parts: list[Any] = [Text(f"study {study.name} ({study.id})", style="bold"), table, Text()]
-    parts += [best_table(view), Text()]
+    if view.best is not None:
+        parts += [best_table(view), Text()]
     if view.importances:
         parts += [importance_table(view), Text()]
     for status in (PRUNED, FAILED):

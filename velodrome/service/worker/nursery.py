@@ -35,8 +35,8 @@ def main() -> None:
     os.set_blocking(awake, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(awake)
-    _answer(answers, ready=True)
     try:
+        _answer(answers, ready=True)
         _serve(answers, reaped)
     except BrokenPipeError:  # nobody listens any more
         _leave()
