@@ -30,25 +30,24 @@ from velodrome.runs.versions import git_commit, machine
 from velodrome.service.queue import Queue
 from velodrome.tune.study import Studies, loaded
 from velodrome.tune.trial import PRUNED, Trial
+from velodrome.writing import replace_text
 
 STUDY = "hundred"
 LOOK_SECONDS = 1.0
 PATIENCE = 120.0  # seconds that the first process may take to enter the study
 
 
-def begun(folder: Path, number: int, *words: str) -> subprocess.Popen[bytes]:
-    """Begin a process of the study; what it prints lies beside the runs."""
+def begun(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Begin a process of the study; errors and warnings are printed, the study at its end is not."""
     command = [sys.executable, "-m", "velodrome", "tune", *words, "--study", STUDY, "--folder", str(folder), "--json"]
-    with (folder / f"process-{number}.log").open("wb") as output:
-        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
 def carried_out(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Carry out the study, and return what that took."""
-    folder.mkdir(parents=True)
     began, load = time.monotonic(), os.getloadavg()[0]
     workers = ("--workers", str(given.workers))
-    processes = [begun(folder, 1, given.config, "--trials", str(given.trials), *workers, *given.words)]
+    processes = [begun(folder, given.config, "--trials", str(given.trials), *workers, *given.words)]
     joined_at, joined_after, searched_at = math.nan, 0, math.nan
     while any(process.poll() is None for process in processes):
         time.sleep(LOOK_SECONDS)
@@ -59,7 +58,7 @@ def carried_out(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
             processes[0].terminate()
         if len(processes) == 1 and over >= given.trials // 2:
             joined_at, joined_after = seconds, over
-            processes.append(begun(folder, 2, *workers))
+            processes.append(begun(folder, *workers))
         if math.isnan(searched_at) and over >= given.trials:
             searched_at = seconds
     codes = [process.returncode for process in processes]
@@ -141,11 +140,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary) / "runs"
         took = carried_out(folder, given)
-        try:
-            found = found_in(folder)
-        except Exception:
-            print("\n".join(path.read_text() for path in sorted(folder.glob("process-*.log"))), file=sys.stderr)
-            raise
+        found = found_in(folder)
     print(
         f"{found['over']} of {given.trials} trials of {given.config} in {took['seconds'] / 60:.1f} minutes "
         f"({took['seconds_of_search'] / 60:.1f} of them the search: "
@@ -162,7 +157,7 @@ def main() -> None:
     if given.out is not None:
         about = {"command": sys.argv, "commit": git_commit(Path(__file__).parent), "machine": machine()}
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({**about, **took, **found}, indent=1) + "\n")
+        replace_text(given.out, json.dumps({**about, **took, **found}, indent=1) + "\n")
     if problems := failures(found, took, given.trials):
         sys.exit("\n".join(f"failed: {problem}" for problem in problems))
 
