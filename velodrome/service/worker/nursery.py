@@ -21,6 +21,7 @@ from velodrome.service.worker.keeper import keep
 from velodrome.service.worker.task import Task
 
 BEGUN: list[str] = []  # processes that were forked
+NVIDIA = "/dev/nvidiactl"  # there if the driver is
 
 
 def main() -> None:
@@ -136,11 +137,12 @@ def _warm_up() -> None:
     import velodrome.runs.run
     import velodrome.tables.resampled
     import velodrome.tune.verdict
-    import velodrome.vector.compile.numba_cuda  # asked for a GPU; none is looked for here
     import velodrome.vector.fleet.monitor
-    import velodrome.vector.make  # noqa: F401
+    import velodrome.vector.make
     from velodrome.tables.scaling import column_moments
 
+    if not os.path.exists(NVIDIA):  # where there are GPUs, nothing about them may be begun before a fork
+        import velodrome.vector.compile.numba_cuda  # noqa: F401
     column_moments(np.zeros((2, 1)))
     gc.collect()
     gc.freeze()  # pages of what is here stay shared
