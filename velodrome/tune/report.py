@@ -20,6 +20,7 @@ from velodrome.tune.view import StudyView, shortened, told_params
 from velodrome.writing import replace_text, replacing
 
 FOLDER, FILE = "studies", "report.html"
+FLAT_LABELS = 6  # of axes that stand side by side on a narrow page
 HIGHLIGHTED = 5  # best trials that are drawn in colour
 COLOURS = {COMPLETE: "agent", PRUNED: "others", FAILED: "loss"}
 COLUMNS = (("trial", "number"), ("status", "text"), ("score", "number"), ("settings", "text"), ("why it ended", "text"))
@@ -160,6 +161,7 @@ def parallel_figure(view: StudyView) -> Figure:
     # Ranges of their own: ticks at the ends of what is drawn would have no label.
     ends = [-0.5, len(labels) - 0.5]
     x = {"tickvals": list(range(len(labels))), "ticktext": labels, "title": {"text": ""}, "range": ends}
+    x |= {"tickangle": -30} if len(labels) > FLAT_LABELS else {}  # turned the other way, the last one has no room
     y = {"tickvals": [0.0, 1.0], "ticktext": ["lowest", "highest"], "range": [-0.05, 1.05]}
     return {"data": data, "layout": layout_of("", x=x, y=y)}
 
