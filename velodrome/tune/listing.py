@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.runs.live.progress import sparkline
 from velodrome.runs.report.listing import NOTHING, age
 from velodrome.tune.outcome import FREE
-from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Trial
+from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, StudySettings, Trial
 from velodrome.tune.view import StudyView, age_of, shortened, told_params
 
 if TYPE_CHECKING:
@@ -51,6 +51,13 @@ def told_best(view: StudyView) -> str:
     return told
 
 
+def told_steps(settings: StudySettings) -> str:
+    """Return how often a trial is trained, in words."""
+    if settings.steps == 1:
+        return "of one seed"
+    return f"mean over {settings.steps} {'folds' if settings.folds else 'seeds'}"
+
+
 def told_line(view: StudyView) -> str:
     """Return a study in a line."""
     return f"{view.study.name}: {view.phase}; {told_counts(view)}; {told_pace(view)}; {told_best(view)}"
@@ -64,7 +71,7 @@ def facts_of(view: StudyView) -> dict[str, str]:
         "Trials": told_counts(view),
         "Trainings": f"{view.trainings:,}",
         "Pace": told_pace(view).removeprefix("pace "),
-        "Score": f"{settings.score}, mean over {settings.steps} {'folds' if settings.folds else 'seeds'}",
+        "Score": f"{settings.score}, {told_steps(settings)}",
         "Best": told_best(view).removeprefix("best "),
         "Searched": ", ".join(f"{one.key} {one.told()}" for one in view.course.space),
     }
@@ -136,7 +143,6 @@ def show_view(view: StudyView, report: str = "") -> Group:
     from rich.text import Text
 
     study, settings = view.study, view.course.settings
-    unit = "folds" if settings.folds else "seeds"
     facts = {
         "status": view.phase,
         "trials": told_counts(view),
@@ -144,8 +150,8 @@ def show_view(view: StudyView, report: str = "") -> Group:
         "taught": view.kept
         and f"in {view.kept:,} trainings nothing was better than what they were taught; judged by what they learnt",
         "pace": told_pace(view).removeprefix("pace "),
-        "score": f"{settings.score} on {study.run_config.evaluation.split or 'validation episodes'}, mean over "
-        f"{settings.steps} {unit}",
+        "score": f"{settings.score} on {study.run_config.evaluation.split or 'validation episodes'}, "
+        f"{told_steps(settings)}",
         "costs": study.is_free and FREE,
         "best": told_best(view).removeprefix("best "),
         "history": sparkline([trial.value for trial in view.trials if math.isfinite(trial.value)], 60, LEVELS),
