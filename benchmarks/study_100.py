@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,18 +50,23 @@ def carried_out(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     workers = ("--workers", str(given.workers))
     processes = [begun(folder, given.config, "--trials", str(given.trials), *workers, *given.words)]
     joined_at, joined_after, searched_at = math.nan, 0, math.nan
-    while any(process.poll() is None for process in processes):
-        time.sleep(LOOK_SECONDS)
-        seconds = time.monotonic() - began
-        counts = counted(folder)
-        over = sum(counts.values()) - counts["running"]
-        if not counts and seconds > PATIENCE:
-            processes[0].terminate()
-        if len(processes) == 1 and over >= given.trials // 2:
-            joined_at, joined_after = seconds, over
-            processes.append(begun(folder, *workers))
-        if math.isnan(searched_at) and over >= given.trials:
-            searched_at = seconds
+    try:
+        while any(process.poll() is None for process in processes):
+            time.sleep(LOOK_SECONDS)
+            seconds = time.monotonic() - began
+            counts = counted(folder)
+            over = sum(counts.values()) - counts["running"]
+            if not counts and seconds > PATIENCE:
+                processes[0].terminate()
+            if len(processes) == 1 and over >= given.trials // 2:
+                joined_at, joined_after = seconds, over
+                processes.append(begun(folder, *workers))
+            if math.isnan(searched_at) and over >= given.trials:
+                searched_at = seconds
+    finally:  # who is interrupted leaves nothing behind that goes on
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+            process.wait()
     codes = [process.returncode for process in processes]
     about = {"exit_codes": codes, "joined_at": joined_at, "joined_after": joined_after, "load_before": load}
     return {"seconds": time.monotonic() - began, "seconds_of_search": searched_at, **about}
@@ -137,6 +143,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("words", nargs="*", help="further words for velodrome tune, after --")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary) / "runs"
         took = carried_out(folder, given)
