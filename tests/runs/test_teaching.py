@@ -11,7 +11,11 @@ import velodrome as vd
 from tests.runs.small_runs import assert_equal_runs, checkpoint_names, rows, small_run, tiny
 from tests.runs.test_resume import interrupted_run
 from velodrome.errors import ConfigError
+from velodrome.evaluation.forecast import teaching
+from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.session import session_of
+from velodrome.runs.trained import Run
 
 TAUGHT = {
     "teacher.policy": "forecast",
@@ -52,6 +56,33 @@ def test_a_taught_run_that_is_interrupted_continues_to_the_same_bits(tmp_path, m
         run = interrupted_run(tmp_path / str(iterations), monkeypatch, iterations, **TAUGHT)
         vd.resume(run, mode="quiet", evaluate=False)
         assert_equal_runs(run, reference)
+
+
+def test_what_was_taught_is_taken_from_a_shelf_by_who_begins_alike_and_learns_otherwise(tmp_path, monkeypatch):
+    taught = []
+    monkeypatch.setattr(teaching, "teach", lambda *given, teach=teaching.teach: (taught.append(1), teach(*given)))
+
+    def trained(name, shelf, **settings):
+        config = load_run_config("smoke", tiny(tmp_path / name, **{**TAUGHT, **settings}))
+        market = setup.build_market(config)
+        run = Run.create(config, market, tmp_path / name)
+        sitting = session_of(run, market)
+        sitting.shelf = shelf
+        return sitting.go(None, "quiet", False)
+
+    shelf = tmp_path / "shelf"
+    first = trained("first", shelf)
+    assert_equal_runs(trained("again", shelf), first)
+    assert len(taught) == 1
+    bolder = {"ppo.learning_rate": 0.01, "teacher.hold": 0.3}
+    assert_equal_runs(trained("bolder", shelf, **bolder), trained("without", None, **bolder))
+    assert len(taught) == 2  # the one without a shelf
+    trained("dearer", shelf, **{"params.fee": 0.01})
+    assert len(taught) == 3
+    for file in shelf.iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    assert_equal_runs(trained("torn", shelf), first)
+    assert len(taught) == 4
 
 
 @pytest.mark.parametrize(

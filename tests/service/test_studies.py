@@ -354,7 +354,9 @@ def test_the_command_with_folds_is_stopped_by_ctrl_c_and_goes_on_to_the_same_stu
     """Real processes and trainings, on walk-forward folds, to the winner's test."""
     words = ["--trials", "4", "--study", "folded", "--workers", "2", "--folds", "2", "--confirm", "1", "--startup", "2"]
     words += ["--final-seeds", "2", "--search", "ppo.learning_rate=1e-5:1e-2:log", "--search-only", "--json"]
-    words += [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in TINY.items()]
+    taught = {"teacher.policy": "forecast", "teacher.samples": 512, "teacher.epochs": 1, "market.length": 1200}
+    settings = {**TINY, **taught}.items()
+    words += [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings]
 
     def begun(folder, *told):
         command = [sys.executable, "-m", "velodrome", "tune", *told, "--folder", str(folder)]
@@ -375,9 +377,11 @@ def test_the_command_with_folds_is_stopped_by_ctrl_c_and_goes_on_to_the_same_stu
     folder = tmp_path / "stopped"
     process = begun(folder, "smoke", *words)
     waited_for(lambda: len(list(folder.glob("folded-*/trial.json"))) >= 2)
+    assert len(list((folder / "studies").glob(".taught-*/*.safetensors"))) in (1, 2)  # one of each fold, for all trials
     process.send_signal(signal.SIGINT)
     stopped = over(process, 130)
     assert stopped["status"] == "running"
     finished = over(begun(folder, "--study", "folded", "--workers", "2", "--json"), 0)
     assert finished["status"] == "finished"
+    assert not list((folder / "studies").glob(".taught-*"))
     assert values(finished) == values(straight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -299,3 +300,14 @@ def test_code_that_nobody_here_trusts_is_not_imported(serving, broken, tmp_path,
     found = ended(serving, serving.submit({}, evaluate=False, **broken("raise")))
     assert (found.status, found.ended) == ("failed", "error")
     assert "names code that was not used here before" in found.message
+
+
+@pytest.mark.slow
+def test_a_nursery_whose_service_stopped_while_it_warmed_up_ends_without_a_word():
+    command = [sys.executable, "-m", "velodrome.service.worker.nursery"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes)
+    for pipe in (process.stdin, process.stdout):
+        pipe.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 0

@@ -205,8 +205,8 @@ def test_a_study_beats_random_search_and_single_seeds_on_a_planted_landscape():
 def test_a_study_beats_random_search_and_single_seeds_in_ninety_of_a_hundred_landscapes():
     """Landscapes 0 to 99, which chose no setting: those were chosen on others (decision 0028)."""
     found = [compared(number) for number in range(100)]
-    assert sum(own > at_random for own, at_random, _ in found) >= 90
-    assert sum(own > single for own, _, single in found) >= 90
+    ahead = sum(own > at_random for own, at_random, _ in found), sum(own > single for own, _, single in found)
+    assert min(ahead) >= 90, ahead
 
 
 def compared(number: int) -> tuple[float, float, float]:

@@ -138,6 +138,26 @@ def test_a_new_champion_takes_over_with_the_position_across_kills(good_run, seco
     assert isinstance(after["action"], float if second.config.params.get("action") == "continuous" else int)
 
 
+def test_twenty_kills_around_a_change_of_champion_change_nothing(good_run, second, lines, tmp_path):
+    def followed(folder, kills):
+        chance = random.Random(5)
+        crown(good_run, folder)
+        for count in (45, 46, 60, BARS):
+            if count == 46:
+                crown(second, folder)
+            feed = write_feed(folder / "feed" / f"{SYMBOL}.csv", lines[:count])
+            for _ in range(kills):
+                with pytest.MonkeyPatch.context() as patch:
+                    KillAt(patch, chance.randint(1, 5))
+                    with pytest.raises(Killed):
+                        follow("trading", feed, root=folder)
+            done = follow("trading", feed, root=folder)
+            assert done.drift.is_none
+        return bars_logged(done.folder)
+
+    assert followed(tmp_path / "killed", 5) == followed(tmp_path / "left-alone", 0)
+
+
 def test_a_champion_that_cannot_take_over_leaves_the_old_one_at_work(good_run, lines, tmp_path):
     crown(good_run, tmp_path)
     feed = write_feed(tmp_path / "feed" / f"{SYMBOL}.csv", lines[:30])

@@ -295,7 +295,7 @@ def test_what_is_no_name_is_refused(registry, name):
 
 
 def test_an_unknown_champion_is_named_with_those_there_are(registry, tmp_path):
-    with pytest.raises(ChampionError, match=r"no champion 'tradng'.*there are trading\. Did you mean 'trading'"):
+    with pytest.raises(ChampionError, match=r"no champion 'tradng'.*known are trading\. Did you mean 'trading'"):
         registry.record("tradng")
     with pytest.raises(ChampionError, match="nothing was promoted yet"):
         Registry(tmp_path / "nowhere").record("trading")

@@ -18,9 +18,20 @@ def told(space):
 def test_ranges_are_declared_beside_the_fields_and_hold_what_the_configuration_has():
     space = space_of(DEMO)
     assert told(space)["ppo.learning_rate"] == "3e-05:0.003:log"
-    assert told(space)["ppo.gamma"] == "0.5:0.999"  # the preset's own value lies outside the declared range
+    # The preset's own value lies below the declared range, and what is lower may be better.
+    assert told(space)["ppo.gamma"] == "0.1:0.999"
+    near, far = (told(space_of(load_run_config("demo", {"ppo.gamma": gamma}))) for gamma in (0.8, 0.0))
+    assert (near["ppo.gamma"], far["ppo.gamma"]) == ("0.7:0.999", "0:0.999")
+    few = told(space_of(load_run_config("demo", {"ppo.rollout_length": 2, "ppo.learning_rate": 0.01})))
+    assert (few["ppo.rollout_length"], few["ppo.learning_rate"]) == ("1:128:log", "3e-05:0.017:log")
     assert {one.key for one in space if one.whole} == {"ppo.rollout_length", "ppo.epochs", "ppo.minibatches"}
     assert all(one.holds(value) for one, value in zip(space, starting_point(DEMO, space).values(), strict=True))
+    assert told(space)["teacher.hold"] == "0:0.3"  # the preset has a teacher
+    untaught = {one.key for one in space_of(load_run_config("demo", {"teacher.policy": None}))}
+    assert untaught == {one.key for one in space} - {"teacher.hold"}
+    by_itself = space_of(load_run_config("demo", {"teacher.hold": "auto"}))
+    assert told(by_itself) == told(space)
+    assert not by_itself[-1].holds("auto")
     dqn = {one.key for one in space_of(load_run_config("demo_dqn"))}
     assert {"dqn.target_every", "dqn.n_step"} <= dqn
     assert not {key for key in dqn if key.startswith("ppo.")}

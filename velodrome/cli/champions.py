@@ -193,7 +193,7 @@ def show(name: str, *, folder: Path = RUNS, json: Flag = False) -> None:
     said = {
         "champion": f"{name}, promotion {record.current} of {len(record.promotions)}",
         "trades": f"{', '.join(champion.symbols)} in {about['env']}, bars of {about['traded']}",
-        "policy": f"{len(about['members'])} member(s) of {champion.config.algorithm}, {champion.config.network.kind}",
+        "policy": _told_policy(len(about["members"]), champion.config.algorithm, champion.config.network.kind),
         "files": f"{champion.path} (hash {champion.hash[:16]}, as promoted)",
         **{key.replace("_", " "): str(value) for key, value in lineage.items() if value is not None},
         **{check["name"].removeprefix("the ").removeprefix("its "): check["found"] for check in _checks(record)},
@@ -345,3 +345,8 @@ def _checks(record: Record) -> list[dict[str, Any]]:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
+def _told_policy(members: int, algorithm: str, network: str) -> str:
+    """Return what acts: one network, or how many of an ensemble."""
+    return f"{algorithm}, {network}" if members == 1 else f"ensemble of {members}: {algorithm}, {network}"

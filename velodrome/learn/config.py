@@ -13,9 +13,12 @@ Schedule = Literal["constant", "linear", "cosine"]
 Head = Literal["auto", "gaussian", "dirichlet"]
 
 
-def searched(low: float, high: float, *, log: bool = False) -> dict[str, Any]:
-    """Declare beside a field, as its `json_schema_extra`, in which range a study searches it unless it is told."""
-    return {"search": {"low": low, "high": high, "log": log}}
+def searched(low: float, high: float, *, log: bool = False, beside: str | None = None) -> dict[str, Any]:
+    """Declare beside a field, as its `json_schema_extra`, in which range a study searches it unless it is told.
+
+    beside: dotted key of another field without whose value this one has no effect.
+    """
+    return {"search": {"low": low, "high": high, "log": log, "beside": beside}}
 
 
 def searched_among(*values: Any) -> dict[str, Any]:

@@ -88,6 +88,7 @@ class Session:
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
         self.shortened = ""  # what was done to the windows, for people
+        self.shelf: Path | None = None  # folder where trainings leave what they are taught for others of their study
         self.recent: list[float] = []  # results of the last validations, as many as are averaged
         self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
         self.validations_since = 0  # it
@@ -169,7 +170,8 @@ class Session:
         with contextlib.ExitStack() as stack:
             worlds = self._make_learner(stack, device)
             begun = self.resumed and self._load_checkpoint() is not None
-            self.taught = "" if begun or self.begin_from else setup.teach(self.config, self.market, self.learner)
+            begins = not begun and not self.begin_from
+            self.taught = setup.teach(self.config, self.market, self.learner, self.shelf) if begins else ""
             self.remarks[:0] = setup.told_choices(self.market, self.shortened, self.taught)
             how = "resumed" if self.resumed else "began"
             log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)

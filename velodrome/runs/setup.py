@@ -203,24 +203,38 @@ def resize_as_measured(scaler: Autoscaler, learner: Any, steps: int, seconds: fl
     return f"{wanted:,} environments, from {before:,}"
 
 
-def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> str:
-    """Let a new learner's policy begin as its teacher, if it is to have one; return what was done, for people."""
+def teach(config: RunConfig, market: Market | Basket | None, learner: Any, shelf: Path | None = None) -> str:
+    """Let a new learner's policy begin as its teacher, if it is to have one; return what was done, for people.
+
+    shelf: a folder where trainings that are taught the same leave it for each other.
+    """
     if config.teacher.policy is None or market is None:
         return ""
     from velodrome.envs.catalog import CATALOG
     from velodrome.evaluation.forecast import teaching
+    from velodrome.evaluation.forecast.kept import Shelf
     from velodrome.learn.imitation import cannot_imitate
     from velodrome.registry import load
 
-    found = cannot_imitate(learner) or load(CATALOG.get(config.env).teacher)(market, config.params)
-    if isinstance(found, str):
-        return f"The policy begins at random: {found}."
-    told = config.teacher
+    told, lacking = config.teacher, cannot_imitate(learner)
     hold = teaching.hold_for(market) if told.hold == "auto" else told.hold
     lesson = teaching.Lesson(told.samples, told.epochs, config.seed, hold)
-    teaching.teach(learner, found, config.env, market, config.params, lesson)
+    about: str | None = None
+    shelf = shelf if market.content_hash and not lacking else None
+    if shelf is not None:
+        kept = Shelf(shelf)
+        place = kept.place(learner, str(told.policy), config.env, market, config.params, lesson)
+        about = kept.take(place, learner, hold)
+    if about is None:
+        found = lacking or load(CATALOG.get(config.env).teacher)(market, config.params)
+        if isinstance(found, str):
+            return f"The policy begins at random: {found}."
+        teaching.teach(learner, found, config.env, market, config.params, lesson)
+        about = found.about
+        if shelf is not None:
+            kept.put(place, learner, about)
     held = f" After every update it goes {hold:.1%} of the way back to it (teacher.hold)." if hold else ""
-    return f"The policy begins as a {told.policy}er's rule (teacher.policy): {found.about}.{held}"
+    return f"The policy begins as a {told.policy}er's rule (teacher.policy): {about}.{held}"
 
 
 def told_choices(market: Market | Basket | None, *chosen: str) -> list[str]:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from velodrome.errors import JobError, StoreError, VelodromeError
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import ID_LENGTH
 from velodrome.service.job import ENDS, Job
+from velodrome.service.worker.task import shelf_of
 from velodrome.tune import outcome
 from velodrome.tune.course import Course
 from velodrome.tune.promotion import promote_study
@@ -51,6 +53,7 @@ class StudyKeeper:
         """End the study; whoever of several keepers does it promotes the winner, if that is asked for."""
         if not self.studies.end(self.study, status):
             return
+        shutil.rmtree(shelf_of(self.service.folder, self.study.id), ignore_errors=True)
         self.study = self.studies.refreshed(self.study)
         if status != "finished" or not self.study.told.auto_promote:
             return

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from velodrome.runs.live.progress import sparkline
 from velodrome.runs.report.listing import NOTHING, age
 from velodrome.tune.outcome import FREE
-from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Trial
+from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, StudySettings, Trial
 from velodrome.tune.view import StudyView, age_of, shortened, told_params
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
     from velodrome.evaluation.result import FittedTable
@@ -50,6 +51,13 @@ def told_best(view: StudyView) -> str:
     return told
 
 
+def told_steps(settings: StudySettings) -> str:
+    """Return how often a trial is trained, in words."""
+    if settings.steps == 1:
+        return "of one seed"
+    return f"mean over {settings.steps} {'folds' if settings.folds else 'seeds'}"
+
+
 def told_line(view: StudyView) -> str:
     """Return a study in a line."""
     return f"{view.study.name}: {view.phase}; {told_counts(view)}; {told_pace(view)}; {told_best(view)}"
@@ -62,9 +70,9 @@ def facts_of(view: StudyView) -> dict[str, str]:
         "Status": view.phase,
         "Trials": told_counts(view),
         "Trainings": f"{view.trainings:,}",
-        "Pace": told_pace(view),
-        "Score": f"{settings.score}, mean over {settings.steps} {'folds' if settings.folds else 'seeds'}",
-        "Best": told_best(view),
+        "Pace": told_pace(view).removeprefix("pace "),
+        "Score": f"{settings.score}, {told_steps(settings)}",
+        "Best": told_best(view).removeprefix("best "),
         "Searched": ", ".join(f"{one.key} {one.told()}" for one in view.course.space),
     }
     if winner is not None:
@@ -96,11 +104,11 @@ def live_table(view: StudyView) -> Group:
     lines: list[Any] = [
         Text(f"study {view.study.name}: {view.phase}", style="bold"),
         grid,
-        Text(told_counts(view)),
+        Text(f"{told_counts(view)}; {view.trainings:,} trainings"),
         Text(told_best(view)),
     ]
     if view.best is not None:
-        lines.append(Text(f"  {told_params(view.best)}", style="dim"))
+        lines.append(_indented(told_params(view.best), "dim"))
     lines.append(Text(f"scores {sparkline(values[-200:], 60, LEVELS)}", style="dim"))
     lines.append(Text("Ctrl-C saves and stops; the same command goes on", style="dim"))
     return Group(*lines)
@@ -135,18 +143,17 @@ def show_view(view: StudyView, report: str = "") -> Group:
     from rich.text import Text
 
     study, settings = view.study, view.course.settings
-    unit = "folds" if settings.folds else "seeds"
     facts = {
         "status": view.phase,
         "trials": told_counts(view),
         "trainings": f"{view.trainings:,}",
         "taught": view.kept
         and f"in {view.kept:,} trainings nothing was better than what they were taught; judged by what they learnt",
-        "pace": told_pace(view),
-        "score": f"{settings.score} on {study.run_config.evaluation.split or 'validation episodes'}, mean over "
-        f"{settings.steps} {unit}",
+        "pace": told_pace(view).removeprefix("pace "),
+        "score": f"{settings.score} on {study.run_config.evaluation.split or 'validation episodes'}, "
+        f"{told_steps(settings)}",
         "costs": study.is_free and FREE,
-        "best": told_best(view),
+        "best": told_best(view).removeprefix("best "),
         "history": sparkline([trial.value for trial in view.trials if math.isfinite(trial.value)], 60, LEVELS),
         "report": report,
     }
@@ -155,7 +162,8 @@ def show_view(view: StudyView, report: str = "") -> Group:
         if value:
             table.add_row(name, Text(str(value)))
     parts: list[Any] = [Text(f"study {study.name} ({study.id})", style="bold"), table, Text()]
-    parts += [best_table(view), Text()]
+    if view.best is not None:
+        parts += [best_table(view), Text()]
     if view.importances:
         parts += [importance_table(view), Text()]
     for status in (PRUNED, FAILED):
@@ -202,17 +210,25 @@ def importance_table(view: StudyView) -> FittedTable:
     return FittedTable("what decided whether a trial was among the best tenth (PED-ANOVA)", columns)
 
 
-def _reasons(view: StudyView, status: str) -> list[Text]:
+def _reasons(view: StudyView, status: str) -> list[Any]:
     from rich.text import Text
 
     found = [trial for trial in view.trials if trial.status == status]
     if not found:
         return []
-    lines = [Text(f"{len(found)} {status}", style="bold")]
-    lines += [Text(f"  trial {trial.number}: {trial.reason}") for trial in found[:SHOWN_REASONS]]
+    lines: list[Any] = [Text(f"{len(found)} {status}", style="bold")]
+    lines += [_indented(f"trial {trial.number}: {trial.reason}") for trial in found[:SHOWN_REASONS]]
     if len(found) > SHOWN_REASONS:
-        lines.append(Text(f"  and {len(found) - SHOWN_REASONS} more; --json has all", style="dim"))
+        lines.append(_indented(f"and {len(found) - SHOWN_REASONS} more; --json has all", "dim"))
     return [*lines, Text()]
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    """Return a text whose further lines, where it is too long for one, stand in as well."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
 
 
 def winner_lines(view: StudyView) -> list[Any]:
@@ -226,12 +242,12 @@ def winner_lines(view: StudyView) -> list[Any]:
     told = f"winner: trial {winner.number}, {view.course.settings.score} {fresh} with fresh seeds"
     if first is not None and first is not winner and first.status == COMPLETE:
         told += f", as configured {view.score(view.course.fresh_mean(first))}"
-    lines: list[Any] = [Text(told, style="bold"), Text(f"  {told_params(winner)}")]
+    lines: list[Any] = [Text(told, style="bold"), _indented(told_params(winner))]
     if view.winning_run is not None:
         what = "trained anew" if view.final is not None else "with a fresh seed"
-        lines.append(Text(f"  {what}: {view.winning_run.path}"))
+        lines.append(_indented(f"{what}: {view.winning_run.path}"))
     if view.evaluation is not None:
         lines += [Text(), view.evaluation.table()]
     elif view.final is not None and not view.final.is_good:
-        lines.append(Text(f"  its test failed: {view.final.reason}", style="red"))
+        lines.append(_indented(f"its test failed: {view.final.reason}", "red"))
     return lines

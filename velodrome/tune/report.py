@@ -20,6 +20,7 @@ from velodrome.tune.view import StudyView, shortened, told_params
 from velodrome.writing import replace_text, replacing
 
 FOLDER, FILE = "studies", "report.html"
+FLAT_LABELS = 6  # of axes that stand side by side on a narrow page
 HIGHLIGHTED = 5  # best trials that are drawn in colour
 COLOURS = {COMPLETE: "agent", PRUNED: "others", FAILED: "loss"}
 COLUMNS = (("trial", "number"), ("status", "text"), ("score", "number"), ("settings", "text"), ("why it ended", "text"))
@@ -28,8 +29,9 @@ PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
 style-src 'unsafe-inline'; img-src data: blob:"><meta name="color-scheme" content="light dark">
 <title>study {{ view.study.name }}</title><style>{{ style | safe }}
-td.text { text-align: left; white-space: normal; }</style></head><body><main>
-<header><h1>study {{ view.study.name }}</h1><dl>
+td.text, th.text { text-align: left; white-space: normal; }
+.modebar-group { background: transparent !important; }</style></head><body><main>
+<header><h1>study {{ view.study.name }}</h1><dl class="facts">
 {% for name, value in facts.items() %}<dt>{{ name }}</dt><dd>{{ value }}</dd>{% endfor %}
 </dl></header>
 {% for identity, title, caption in charts %}
@@ -37,8 +39,8 @@ td.text { text-align: left; white-space: normal; }</style></head><body><main>
 <div class="chart" id="chart-{{ identity }}" data-chart="{{ identity }}" role="img" aria-label="{{ title }}"></div>
 </section>{% endfor %}
 <section class="card"><h2>Trials</h2><div class="scroll"><table class="sortable"><thead><tr>
-{% for heading, kind in headings %}<th scope="col" data-kind="{{ kind }}"><button type="button">{{ heading }}</button>
-</th>{% endfor %}</tr></thead><tbody>
+{% for heading, kind in headings %}<th scope="col" class="{{ kind }}" data-kind="{{ kind }}">
+<button type="button">{{ heading }}</button></th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}<tr>{% for text, value in row %}
 <td class="{{ headings[loop.index0][1] }}" data-value="{{ value }}">{{ text }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></section>
@@ -159,6 +161,7 @@ def parallel_figure(view: StudyView) -> Figure:
     # Ranges of their own: ticks at the ends of what is drawn would have no label.
     ends = [-0.5, len(labels) - 0.5]
     x = {"tickvals": list(range(len(labels))), "ticktext": labels, "title": {"text": ""}, "range": ends}
+    x |= {"tickangle": -30} if len(labels) > FLAT_LABELS else {}  # turned the other way, the last one has no room
     y = {"tickvals": [0.0, 1.0], "ticktext": ["lowest", "highest"], "range": [-0.05, 1.05]}
     return {"data": data, "layout": layout_of("", x=x, y=y)}
 

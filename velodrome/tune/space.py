@@ -6,13 +6,16 @@ import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from velodrome.errors import ConfigError
 from velodrome.runs.config.explain import value_text
 from velodrome.runs.config.files import load_run_config, parse_value
 from velodrome.runs.config.messages import all_fields, unknown_key
 from velodrome.runs.config.run_config import RunConfig, dotted
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 # Fields that make one trial comparable with another, or the search worth its time, are never searched; and why.
 FIXED = {
@@ -121,21 +124,35 @@ def space_of(
 
 
 def _declared(config: RunConfig) -> Iterator[Dimension]:
-    """Yield what is declared beside the fields that are in use, widened where the configuration lies outside."""
+    """Yield what is declared beside the fields that are in use, widened where the configuration lies outside of it."""
     used = dotted(config.content())
     for key, field in all_fields(config.env).items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         declared: Any = extra.get("search")
         if declared is None or key not in used or config.choices.idle(key) is not None:
             continue
+        if declared.get("beside") and used.get(declared["beside"]) is None:
+            continue
         own = used[key]
         if "choices" in declared:
             choices = [*declared["choices"], *([] if own in declared["choices"] else [own])]
             yield Dimension(key, choices=tuple(choices))
-        else:
-            low, high = min(declared["low"], own), max(declared["high"], own)
-            log = declared["log"] and low > 0.0
-            yield Dimension(key, low, high, log, _takes_whole_numbers(field.annotation))
+            continue
+        whole = _takes_whole_numbers(field.annotation)
+        low, high = declared["low"], declared["high"]
+        # What is no number, such as "auto", lies outside of the range, and is tried first all the same.
+        if isinstance(own, int | float):
+            low, high = _around(own, low, high, field)
+        low, high = (round(low), round(high)) if whole else (low, high)
+        yield Dimension(key, low, high, declared["log"] and low > 0.0, whole)
+
+
+def _around(own: float, low: float, high: float, field: FieldInfo) -> tuple[float, float]:
+    """Return a range widened to what a configuration has, and as far beyond it as is legal: it may not be the best."""
+    legal = {name: getattr(one, name) for one in field.metadata for name in ("ge", "le") if hasattr(one, name)}
+    low = max(2.0 * own - low, min(own, legal.get("ge", own))) if own < low else low
+    high = min(2.0 * own - high, max(own, legal.get("le", own))) if own > high else high
+    return low, high
 
 
 def _takes_whole_numbers(annotation: Any) -> bool:

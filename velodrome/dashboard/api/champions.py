@@ -63,7 +63,7 @@ def show(site: Site, question: Question[Stretch]) -> Any:
     record = record_of(site, question.path["name"])
     now = record.now
     about, intact, problem = _files(site, record)
-    lineage = about.get("lineage") or {}
+    lineage, members = about.get("lineage") or {}, len(about.get("members") or ())
     checks = now.evaluation.get("checks", [])
     return {
         "name": record.name,
@@ -72,7 +72,7 @@ def show(site: Site, question: Question[Stretch]) -> Any:
         "intact": intact,
         "problem": problem,
         "trades": {"symbols": about.get("symbols"), "env": about.get("env"), "timeframe": about.get("traded")},
-        "policy": f"{len(about.get('members') or ())} member(s)" if about else None,
+        "policy": (f"ensemble of {members}" if members > 1 else "one network") if about else None,
         "lineage": [[name.replace("_", " "), str(value)] for name, value in lineage.items() if value is not None],
         "checks": checks,
         "promotions": [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.learn.config import searched
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -365,6 +366,7 @@ class TeacherConfig(Section):
         "share of the way back to what it was taught that the policy goes after every update, so that few data cannot "
         "lead it far away; auto: 5,000 over the number of training bars, 0.1 at most",
         legal="number 0 … 1 (below), or auto",
+        search=searched(0.0, 0.3, beside="teacher.policy"),
     )
 
 

@@ -21,6 +21,7 @@ from velodrome.service.worker.keeper import keep
 from velodrome.service.worker.task import Task
 
 BEGUN: list[str] = []  # processes that were forked
+NVIDIA = "/dev/nvidiactl"  # there if the driver is
 
 
 def main() -> None:
@@ -35,8 +36,8 @@ def main() -> None:
     os.set_blocking(awake, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(awake)
-    _answer(answers, ready=True)
     try:
+        _answer(answers, ready=True)
         _serve(answers, reaped)
     except BrokenPipeError:  # nobody listens any more
         _leave()
@@ -114,19 +115,34 @@ def _fork(task: Task, private: tuple[int, ...]) -> int:
 def _warm_up() -> None:
     """Import what trainings need, and let Numba set itself up."""
     import numpy as np
+    import ruamel.yaml  # noqa: F401
+    import safetensors.torch  # noqa: F401
     import sqlalchemy.dialects.sqlite  # noqa: F401
     import torch._dynamo  # noqa: F401  # the first optimiser would import it
 
+    import velodrome.envs.trading.world
     import velodrome.evaluation.evaluate
+    import velodrome.evaluation.forecast.kept
+    import velodrome.evaluation.forecast.teaching
+    import velodrome.evaluation.trading.evaluator
+    import velodrome.evaluation.trading.teacher
     import velodrome.evaluation.validation
     import velodrome.learn.acting
     import velodrome.learn.dqn
+    import velodrome.learn.ensembles
+    import velodrome.learn.imitation
+    import velodrome.learn.leader
     import velodrome.learn.ppo
+    import velodrome.learn.program
     import velodrome.runs.run
+    import velodrome.tables.resampled
     import velodrome.tune.verdict
-    import velodrome.vector.make  # noqa: F401
+    import velodrome.vector.fleet.monitor
+    import velodrome.vector.make
     from velodrome.tables.scaling import column_moments
 
+    if not os.path.exists(NVIDIA):  # where there are GPUs, nothing about them may be begun before a fork
+        import velodrome.vector.compile.numba_cuda  # noqa: F401
     column_moments(np.zeros((2, 1)))
     gc.collect()
     gc.freeze()  # pages of what is here stay shared

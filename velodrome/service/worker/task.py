@@ -48,6 +48,11 @@ def output_of(root: str | Path, job: str) -> Path:
     return Path(root) / "jobs" / f"{job}.log"
 
 
+def shelf_of(root: str | Path, study: str) -> Path:
+    """Return the folder where trainings of a study leave what they were taught for each other; it ends with it."""
+    return Path(root) / "studies" / f".taught-{study}"
+
+
 def folder_of(root: str | Path, job: Job) -> RunFolder | None:
     """Return the folder of a job's run; None if it was not made yet, or not wholly."""
     path = Path(root) / job.folder

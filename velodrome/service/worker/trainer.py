@@ -15,7 +15,7 @@ from velodrome.runs.folder import INFORMATION, folder_name
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
-from velodrome.service.worker.task import Task, folder_of
+from velodrome.service.worker.task import Task, folder_of, shelf_of
 from velodrome.vector.cores import VARIABLE as CORES
 from velodrome.writing import new_folder
 
@@ -114,6 +114,7 @@ def _run(task: Task, job: Job) -> Run:
     run = running.Run.create(config, market, Path(task.root), identity=job.id, moment=job.created)
     sitting = session_of(run, market)
     sitting.remarks += [remark] if remark else []
+    sitting.shelf = None if job.study is None else shelf_of(task.root, job.study)
     run = sitting.go(console, "plain", evaluate)
     _judge(task, job, run, market)
     return run

@@ -116,7 +116,7 @@ class Registry:
         found = self.find(name)
         if found is None:
             known = self.names()
-            there = f"there are {', '.join(known)}" if known else "nothing was promoted yet (velodrome promote RUN)"
+            there = f"known are {', '.join(known)}" if known else "nothing was promoted yet (velodrome promote RUN)"
             raise ChampionError(f"no champion {name!r} in {self.home}: {there}.{did_you_mean(name, known)}")
         return found
 
