@@ -49,10 +49,10 @@ def pytest_collection_finish() -> None:
 # for its next variant, which then takes a fifth of the time.
 COMPILING = (
     "test_readme", "envs/portfolio/test_contract", "envs/portfolio/test_properties", "bench/problems/test_portfolio",
-    "compat/test_alpaca_crypto", "envs/portfolio/test_cuda", "envs/trading/test_contract",
-    "envs/trading/test_properties", "bench/test_step", "test_examples", "cli/test_cli", "envs/cage2/test_contract",
-    "bench/problems/test_cage2", "envs/cage2/test_cage2", "envs/cage2/test_oracle", "envs/test_template",
-    "vector/compile/test_inlining", "runs/test_old_runs",
+    "compat/test_alpaca_crypto", "envs/portfolio/test_cuda", "evaluation/test_breakdown", "envs/trading/test_contract",
+    "envs/trading/test_properties", "runs/test_resume", "bench/test_step", "test_examples", "cli/test_cli",
+    "envs/cage2/test_contract", "bench/problems/test_cage2", "envs/cage2/test_cage2", "envs/cage2/test_oracle",
+    "envs/test_template", "vector/compile/test_inlining", "runs/test_old_runs",
 )  # fmt: skip
 # The other files that take longest, some 10 s and more: begun last, one of them would keep a single process busy while
 # the others have nothing left to do. Those at first need no rules; the rest finds compiled what it needs.
@@ -61,10 +61,13 @@ LONGEST = (
     "runs/ranks/test_ranks",
     "vector/workers/test_faults", "vector/test_backend_contract", "vector/compile/test_cache", "runs/test_kill",
     "service/test_kill", "service/test_trainings", "envs/test_outside_environment", "runs/test_seeds",
-    "envs/trading/test_oracle", "runs/test_resume", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo",
+    "envs/trading/test_oracle", "runs/test_portfolio_runs", "cli/test_training", "learn/test_ppo",
     "test_distribution", "learn/test_policy_files", "tables/test_planted", "runs/report/test_browser",
     "runs/test_walk_forward", "bench/test_vector", "learn/test_resize", "runs/store/test_store",
     "learn/test_ppo_contract", "learn/test_dqn_contract", "learn/test_outside_algorithm", "learn/engines/test_gpu",
+    "vector/test_cuda_simulated", "envs/cage2/test_cuda", "bench/test_train", "compat/test_torchtrade_envs",
+    "runs/machine/test_memory", "vector/fleet/test_pool", "vector/workers/test_pending", "test_traders_path",
+    "test_doctor",
 )  # fmt: skip
 
 

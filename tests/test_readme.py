@@ -70,6 +70,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, newcomer, monkeypatc
 
 # Commands that measure take their time; tests/bench and tests/runs run shorter ones.
 MEASURING = ("velodrome bench", "velodrome profile")
+# Words that are added to commands which would take half a minute: fewer trainings make sure of the winner.
+SHORTER = {"tune": ("--confirm", "1", "--confirm-seeds", "1", "--final-seeds", "1", "steps=1024")}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_command_that_a_page_shows_works(command, newcomer, defender, monkeypa
     elif words[0] == "velodrome":
         # In this process, which has everything imported and compiled: some forty commands would each begin at nothing.
         monkeypatch.chdir(folder)
-        code = cli.run(words[1:])
+        code = cli.run([*words[1:], *SHORTER.get(words[1], ())])
         assert code == 0, capsys.readouterr().err
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file()  # run by tests/test_examples.py

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.contracts.simulator import run_threads_in_turn
 from tests.vector.scenarios import Scenario, assert_identical, record
 
 
@@ -33,7 +34,8 @@ def records_on_cuda(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
 
 
 def write_records(scenarios: Mapping[str, Scenario], target: Path) -> None:
-    """Play every scenario in this process and pickle what `records_on_cuda` returns."""
+    """Play every scenario in this process, which simulates CUDA, and pickle what `records_on_cuda` returns."""
+    run_threads_in_turn()
     target.write_bytes(pickle.dumps(records_on_cuda(scenarios)))
 
 

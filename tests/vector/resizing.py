@@ -18,6 +18,7 @@ import numpy as np
 
 import velodrome as vd
 from tests.contracts.comparison import as_numpy, random_actions
+from tests.contracts.simulator import run_threads_in_turn
 from tests.vector.scenarios import SCENARIOS, parts
 from velodrome.envs.contract import state_columns
 
@@ -130,6 +131,7 @@ def _ended(batch: Any) -> np.ndarray:
 
 
 if __name__ == "__main__":
+    run_threads_in_turn()
     outcomes: dict[str, Any] = {}
     for course in COURSES:
         try:

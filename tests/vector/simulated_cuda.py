@@ -14,9 +14,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.contracts.simulator import run_threads_in_turn
 from tests.vector.scenarios import SCENARIOS, record
 
 if __name__ == "__main__":
+    run_threads_in_turn()
     records: dict[str, Any] = {}
     for name, scenario in SCENARIOS.items():
         try:

@@ -17,6 +17,7 @@ import pytest
 import velodrome as vd
 from tests.contracts.backend import SEEDS
 from tests.contracts.own_backend import OwnBackendContract
+from tests.contracts.simulator import run_threads_in_turn
 from tests.contracts.values import RuleValuesContract
 from tests.contracts.vector_env import ResizeContract, assert_same, infos_of, on_host, play, row_of
 from tests.markets import small_market
@@ -26,6 +27,8 @@ from velodrome.vector.cuda import unavailable_reason
 MARKET = small_market(bars=80, instruments=2)
 MISSING = unavailable_reason()
 REPOSITORY = Path(__file__).parents[2]
+if "NUMBA_ENABLE_CUDASIM" in os.environ:  # below, in a process of its own
+    run_threads_in_turn()
 
 
 def trading(backend: str, num_envs: int, **options: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from velodrome.evaluation.baselines import FORECAST, HINDSIGHT, LABELS
 from velodrome.evaluation.breakdown import benchmark_of, market_part
 from velodrome.evaluation.evaluator import Played
 from velodrome.evaluation.intervals import (
+    Blocks,
     Bootstrap,
     Interval,
     block_length,
@@ -130,18 +132,17 @@ def _resampled(
     logs = np.stack([meter.logs[seed] for meter, seed, whole in paths if whole], axis=1)
     columns = [meter.summed(seed, whole) for meter, seed, whole in paths]
     ends = np.cumsum([own.shape[1] for own in columns])[:-1]
-    sums = Sums(np.concatenate(columns, axis=1))
     begins = np.cumsum([0, *(meter.seeds for meter in meters)])
     found = np.empty((len(meters[0].names), len(meters), drawn.samples))
     rng, first = np.random.default_rng([drawn.seed, 1]), 0
-    for walks in walked(logs, block, drawn):
-        by_path, some = np.split(sums.over(walks.times), ends, axis=1), len(walks.times)
+    for part in resampled(logs, np.concatenate(columns, axis=1), block, drawn):
+        by_path, some = np.split(part.sums, ends, axis=1), len(part.sums)
         # Of several seeds, each resample draws as many.
         chosen = [[rng.integers(0, own.seeds, own.seeds) for own in meters if own.seeds > 1] for _ in range(some)]
         several = iter(np.array(own) for own in zip(*chosen, strict=True))  # [N, seeds] each
         for place, meter in enumerate(meters):
             own = slice(begins[place], begins[place + 1])
-            deepest = walks.deepest.T[own] if place < agents else np.full((meter.seeds, some), np.nan)
+            deepest = part.deepest.T[own] if place < agents else np.full((meter.seeds, some), np.nan)
             each = meter.resampled_figures(np.stack(by_path[own]), deepest)
             if meter.seeds > 1:
                 each = np.take_along_axis(each, next(several).T[:, :, None], axis=0)
@@ -150,33 +151,41 @@ def _resampled(
     return dict(zip(meters[0].names, found, strict=True))
 
 
-class Walks(NamedTuple):
+class Resamples(NamedTuple):
     """Some resamples of P paths of T bars."""
 
-    times: NDArray[np.float64]  # [N, T] how often each bar is visited
+    sums: NDArray[np.float64]  # [N, Q] of columns, over the bars that each visits
     deepest: NDArray[np.float64]  # [N, P] largest falls of the sums of log returns
 
 
-def walked(logs: NDArray[np.float64], block: float, drawn: Bootstrap) -> Iterator[Walks]:
-    """Yield the resamples of paths, [T, P], some at a time; the next are drawn while threads walk through the last.
+def resampled(
+    logs: NDArray[np.float64], columns: NDArray[np.float64], block: float, drawn: Bootstrap
+) -> Iterator[Resamples]:
+    """Yield the resamples of paths, [T, P], and of columns, [T, Q], some at a time.
 
-    What is yielded is written anew for the next ones.
+    The calling thread draws them one after the other, while others walk through those that are drawn and add them up.
     """
     bars, paths = logs.shape
-    count, at_once = drawn.samples, max(1, min(64, VALUES_AT_ONCE // bars))
-    blocks = stationary_blocks(bars, block, count, drawn.seed)
-    room = Walks(np.empty((at_once, bars)), np.empty((at_once, paths)))  # the same each time: new memory takes longer
-    with ThreadPoolExecutor(available_cores()) as threads:
-        for first in range(0, count, at_once):
-            some = min(at_once, count - first)
-            walks = Walks(*(values[:some] for values in room))
-            waiting = [
-                threads.submit(walk_blocks, own.begin, own.row, logs, times, deepest)
-                for own, times, deepest in zip(islice(blocks, some), *walks, strict=True)
-            ]
-            for each in waiting:
-                each.result()
-            yield walks
+    count, at_once, cores = drawn.samples, max(1, min(64, VALUES_AT_ONCE // bars)), available_cores()
+    blocks, of_all = stationary_blocks(bars, block, count, drawn.seed), Sums(columns)
+    rooms = [np.empty((at_once, bars)) for _ in range(cores + 1)]  # used again: new memory takes longer
+
+    def walk(some: Sequence[Blocks], room: NDArray[np.float64]) -> Resamples:
+        times, deepest = room[: len(some)], np.empty((len(some), paths))
+        for own, visits, falls in zip(some, times, deepest, strict=True):
+            walk_blocks(own.begin, own.row, logs, visits, falls)
+        return Resamples(of_all.over(times), deepest)
+
+    # torch adds on one thread, in each of ours: its own, and NumPy's, wait for each other on a busy machine.
+    with one_thread(), ThreadPoolExecutor(cores) as threads:
+        waiting: deque[Future[Resamples]] = deque()
+        for number, first in enumerate(range(0, count, at_once)):
+            if len(waiting) == len(rooms):  # the first of them has the room that is wanted next
+                yield waiting.popleft().result()
+            some = list(islice(blocks, min(at_once, count - first)))
+            waiting.append(threads.submit(walk, some, rooms[number % len(rooms)]))
+        for each in waiting:
+            yield each.result()
 
 
 class Sums:
@@ -187,10 +196,8 @@ class Sums:
         self.values = np.where(np.isfinite(values), values, 0.0) if self.odd else values
 
     def over(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sums, [N, Q]."""
-        # By torch, on one thread: those of NumPy's library wait for each other on a busy machine.
-        with one_thread():
-            sums = (torch.from_numpy(times) @ torch.from_numpy(self.values)).numpy()
+        """Return the sums, [N, Q]; times: [N, T] how often each bar is visited."""
+        sums = (torch.from_numpy(times) @ torch.from_numpy(self.values)).numpy()
         for bar, column, value in self.odd:
             sums[times[:, bar] > 0.0, column] += value
         return sums
@@ -298,8 +305,8 @@ def _resampled_trades(agent: Played, drawn: Bootstrap) -> dict[str, NDArray[np.f
     columns = np.stack([part.sum(axis=1, dtype=np.float64) for part in parts], axis=1)
     if returns is not None:
         columns = np.c_[columns, returns]
-    nothing, of_all = np.zeros((len(gains), 0)), Sums(columns)
-    sums = np.concatenate([of_all.over(walks.times) for walks in walked(nothing, 1.0, drawn)])
+    nothing = np.zeros((len(gains), 0))
+    sums = np.concatenate([part.sums for part in resampled(nothing, columns, 1.0, drawn)])
     with np.errstate(divide="ignore", invalid="ignore"):
         found = {names[0]: sums[:, 0] / sums[:, 1], names[1]: sums[:, 2] / sums[:, 3]}
     return found if returns is None else {**found, "average_trade": sums[:, 4] / len(gains)}

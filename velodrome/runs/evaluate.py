@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -89,7 +91,7 @@ def evaluate(
         chosen = split or run.config.evaluation.final_split
         if chosen is None:
             raise ConfigError(f"No split to evaluate on; name one of {', '.join(market.splits)}.")
-        with shown_progress(progress) as shown:
+        with shown_progress(progress) as shown, _images_imported(report):
             options = {"trials": trials, "allow_training_split": allow_training_split, "progress": shown}
             evaluation = _on_split(run.config, policies, market, chosen, {**options, "named": named})
         evaluation = _with_look(run, evaluation, market)
@@ -114,6 +116,26 @@ def evaluate(
     if to_store:
         _enter_result(run)
     return evaluation
+
+
+@contextmanager
+def _images_imported(wanted: bool) -> Iterator[None]:
+    """Import what draws and paints images, if they are wanted, while policies play: a second that nobody waits for."""
+
+    def load() -> None:
+        with suppress(Exception):  # whoever draws the images will say it
+            importlib.import_module("matplotlib.figure")
+            importlib.import_module("matplotlib.backends.backend_agg")
+
+    thread = threading.Thread(target=load)
+    if not wanted:
+        yield
+        return
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _with_look(run: Run, evaluation: Evaluation, market: Market | Basket) -> Evaluation:

@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ class Visit:
         self.page.goto(self.address)
         self.page.wait_for_selector("html[data-drawn=true]")
 
+    @cached_property
     def picture(self) -> np.ndarray:
+        """What the page looked like when it was first asked for: a second and more at its full height."""
         taken = self.page.screenshot(full_page=True, animations="disabled")
         return np.asarray(image.open(io.BytesIO(taken)).convert("RGB"))
 
@@ -144,7 +147,7 @@ def test_charts_have_marks_in_the_agents_colour(visit):
 
 def chart_pictures(visit: Visit) -> dict[str, np.ndarray]:
     """Return what is drawn between the axes of each chart: labels beside it depend on the fonts of the machine."""
-    picture = visit.picture()
+    picture = visit.picture
     found = {}
     for name in CHARTS:
         left, top, right, bottom = visit.page.evaluate(
@@ -206,37 +209,39 @@ def test_the_charts_look_as_they_did(visit):
 # What a reader can do
 
 
-def test_the_scale_can_be_switched_to_logarithmic(browser, report):
+@pytest.fixture(scope="module")
+def reader(browser, report) -> Iterator[Visit]:
+    """A page on which tests do one thing after the other; none touches what another looks at."""
     visited = Visit(browser, report, 1280, "light")
+    yield visited
+    visited.context.close()
+
+
+def test_the_scale_can_be_switched_to_logarithmic(reader):
     kind = "document.getElementById('chart-equity')._fullLayout.yaxis.type"
-    assert visited.page.evaluate(kind) == "linear"
-    visited.page.click("button[data-scale=log]")
-    assert visited.page.evaluate(kind) == "log"
-    assert visited.page.get_attribute("button[data-scale=log]", "aria-pressed") == "true"
-    visited.page.emulate_media(color_scheme="dark")
-    assert visited.page.evaluate(kind) == "log", "a change of colours keeps it"
-    visited.context.close()
+    assert reader.page.evaluate(kind) == "linear"
+    reader.page.click("button[data-scale=log]")
+    assert reader.page.evaluate(kind) == "log"
+    assert reader.page.get_attribute("button[data-scale=log]", "aria-pressed") == "true"
+    reader.page.emulate_media(color_scheme="dark")
+    assert reader.page.evaluate(kind) == "log", "a change of colours keeps it"
 
 
-def test_another_instrument_can_be_chosen(browser, report):
-    visited = Visit(browser, report, 1280, "light")
-    assert not visited.page.is_visible("#chart-position-1")
-    visited.page.select_option("#instrument", "1")
-    assert visited.page.is_visible("#chart-position-1 .main-svg >> nth=0")
-    assert not visited.page.is_visible("#chart-position-0")
-    assert visited.problems == []
-    visited.context.close()
+def test_another_instrument_can_be_chosen(reader):
+    assert not reader.page.is_visible("#chart-position-1")
+    reader.page.select_option("#instrument", "1")
+    assert reader.page.is_visible("#chart-position-1 .main-svg >> nth=0")
+    assert not reader.page.is_visible("#chart-position-0")
+    assert reader.problems == []
 
 
-def test_trades_can_be_sorted(browser, report):
-    visited = Visit(browser, report, 1280, "light")
+def test_trades_can_be_sorted(reader):
     column = "[...document.querySelectorAll('table.sortable tbody tr')].map(row => Number(row.cells[9].dataset.value))"
-    before = visited.page.evaluate(column)
-    visited.page.click("table.sortable th:nth-child(10) button")
-    assert visited.page.evaluate(column) == sorted(before)
-    visited.page.click("table.sortable th:nth-child(10) button")
-    assert visited.page.evaluate(column) == sorted(before, reverse=True)
-    visited.context.close()
+    before = reader.page.evaluate(column)
+    reader.page.click("table.sortable th:nth-child(10) button")
+    assert reader.page.evaluate(column) == sorted(before)
+    reader.page.click("table.sortable th:nth-child(10) button")
+    assert reader.page.evaluate(column) == sorted(before, reverse=True)
 
 
 def test_it_prints_in_light_colours_within_the_paper(browser, report):

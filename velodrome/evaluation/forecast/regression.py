@@ -8,12 +8,15 @@ the rows again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from velodrome.vector.cores import available_cores
 
 BLOCKS = 6  # of time; a choice is judged on all but the first
 # Penalties, over the variance of an input and the number of rows. With the largest, nothing but the mean is left.
@@ -105,7 +108,8 @@ class Regression:
         spread = np.sqrt(sum(np.square(part - self.mean).sum(axis=0) for part in parts) / len(x))
         self.scale = np.where(spread > 1e-12 * (1.0 + np.abs(self.mean)), spread, np.inf)  # a constant says nothing
         self.inputs = np.zeros(0, np.int64)  # chosen below
-        self.sums = [self._sum(rows) for rows in self.members]
+        with ThreadPoolExecutor(available_cores()) as threads:
+            self.sums = list(threads.map(self._sum, self.members))
         self.known = list(accumulate(self.sums, Sums.plus))  # all blocks up to each
         self.choice, self.place, errors = self._choose(choices)
         if others:
@@ -129,8 +133,13 @@ class Regression:
             part = rows[begin : begin + ROWS_AT_ONCE]
             # Neighbours, as the rows of one instrument are, need not be gathered.
             places = slice(part[0], part[-1] + 1) if part[-1] - part[0] == len(part) - 1 else part
-            kept = inputs is self.inputs and len(self.x) * len(self.inputs) <= MOST_KEPT
+            kept = inputs is self.inputs and self.keeps
             yield part, self.kept[places] if kept else self.standardised(self.x[places], inputs)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the chosen inputs are few enough to be kept as they are fitted to."""
+        return len(self.x) * len(self.inputs) <= MOST_KEPT
 
     @cached_property
     def kept(self) -> Values:
@@ -225,10 +234,12 @@ class Regression:
 
     def _model(self, name: str, solve: Callable[[Sums, int], Callable[[Values], Values]]) -> Model:
         unseen = np.full(len(self.y), np.nan)
-        for block, (known, rows) in enumerate(zip(self.known, self.members[1:], strict=False)):
-            fitted = solve(known, block + 1)
+        if self.keeps:
+            self.kept  # noqa: B018 (here, and not by each thread)
+        with ThreadPoolExecutor(available_cores()) as threads:
+            *before, final = threads.map(solve, self.known, range(1, len(self.known) + 1))
+        for fitted, rows in zip(before, self.members[1:], strict=True):
             for part, x in self._parts(rows, self.inputs):
                 unseen[part] = fitted(x)
-        final = solve(self.known[-1], len(self.members))
         penalty = float(PENALTIES[self.place])
         return Model(name, lambda x: final(self.standardised(x, self.inputs)), unseen, len(self.inputs), penalty)
