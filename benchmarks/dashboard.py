@@ -34,7 +34,7 @@ import psutil
 
 from velodrome.dashboard.login import VARIABLE
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.store.rows import EvaluationRow, RunRecord
+from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.sinks import metrics_frame
 from velodrome.runs.store.store import open_store
@@ -70,7 +70,7 @@ def make(folder: Path, long_runs: int) -> None:
             store.create_run(record)
             store.add_evaluations(identity, [EvaluationRow(STEPS, "test", "return", draw.normal() / 10, -0.1, 0.1)])
             names = ["time/steps_per_second", *(f"metric/{place}" for place in range(NAMES - 1))]
-            _add(store, identity, names, STEPS)
+            _add(store, identity, names, STEPS, draw)
         for number in range(long_runs):
             identity = f"a{number:07x}"
             store.create_run(
@@ -85,23 +85,16 @@ def make(folder: Path, long_runs: int) -> None:
                     steps=LONG_STEPS,
                 )
             )
-            _add(store, identity, ["episode/return"], LONG_STEPS)
+            _add(store, identity, ["episode/return"], LONG_STEPS, draw)
         _add_study(store, config, draw)
 
 
-def _add(store: Any, run: str, names: list[str], steps: int) -> None:
-    """Let SQLite itself make rows of metrics: twenty million of them would take Python minutes."""
-    statement = (
-        "WITH RECURSIVE counted(step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM counted WHERE step < ?) "
-        "INSERT INTO metrics (run, name, step, value, time) "
-        "SELECT ?, ?, step, step * 0.001 + random() / 9.3e18, 1.7e9 + step FROM counted"
-    )
-
-    def add(connection: Any) -> None:
-        for name in names:
-            connection.exec_driver_sql(statement, (steps - 1, run, name))
-
-    store.write(add)
+def _add(store: Any, run: str, names: list[str], steps: int, draw: np.random.Generator) -> None:
+    """Write metrics as a training does, through the store."""
+    trend = np.arange(steps) * 0.001
+    for name in names:
+        values = (trend + draw.uniform(-1.0, 1.0, steps)).tolist()
+        store.add_metrics(run, [MetricRow(step, name, value, 1.7e9 + step) for step, value in enumerate(values)])
 
 
 def _add_study(store: Any, config: dict[str, Any], draw: np.random.Generator) -> None:

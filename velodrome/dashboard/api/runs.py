@@ -212,10 +212,7 @@ def metrics(site: Site, question: Question[MetricsQuery]) -> Any:
     if len(wanted) > MOST_CURVES:
         raise Refusal(422, f"these are {len(wanted)} curves; {MOST_CURVES} at once are legal.")
     stretch = Stretch(**{"points": asked.points, "from": asked.begin, "to": asked.end})
-    parts = [
-        site.curves.written(line.id, name, stretch, line.mark, about, over=line.noted != "running")
-        for line, name, about in wanted
-    ]
+    parts = [site.curves.written(line.id, name, stretch, line.mark, about) for line, name, about in wanted]
     return Encoded(b'{"curves":[' + b",".join(parts) + b"]}")
 
 
