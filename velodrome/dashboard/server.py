@@ -157,6 +157,7 @@ def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, te
     import uvicorn
 
     from velodrome.dashboard.app import make_app
+    from velodrome.dashboard.connections import PatientProtocol
 
     with contextlib.suppress(OSError, AttributeError):  # each thread would keep what it has freed to itself
         ctypes.CDLL(None).mallopt(ARENAS, 2)
@@ -175,7 +176,7 @@ def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, te
             proxy_headers=False,  # who asks is known by the connection, not by what a header says
             lifespan="on",
             ws="none",
-            http="h11",
+            http=PatientProtocol,
             loop="asyncio",
             limit_concurrency=CONNECTIONS,
             backlog=WAITING_CONNECTIONS,

@@ -67,13 +67,14 @@ class Server:
         import uvicorn
 
         from velodrome.dashboard.app import make_app
+        from velodrome.dashboard.connections import PatientProtocol
         from velodrome.dashboard.server import listen
 
         if self._socket.fileno() < 0:
             self._socket, _ = listen(replace(self.settings), chosen=True)
         self._app: Any = make_app(self.settings)
         config = uvicorn.Config(
-            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http="h11", ws="none",
+            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http=PatientProtocol, ws="none",
             timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)

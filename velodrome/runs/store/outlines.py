@@ -39,7 +39,7 @@ class Outline(NamedTuple):
 
 
 def outlined(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return which rows of a block to keep: its ends, the extremes of each bucket, and a gap (NaN) where there is one."""
+    """Return which rows of a block to keep: its ends, the extremes of each bucket, a gap (NaN) where there is one."""
     rows = values.reshape(-1, BUCKET)
     unknown = np.isnan(rows)
     begins = np.arange(len(rows)) * BUCKET
@@ -56,7 +56,7 @@ class OutlineWriter:
     """Keeps the outlines of runs while their rows are written."""
 
     def __init__(self) -> None:
-        # Rows behind the last block, by run and name. What is not known, or wrong, only lets a block come early or late.
+        # Rows behind the last block, by run and name. A wrong number only lets a block come early or late.
         self._waiting: dict[tuple[str, str], int] = {}
 
     def follow(self, connection: Connection, run: str, rows: Iterable[MetricRow]) -> None:
