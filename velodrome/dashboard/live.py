@@ -165,7 +165,7 @@ class Live:
             runs = {line.id: {name: getattr(line, name) for name in OF_A_RUN} for line in snapshot.own}
             found += self._changes("runs", runs)
         if mark is None or mark != self._mark:
-            found += self._changes("jobs", {job.id: jobs.content(job) for job in site.queue.brief()})
+            found += self._changes("jobs", {job.id: jobs.content(job, site) for job in site.queue.brief()})
             lines = {study.id: studies.line(site, study) for study in site.known_studies()}
             found += self._changes("studies", lines)
             for event in site.queue.events(after=self._last_event):

@@ -143,6 +143,10 @@ class Site:
         """Return all studies, newest first."""
         return self.unchanged("studies", self.studies.all)
 
+    def study_names(self) -> dict[str, str]:
+        """Return the names of all studies by their ids."""
+        return {study.id: study.name for study in self.known_studies()}
+
     def unchanged(self, key: Hashable, make: Callable[[], Result]) -> Result:
         """Return what was made before, as long as the store is not written; else, or if that is not known, make it."""
         self.index.snapshot()

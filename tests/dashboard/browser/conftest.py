@@ -74,8 +74,8 @@ class Server:
             self._socket, _ = listen(replace(self.settings), chosen=True)
         self._app: Any = make_app(self.settings)
         config = uvicorn.Config(
-            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http=PatientProtocol, ws="none",
-            timeout_graceful_shutdown=1,
+            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http=PatientProtocol,
+            ws="none", timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)

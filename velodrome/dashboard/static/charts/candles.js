@@ -48,6 +48,8 @@ function candleLook() {
     borderDownColor: colour("loss"),
     wickUpColor: colour("gain"),
     wickDownColor: colour("loss"),
+    priceLineVisible: false, // the last price is no news in what is over, and the line would cut through the candles
+    lastValueVisible: false,
   };
 }
 
