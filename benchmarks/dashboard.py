@@ -34,6 +34,7 @@ import psutil
 
 from velodrome.dashboard.login import VARIABLE
 from velodrome.runs.config.files import load_run_config
+from velodrome.runs.store.outlines import ROWS
 from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.sinks import metrics_frame
@@ -70,7 +71,7 @@ def make(folder: Path, long_runs: int) -> None:
             store.create_run(record)
             store.add_evaluations(identity, [EvaluationRow(STEPS, "test", "return", draw.normal() / 10, -0.1, 0.1)])
             names = ["time/steps_per_second", *(f"metric/{place}" for place in range(NAMES - 1))]
-            _add(store, identity, names, STEPS, draw)
+            _add_short(store, identity, names, STEPS)
         for number in range(long_runs):
             identity = f"a{number:07x}"
             store.create_run(
@@ -87,6 +88,22 @@ def make(folder: Path, long_runs: int) -> None:
             )
             _add(store, identity, ["episode/return"], LONG_STEPS, draw)
         _add_study(store, config, draw)
+
+
+def _add_short(store: Any, run: str, names: list[str], steps: int) -> None:
+    """Let SQLite itself make rows of metrics, fewer of a name than have an outline: it is done in a tenth of the time."""
+    assert steps < ROWS, steps
+    statement = (
+        "WITH RECURSIVE counted(step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM counted WHERE step < ?) "
+        "INSERT INTO metrics (run, name, step, value, time) "
+        "SELECT ?, ?, step, step * 0.001 + random() / 9.3e18, 1.7e9 + step FROM counted"
+    )
+
+    def add(connection: Any) -> None:
+        for name in names:
+            connection.exec_driver_sql(statement, (steps - 1, run, name))
+
+    store.write(add)
 
 
 def _add(store: Any, run: str, names: list[str], steps: int, draw: np.random.Generator) -> None:
