@@ -486,7 +486,7 @@ def test_the_paper_loop_is_followed_as_its_log_grows(serve, tmp_path):
         file.write(bar(3)[20:] + json.dumps(drift) + "\n")
     paper = client.get("/api/champions/main")["paper"]
     assert paper["bars"] == 4
-    assert paper["drift"] == [{"time": None, "bars": 4, "actions": 0, "missing": 0, "equity": 0.0}]
+    assert paper["drift"] == [{"time": 3.0, "bars": 4, "actions": 0, "missing": 0, "equity": 0.0}]
     assert paper["positions"] == [{"account": "A", "equity": 103.0, "text": "+1.5 A"}]
 
 
