@@ -91,7 +91,7 @@ def make(folder: Path, long_runs: int) -> None:
 
 
 def _add_short(store: Any, run: str, names: list[str], steps: int) -> None:
-    """Let SQLite itself make rows of metrics, fewer of a name than have an outline: it is done in a tenth of the time."""
+    """Let SQLite itself make rows of metrics, too few of a name for an outline: that takes a tenth of the time."""
     assert steps < ROWS, steps
     statement = (
         "WITH RECURSIVE counted(step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM counted WHERE step < ?) "

@@ -110,7 +110,7 @@ def submit(site: Site, question: Question[Submission]) -> Any:
 
 
 def _ask(site: Site, question: Question[Any], work: Any) -> Any:
-    return {"job": content(work(job_of(site, question.path["id"]).id))}
+    return {"job": content(work(job_of(site, question.path["id"]).id), site)}
 
 
 @routes.post("/api/jobs/{id}/pause")

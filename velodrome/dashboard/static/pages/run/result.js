@@ -14,6 +14,7 @@ import { table } from "../../parts/table.js";
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const POINTS = 2000;
 const STEEP = 20; // times the money of the beginning
+const HALF_A_PAGE = 5; // months beside each other
 const STRIPPED = 13; // actions that one strip can show; of more, the most frequent are listed
 
 /** Fill a host with the evaluations of a run, the final one first. */
@@ -55,13 +56,15 @@ function parts(found, path, signal) {
     found.in_sample ? "This is in sample: it was trained on these data, so the figures flatter it." : null,
     ...(found.warnings ?? []),
   ].filter(Boolean);
+  const isWide = new Set((found.months ?? []).map(({ month }) => month.slice(5))).size > HALF_A_PAGE;
   return [
     warnings(hints),
     isBacktest ? equityCard(found, signal) : null,
     isBacktest && found.symbols?.length ? pricesCard(found, path, signal) : null,
     found.weights?.length ? weightsCard(found, signal) : null,
     figuresCard(found),
-    h("div.columns", actionsCard(found), monthsCard(found), episodesCard(found)),
+    h("div.columns", actionsCard(found), isWide ? null : monthsCard(found), episodesCard(found)),
+    isWide ? monthsCard(found) : null,
     fallsCard(found),
     found.trades?.total ? tradesCard(found, path) : null,
     notesCard(found.notes),
@@ -323,7 +326,7 @@ function tradesCard(found, path) {
     names.map((name) => ({
       key: name,
       name: capital(name.replaceAll("_", " ")),
-      width: words(name) ? 84 : name.endsWith("time") ? 138 : 96,
+      width: words(name) ? 84 : name.endsWith("time") ? 138 : 102,
       left: words(name),
       value: (row) => columns[name][row],
       text: (row) => figure(columns[name][row], TRADE_KINDS[name]),
