@@ -99,14 +99,19 @@ def extend(connection: Connection, run: str, name: str, blocks: int) -> int:
 
 
 def unfinished(connection: Connection, run: str) -> list[str]:
-    """Return the names of a run's metrics that have a block without an outline."""
+    """Return the names of a run's metrics that have a block without an outline; few rows of each are looked at."""
     from sqlalchemy import func, select
 
     table, metrics = tables().outlines, tables().metrics
-    counts = select(metrics.c.name, func.count()).where(metrics.c.run == run).group_by(metrics.c.name)
-    known = select(table.c.name, func.sum(table.c.rows)).where(table.c.run == run).group_by(table.c.name)
-    done = {name: int(rows) for name, rows in connection.execute(known)}
-    return [name for name, count in connection.execute(counts) if count - done.get(name, 0) >= ROWS]
+    found, name = [], ""
+    following = select(func.min(metrics.c.name)).where(metrics.c.run == run)
+    while (name := connection.execute(following.where(metrics.c.name > name)).scalar() or "") != "":
+        last = select(func.max(table.c.last)).where(table.c.run == run, table.c.name == name).scalar_subquery()
+        behind = select(metrics.c.step).where(metrics.c.run == run, metrics.c.name == name)
+        behind = behind.where(metrics.c.step > func.coalesce(last, -1)).order_by(metrics.c.step)
+        if connection.execute(behind.offset(ROWS - 1).limit(1)).first() is not None:
+            found.append(name)
+    return found
 
 
 def read_outline(connection: Connection, run: str, name: str, begin: int, end: int) -> Outline | None:
