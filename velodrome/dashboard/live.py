@@ -22,7 +22,7 @@ from velodrome.errors import VelodromeError
 from velodrome.service.queue import Event
 
 LOOK_SECONDS = 1.0
-MACHINE_SECONDS = 2.0
+MACHINE_SECONDS = 4.0
 KEEP_ALIVE = 15.0  # seconds
 MISSED = 500  # events that are sent again to somebody who was away; more are not worth it
 RETRY = 2000  # milliseconds after which a browser connects again
