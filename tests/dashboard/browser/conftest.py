@@ -67,14 +67,13 @@ class Server:
         import uvicorn
 
         from velodrome.dashboard.app import make_app
-        from velodrome.dashboard.connections import PatientProtocol
-        from velodrome.dashboard.server import listen
+        from velodrome.dashboard.server import listen, patient_protocol
 
         if self._socket.fileno() < 0:
             self._socket, _ = listen(replace(self.settings), chosen=True)
         self._app: Any = make_app(self.settings)
         config = uvicorn.Config(
-            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http=PatientProtocol,
+            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http=patient_protocol(),
             ws="none", timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
