@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -239,9 +240,16 @@ class SqlStore:
 
     def outline(self, run: str, blocks: int = 8) -> bool:
         """Outline some blocks of rows that lack it, as rows of older versions do; return whether there are more."""
+        runs = self._tables.runs
+        own = runs.select().with_only_columns(runs.c.id).where(runs.c.id == run).with_for_update()
+
+        def work(connection: Connection, name: str) -> None:
+            connection.execute(own)  # who adds rows changes this one first, and so waits where several may write
+            extend(connection, run, name, blocks)
+
         names = self.read(lambda connection: unfinished(connection, run))
         for name in names:
-            self._write(lambda connection, name=name: extend(connection, run, name, blocks))
+            self._write(functools.partial(work, name=name))
         return bool(names)
 
     def metrics_extent(self, run: str) -> tuple[int, int]:
