@@ -33,7 +33,7 @@ function look() {
   return {
     layout: { background: { color: colour("card") }, textColor: colour("muted"), fontSize: 12, attributionLogo: false },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
-    rightPriceScale: { borderColor: colour("border") },
+    rightPriceScale: { borderColor: colour("border"), entireTextOnly: true },
     timeScale: { borderColor: colour("border"), timeVisible: true, secondsVisible: false },
     crosshair: { mode: 0 },
   };

@@ -66,7 +66,7 @@ export async function show(host, { parts, signal, title, again }) {
   );
 
   function draw() {
-    fill(status, badge(study.status, study.phase || study.status), ` · ${study.score} · ${study.owner ?? ""}`);
+    fill(status, badge(study.status, study.phase || study.status), ` · by ${study.score}${study.owner ? ` · of ${study.owner}` : ""}`);
     top.set(study);
     fill(winner, winnerCard(study));
     const { number, value, best } = study.history;
