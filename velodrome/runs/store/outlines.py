@@ -8,7 +8,7 @@ outline, as stores of version 2 have them, are only read more slowly.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +117,8 @@ def unfinished(connection: Connection, run: str) -> list[str]:
 def read_outline(connection: Connection, run: str, name: str, begin: int, end: int) -> Outline | None:
     """Return the outline of all blocks that lie between two steps; None if there is none."""
     if connection.dialect.name == "sqlite":  # by the driver itself, which is three times as fast
-        found = connection.connection.driver_connection.execute(READ, (run, name, begin, end, begin)).fetchall()
+        driver: Any = connection.connection.driver_connection
+        found = driver.execute(READ, (run, name, begin, end, begin)).fetchall()
     else:
         table = tables().outlines
         columns = (table.c[name] for name in ("first", "last", "rows", "steps", "values"))
