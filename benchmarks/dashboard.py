@@ -3,7 +3,7 @@
 python benchmarks/dashboard.py make FOLDER       writes a store: 1,000 runs, 10 million rows of metrics, 5,000 trials
 python benchmarks/dashboard.py load FOLDER       20 clients ask for all that pages ask for; 12 streams are open
 python benchmarks/dashboard.py overlay FOLDER    200 curves of 50,000 points in one answer, and again
-python benchmarks/dashboard.py training          the same training with and without a dashboard that is being watched
+python benchmarks/dashboard.py training          a training beside a dashboard that is watched, and stopped in turns
 
 FOLDER must not be that of your own runs. All of them write a table; --json FILE keeps the figures.
 """
@@ -15,7 +15,6 @@ import contextlib
 import json
 import math
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -34,7 +33,8 @@ import psutil
 
 from velodrome.dashboard.login import VARIABLE
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.store.rows import EvaluationRow, RunRecord
+from velodrome.runs.store.outlines import ROWS
+from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.sinks import metrics_frame
 from velodrome.runs.store.store import open_store
@@ -70,7 +70,7 @@ def make(folder: Path, long_runs: int) -> None:
             store.create_run(record)
             store.add_evaluations(identity, [EvaluationRow(STEPS, "test", "return", draw.normal() / 10, -0.1, 0.1)])
             names = ["time/steps_per_second", *(f"metric/{place}" for place in range(NAMES - 1))]
-            _add(store, identity, names, STEPS)
+            _add_short(store, identity, names, STEPS)
         for number in range(long_runs):
             identity = f"a{number:07x}"
             store.create_run(
@@ -85,12 +85,13 @@ def make(folder: Path, long_runs: int) -> None:
                     steps=LONG_STEPS,
                 )
             )
-            _add(store, identity, ["episode/return"], LONG_STEPS)
+            _add(store, identity, ["episode/return"], LONG_STEPS, draw)
         _add_study(store, config, draw)
 
 
-def _add(store: Any, run: str, names: list[str], steps: int) -> None:
-    """Let SQLite itself make rows of metrics: twenty million of them would take Python minutes."""
+def _add_short(store: Any, run: str, names: list[str], steps: int) -> None:
+    """Let SQLite itself make rows of metrics, too few of a name for an outline: that takes a tenth of the time."""
+    assert steps < ROWS, steps
     statement = (
         "WITH RECURSIVE counted(step) AS (SELECT 0 UNION ALL SELECT step + 1 FROM counted WHERE step < ?) "
         "INSERT INTO metrics (run, name, step, value, time) "
@@ -102,6 +103,14 @@ def _add(store: Any, run: str, names: list[str], steps: int) -> None:
             connection.exec_driver_sql(statement, (steps - 1, run, name))
 
     store.write(add)
+
+
+def _add(store: Any, run: str, names: list[str], steps: int, draw: np.random.Generator) -> None:
+    """Write metrics as a training does, through the store."""
+    trend = np.arange(steps) * 0.001
+    for name in names:
+        values = (trend + draw.uniform(-1.0, 1.0, steps)).tolist()
+        store.add_metrics(run, [MetricRow(step, name, value, 1.7e9 + step) for step, value in enumerate(values)])
 
 
 def _add_study(store: Any, config: dict[str, Any], draw: np.random.Generator) -> None:
@@ -275,33 +284,94 @@ def overlay(folder: Path) -> dict[str, Any]:
     return {"first": first, "first_cpu": cores, "again": again, "after_restart": anew, "bytes": size, **found}
 
 
-def training(rounds: int, steps: int) -> dict[str, Any]:
-    """Train the same with a dashboard that is watched and without, in turns.
+def training(pairs: int, seconds: float) -> dict[str, Any]:
+    """Let one training go on, and stop and wake the dashboard beside it in turns; compare neighbouring spans.
 
-    On a machine that does other things the steps a second say little. Processor time of the training, and the share of
-    a core that the web process takes meanwhile, hardly depend on what else runs.
+    Whatever else the machine does is in both spans of a pair. A server that is stopped (SIGSTOP) takes nothing.
     """
-    found: dict[str, list[dict[str, float]]] = {"off": [], "on": []}
-    web: list[float] = []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         folder = Path(place, "runs")
-        for number in range(rounds):
+        address, process = stack.enter_context(server(folder, "--cores", "1"))
+        _settle(process)
+        stop, seen = threading.Event(), threading.Event()
+        stack.callback(stop.set)
+        stack.callback(_switch, process, True)  # before it is asked to end
+        threading.Thread(target=watch, args=(address, stop), daemon=True).start()
+        threading.Thread(target=_look, args=(address, stop, seen), daemon=True).start()
+        trained, learner = stack.enter_context(_trained(folder))
+        spans: list[dict[str, Any]] = []
+        spent = 0.0
+        for number in range(pairs):
             for how in ("off", "on") if number % 2 == 0 else ("on", "off"):
-                with contextlib.ExitStack() as stack:
-                    if how == "off":
-                        found[how].append(_train(folder, steps))
-                        continue
-                    address, process = stack.enter_context(server(folder, "--cores", "1"))
-                    _settle(process)
-                    stop = threading.Event()
-                    stack.callback(stop.set)
-                    threading.Thread(target=watch, args=(address, stop), daemon=True).start()
-                    threading.Thread(target=_look, args=(address, stop), daemon=True).start()
-                    begun, before = time.monotonic(), sum(process.cpu_times()[:2])
-                    found[how].append(_train(folder, steps))
-                    web.append((sum(process.cpu_times()[:2]) - before) / (time.monotonic() - begun))
-    taken = {how: float(np.median([one["cpu_seconds"] for one in rows])) for how, rows in found.items()}
-    return {**found, "web_cores": web, "more_cpu": taken["on"] / taken["off"] - 1.0}
+                _switch(process, how == "on")
+                (seen.set if how == "on" else seen.clear)()
+                time.sleep(0.5)
+                begun, before, worked = time.time(), _cpu(process), _cpu(learner)
+                time.sleep(seconds)
+                spans.append({"how": how, "begin": begun, "end": time.time(), "cpu": _cpu(learner) - worked})
+                spent += _cpu(process) - before
+        rows = metrics_frame(trained)
+    rows = rows.filter(rows["name"] == "time/steps_per_second")
+    steps, moments = rows["step"].to_numpy(), rows["time"].to_numpy()
+    speeds: dict[str, list[float]] = {"off": [], "on": []}
+    work: dict[str, list[float]] = {"off": [], "on": []}  # steps for a second of the training's processor time
+    for span in spans:
+        inside = np.flatnonzero((moments >= span["begin"]) & (moments <= span["end"]))
+        first, last = inside[0], inside[-1]
+        speed = (steps[last] - steps[first]) / (moments[last] - moments[first])
+        speeds[span["how"]].append(speed)
+        work[span["how"]].append(speed * (span["end"] - span["begin"]) / span["cpu"])
+    return {
+        "pairs": pairs,
+        "seconds": seconds,
+        "steps_per_second": {how: float(np.median(own)) for how, own in speeds.items()},
+        "change": _paired(speeds),
+        "change_for_a_second_of_processor_time": _paired(work),
+        "web_cores": spent / (pairs * seconds),  # with the scheduler
+    }
+
+
+def _paired(found: dict[str, list[float]]) -> dict[str, Any]:
+    """Return by how much spans with the dashboard differ from their neighbours without, and how sure that is."""
+    change = np.array(found["on"]) / np.array(found["off"]) - 1.0
+    draws = np.random.default_rng(0).choice(change, (10_000, len(change))).mean(1)
+    ends = np.quantile(draws, [0.025, 0.975]).tolist()
+    middle = float(np.median(change))
+    return {"mean": float(change.mean()), "interval": ends, "median": middle, "each": change.round(4).tolist()}
+
+
+@contextlib.contextmanager
+def _trained(folder: Path) -> Iterator[tuple[Path, psutil.Process]]:
+    """Train until that is left; yield the file of its metrics and its process, once it learns at its own pace."""
+    words = ["train", "demo", "steps=1_000_000_000", "evaluation.final_split=null", "evaluation.split=null"]
+    command = [sys.executable, "-m", "velodrome", *words, f"logging.folder={folder}", "--no-evaluation"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 120.0
+        while not (found := list(folder.glob("*/metrics.jsonl"))) or found[0].stat().st_size < 1 << 17:
+            if process.poll() is not None or time.monotonic() > until:
+                raise SystemExit(f"the training does not begin (exit code {process.poll()})")
+            time.sleep(0.5)
+        yield found[0], psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _switch(process: psutil.Process, on: bool) -> None:
+    """Stop a server and its scheduler, or let them go on."""
+    for one in _family(process):
+        with contextlib.suppress(psutil.Error):
+            (one.resume if on else one.suspend)()
+
+
+def _cpu(process: psutil.Process) -> float:
+    """Return the processor time of a process and its children so far."""
+    return sum(sum(one.cpu_times()[:2]) for one in _family(process))
 
 
 def _settle(process: psutil.Process, seconds: float = 120.0) -> None:
@@ -318,28 +388,16 @@ def _settle(process: psutil.Process, seconds: float = 120.0) -> None:
         time.sleep(3.0)
 
 
-def _look(address: str, stop: threading.Event) -> None:
-    """Ask for what an open page asks for while a training runs."""
+def _look(address: str, stop: threading.Event, seen: threading.Event) -> None:
+    """Ask for what an open page asks for while a training runs, as long as it is seen."""
     while not stop.wait(2.0):
         with contextlib.suppress(OSError):
+            if not seen.is_set():
+                continue
             ask(address, "api/overview")
             newest = json.loads(ask(address, "api/runs?limit=1"))["runs"]
             if newest:
                 ask(address, f"api/metrics?names=episode/return,loss/policy,loss/value&runs={newest[0]['id']}")
-
-
-def _train(folder: Path, steps: int) -> dict[str, float]:
-    """Train, and return the steps a second, without those of the first quarter, and the processor time of all of it."""
-    words = ["train", "demo", f"steps={steps}", "evaluation.final_split=null", "evaluation.split=null"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "velodrome", *words, f"logging.folder={folder}", "--no-evaluation"]
-    subprocess.run(command, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    newest = max(folder.glob("*/metrics.jsonl"), key=lambda path: path.stat().st_mtime)
-    rows = metrics_frame(newest)
-    rates = rows.filter(rows["name"] == "time/steps_per_second")["value"].to_numpy()
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"steps_per_second": float(np.median(rates[len(rates) // 4 :])), "cpu_seconds": spent}
 
 
 def main() -> None:
@@ -347,8 +405,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["make", "load", "overlay", "training"])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("dashboard-runs"))
-    parser.add_argument("--rounds", type=int, default=3, help="of training with and without the dashboard")
-    parser.add_argument("--steps", type=int, default=400_000, help="of each training")
+    parser.add_argument("--pairs", type=int, default=24, help="of spans of a training with and without the dashboard")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each span")
     parser.add_argument("--long-runs", type=int, default=LONG_RUNS, help="runs of 50,000 steps that make writes")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -356,7 +414,7 @@ def main() -> None:
         make(asked.folder, asked.long_runs)
         return
     work = {"load": lambda: load(asked.folder), "overlay": lambda: overlay(asked.folder)}
-    found = work.get(asked.what, lambda: training(asked.rounds, asked.steps))()
+    found = work.get(asked.what, lambda: training(asked.pairs, asked.seconds))()
     found |= {"what": asked.what, "machine": machine(), "commit": git_commit(Path.cwd()), "load": os.getloadavg()}
     print(json.dumps(found, indent=1))
     if asked.json:

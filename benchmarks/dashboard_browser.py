@@ -26,7 +26,7 @@ import psutil
 from velodrome.runs.versions import git_commit, machine
 from velodrome.writing import replace_text
 
-TABS, IDLE_SECONDS, CURVES = 12, 20.0, 200
+TABS, IDLE_SECONDS, CURVES = 12, 30.0, 200
 PAGES = (
     "",
     "runs",
@@ -107,7 +107,7 @@ def measure(link: str) -> dict[str, Any]:
             tab.close()
         first.goto(base)
         first.wait_for_selector("main[data-ready]")
-        first.wait_for_timeout(4000)
+        first.wait_for_timeout(10_000)  # what was closed is tidied up meanwhile
         before, began = browser_seconds(here), time.perf_counter()
         first.wait_for_timeout(IDLE_SECONDS * 1000)
         figures["idle_share_of_a_core"] = (browser_seconds(here) - before) / (time.perf_counter() - began)

@@ -40,6 +40,7 @@ def main() -> None:
     console.print(evaluation.table())
     console.print(f"report, to open in a browser: {run.folder.report_path}", soft_wrap=True)
     console.print(f"done in {time.perf_counter() - started:.0f} s. The same again: velodrome train")
+    console.print("all runs, in a browser: velodrome serve")
 
 
 if __name__ == "__main__":

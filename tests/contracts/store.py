@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from velodrome.errors import ConfigError, VelodromeError
+from velodrome.runs.store.outlines import Outline, read_outline
 from velodrome.runs.store.rows import CheckpointRow, EvaluationRow, LineageRow, MetricRow, PolicyRow, RunRecord
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
@@ -314,3 +315,67 @@ class StoreContract:
         store.create_run(RUN)
         store.add_metrics(RUN.id, (MetricRow(step, "a", float(step), 1.0) for step in range(12_345)))
         assert store.metrics(RUN.id)["value"].sum() == sum(range(12_345))
+
+    # Outlines: what a picture of a long curve needs
+
+    def test_every_whole_block_of_a_long_curve_has_an_outline_with_its_extremes(self, store):
+        store.create_run(RUN)
+        values = [math.sin(step / 90) for step in range(1300)]
+        values[600], values[700], values[900] = 50.0, -50.0, math.nan
+        for begin in range(0, 1300, 100):
+            store.add_metrics(RUN.id, [MetricRow(s, "loss", values[s], 0.0) for s in range(begin, begin + 100)])
+        found = outline_of(store)
+        assert (found.first, found.last, found.rows) == (0, 1023, 1024)
+        assert 1024 // 8 <= len(found.steps) < 1024 // 4
+        shown = dict(zip(found.steps.tolist(), found.values.tolist(), strict=True))
+        assert math.isnan(shown.pop(900))
+        assert shown.items() <= {step: value for step, value in enumerate(values) if step != 900}.items()
+        assert (shown[600], shown[700]) == (50.0, -50.0)
+        assert {0, 511, 512, 1023} <= shown.keys()
+        assert outline_of(store, begin=1).first == 512
+        assert outline_of(store, begin=1, end=1022) is None
+
+    def test_an_outline_is_of_the_rows_that_there_are(self, store):
+        """Rows are written again, come late, are forgotten: never does an outline show one that is not there."""
+        store.create_run(RUN)
+
+        def add(steps, value):
+            store.add_metrics(RUN.id, [MetricRow(step, "loss", value, 0.0) for step in steps])
+
+        add(range(0, 3000, 2), 1.0)
+        assert outline_of(store).rows == 1024
+        add([701], 9.0)  # belongs into the first block
+        found = outline_of(store)
+        assert found is None or 9.0 in found.values
+        add(range(3000, 4200, 2), 1.0)
+        add([4200], 1.0)  # a few blocks at a time: it catches up
+        found = outline_of(store)
+        assert 9.0 in found.values
+        assert found.rows == 2048
+        store.forget_after(RUN.id, 1500)
+        assert outline_of(store).last <= 1500
+        store.forget_metrics(RUN.id)
+        assert outline_of(store) is None
+        add(range(600), 3.0)
+        assert set(outline_of(store).values) == {3.0}
+
+    def test_a_store_of_version_2_is_taken_over_and_its_curves_are_outlined_when_there_is_time(self, store, tmp_path):
+        store.create_run(RUN)
+        rows = [MetricRow(step, name, float(step), 0.0) for step in range(5000) for name in ("loss", "other")]
+        store.add_metrics(RUN.id, rows)
+        with store._engine.begin() as connection:
+            tables().metadata.drop_all(connection, tables=[tables().outlines])
+            connection.execute(tables().schema.update().values(version=2))
+        store.close()
+        with self.open(tmp_path) as again:
+            assert again.metrics(RUN.id, ["loss"]).height == 5000
+            assert outline_of(again) is None
+            looks = 0
+            while again.outline(RUN.id):
+                looks += 1
+            assert looks == 2
+            assert outline_of(again).rows == outline_of(again, "other").rows == 4608
+
+
+def outline_of(store: SqlStore, name: str = "loss", begin: int = 0, end: int = 2**62) -> Outline | None:
+    return store.read(lambda connection: read_outline(connection, RUN.id, name, begin, end))

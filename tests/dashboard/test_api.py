@@ -149,33 +149,6 @@ def test_what_was_made_before_is_kept_up_to_a_size():
     assert made == [0, 1, 2, 3, 4, 5, 0]
 
 
-def test_a_long_curve_is_thinned_once_for_all(serve, tmp_path, monkeypatch):
-    from velodrome.dashboard import curves
-    from velodrome.runs.store.rows import MetricRow, RunRecord
-
-    monkeypatch.setattr(curves, "LONG", 500)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    client = serve()
-    store = client.site.store
-    store.create_run(RunRecord("abcd0001", "long", "/nowhere", status="finished", steps=3000))
-    store.add_metrics("abcd0001", [MetricRow(step, "loss", math.sin(step / 40), 0.0) for step in range(1000)])
-    store.add_metrics("abcd0001", [MetricRow(step, "short", 1.0, 0.0) for step in range(10)])
-    line = client.site.line("abcd0001")
-    assert client.site.curves.prepare(line.id, line.mark) == 1  # before anybody asks
-    assert client.site.curves.prepare(line.id, line.mark) == 0
-    target = "/api/metrics?runs=abcd0001&names=loss&points=50"
-    first = client.get(target)["curves"][0]
-    client.close()
-    assert len(list((tmp_path / "cache").rglob("*.db"))) == 1
-    monkeypatch.setattr(curves, "read_curve", lambda *given: pytest.fail("it was read again"))
-    again = serve()
-    found = again.get(target)["curves"][0]
-    assert found == first
-    assert (found["total"], found["thinned"]) == (1000, True)
-    monkeypatch.undo()
-    assert len(again.get(f"{target}&from=10&to=30")["curves"][0]["x"]) == 21  # raw where one looks closely
-
-
 # Evaluations and prices
 
 
@@ -483,7 +456,7 @@ def test_the_paper_loop_is_followed_as_its_log_grows(serve, tmp_path):
         file.write(bar(3)[20:] + json.dumps(drift) + "\n")
     paper = client.get("/api/champions/main")["paper"]
     assert paper["bars"] == 4
-    assert paper["drift"] == [{"time": None, "bars": 4, "actions": 0, "missing": 0, "equity": 0.0}]
+    assert paper["drift"] == [{"time": 3.0, "bars": 4, "actions": 0, "missing": 0, "equity": 0.0}]
     assert paper["positions"] == [{"account": "A", "equity": 103.0, "text": "+1.5 A"}]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import threading
 import time
@@ -245,7 +246,10 @@ def _baseline(line: RunLine) -> dict[str, Any] | None:
     split, checkpoint, home = line.result["split"], line.result["checkpoint"] or "best", line.folder / "evaluation"
     file = home / f"{split}-{checkpoint}-{line.result['step']}.json"
     try:
-        found = read_json(file if file.is_file() else home / f"{split}.json")  # which older versions wrote
+        if not file.is_file():  # of several agents their number is in the name, too; older versions had a short one
+            several = sorted(home.glob(f"{glob.escape(f'{split}-{checkpoint}')}-*-agents-{line.result['step']}.json"))
+            file = several[-1] if several else home / f"{split}.json"
+        found = read_json(file)
         row = next(row for row in found["rows"] if row["name"] == line.result["metric"])
         baselines = row["baselines"]
         which = (found.get("breakdown") or {}).get("benchmark") or next(iter(baselines))

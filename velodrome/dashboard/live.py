@@ -22,7 +22,7 @@ from velodrome.errors import VelodromeError
 from velodrome.service.queue import Event
 
 LOOK_SECONDS = 1.0
-MACHINE_SECONDS = 2.0
+MACHINE_SECONDS = 4.0
 KEEP_ALIVE = 15.0  # seconds
 MISSED = 500  # events that are sent again to somebody who was away; more are not worth it
 RETRY = 2000  # milliseconds after which a browser connects again
@@ -165,7 +165,7 @@ class Live:
             runs = {line.id: {name: getattr(line, name) for name in OF_A_RUN} for line in snapshot.own}
             found += self._changes("runs", runs)
         if mark is None or mark != self._mark:
-            found += self._changes("jobs", {job.id: jobs.content(job) for job in site.queue.brief()})
+            found += self._changes("jobs", {job.id: jobs.content(job, site) for job in site.queue.brief()})
             lines = {study.id: studies.line(site, study) for study in site.known_studies()}
             found += self._changes("studies", lines)
             for event in site.queue.events(after=self._last_event):

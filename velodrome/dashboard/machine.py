@@ -79,7 +79,7 @@ def content(use: MachineUse, steps_per_second: float) -> dict[str, Any]:
     return {
         "time": time.time(),
         "cores": use.machine_cores,
-        "cpu": use.machine_cpu,
+        "cpu": min(use.machine_cpu, use.machine_cores),  # two clocks do not agree to the last tick
         "memory_used": use.memory_used,
         "memory_total": use.memory_total,
         "disk_free": use.disk_free,

@@ -28,6 +28,7 @@ TRIED_PORTS = 20  # from the usual one on, if nobody asked for a certain one
 CONNECTIONS = 512  # open at once; the system refuses more
 WAITING_CONNECTIONS = 128
 KEEP_ALIVE = 30  # seconds
+HEAD_SECONDS = 15.0  # until the head of a request must have come, from the connection or its first byte on
 LONGEST_HEAD = 64 * 1024  # bytes of a request's first lines
 GRACE = 3  # seconds that answers may take when the server ends
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a scheduler that failed is started again
@@ -152,6 +153,46 @@ def open_browser(link: str) -> None:
             new.unlink(missing_ok=True)
 
 
+def patient_protocol(seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
+    """Return what speaks HTTP over one connection, and closes it if the head of a request does not come in time.
+
+    Who connects and stays silent would otherwise keep a place for ever. How long a body may take is the guard's to say,
+    and how long a connection may rest between requests uvicorn's.
+    """
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class PatientProtocol(H11Protocol):
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            # A head that has begun must end in time, however slowly its bytes come.
+            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+                self._wait()
+            else:
+                self._stop_waiting()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            if self._deadline is None:
+                self._deadline = self.loop.call_later(seconds, self.transport.close)
+
+        def _stop_waiting(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return PatientProtocol
+
+
 def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, tell: Tell) -> bool:
     """Serve until Ctrl-C or a signal to end; return whether it was one. A second one leaves at once."""
     import uvicorn
@@ -175,7 +216,7 @@ def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, te
             proxy_headers=False,  # who asks is known by the connection, not by what a header says
             lifespan="on",
             ws="none",
-            http="h11",
+            http=patient_protocol(),
             loop="asyncio",
             limit_concurrency=CONNECTIONS,
             backlog=WAITING_CONNECTIONS,

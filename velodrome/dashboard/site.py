@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from velodrome.dashboard.answers import Refusal
-from velodrome.dashboard.curves import LONG, MetricCurves
+from velodrome.dashboard.curves import MetricCurves
 from velodrome.dashboard.index import RunIndex, RunLine
 from velodrome.dashboard.machine import MachineHistory
 from velodrome.dashboard.settings import Settings
 from velodrome.dashboard.tasks import Tasks
 from velodrome.errors import VelodromeError, did_you_mean
 from velodrome.runs.folder import INFORMATION
+from velodrome.runs.store.outlines import ROWS
 from velodrome.runs.trained import Run
 from velodrome.service.service import AgentTrainingService
 from velodrome.tune.study import Studies, Study
@@ -27,7 +28,6 @@ IDENTITY = re.compile(r"[0-9a-f]{4,64}")
 MOST_HELD = 512
 MACHINE_SECONDS = 5.0
 PREPARE_SECONDS = 10.0  # between two looks for runs that ended
-LONG_RUN = LONG  # steps: a shorter one has no long curve
 
 log = logging.getLogger("velodrome.dashboard")
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ class Site:
         """Begin what goes on beside the answers.
 
         The machine is looked at, so that its last hour is known to whoever comes; and long curves of runs that are over
-        are thinned, a little at a time, so that they open at once.
+        are outlined where an older version wrote them, a little at a time, so that they open at once.
         """
         for work in (self._watch_machine, self._prepare):
             thread = threading.Thread(target=work, name=f"velodrome {work.__name__.strip('_')}", daemon=True)
@@ -81,14 +81,14 @@ class Site:
             try:
                 lines = [line for line in self.index.snapshot().lines.values() if line.noted != "running"]
                 for line in lines:
-                    if (line.id, *line.mark) in done or line.steps < LONG_RUN:
-                        continue
-                    begun = time.thread_time()
-                    self.curves.prepare(line.id, line.mark)
+                    more = (line.id, *line.mark) not in done and line.steps >= ROWS
+                    while more:
+                        begun = time.thread_time()
+                        more = self.store.outline(line.id)
+                        # A twentieth of a core at most: trainings go first.
+                        if self._closing.wait(20.0 * (time.thread_time() - begun)):
+                            return
                     done.add((line.id, *line.mark))
-                    # A twentieth of a core at most: trainings go first.
-                    if self._closing.wait(20.0 * (time.thread_time() - begun)):
-                        return
             except VelodromeError as error:
                 log.warning("%s", error)
 
@@ -104,7 +104,6 @@ class Site:
         self._closing.set()
         for thread in self._threads:
             thread.join(5.0)
-        self.curves.overviews.close()
         self.tasks.close()
         self.machine.close()
         self.service.close()
@@ -143,6 +142,10 @@ class Site:
     def known_studies(self) -> list[Study]:
         """Return all studies, newest first."""
         return self.unchanged("studies", self.studies.all)
+
+    def study_names(self) -> dict[str, str]:
+        """Return the names of all studies by their ids."""
+        return {study.id: study.name for study in self.known_studies()}
 
     def unchanged(self, key: Hashable, make: Callable[[], Result]) -> Result:
         """Return what was made before, as long as the store is not written; else, or if that is not known, make it."""

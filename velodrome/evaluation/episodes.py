@@ -99,6 +99,7 @@ def evaluate_episodes(
     )
     count = sum(map(len, each))
     actions = np.sum([one.actions for one in each], axis=0)
+    names = getattr(getattr(envs, "world", None), "action_names", ()) or [str(place) for place in range(len(actions))]
     about = {"title": title, "episodes": count, "seed": seed, "training_seeds": list(trained)}
     return Evaluation(
         kind="episodes",
@@ -106,7 +107,9 @@ def evaluate_episodes(
         in_sample=False,
         rows=tuple(rows),
         differences=(),
-        actions=tuple((str(action), int(taken) / max(int(actions.sum()), 1)) for action, taken in enumerate(actions)),
+        actions=tuple(
+            (name, int(taken) / max(int(actions.sum()), 1)) for name, taken in zip(names, actions, strict=True)
+        ),
         warnings=(f"{count} episodes are few",) if count < FEW_EPISODES else (),
         notes=(*notes, *seed_notes(trained), "episodes are resampled one by one, as if they were independent"),
         information={**about, "confidence": confidence, "bootstrap_samples": samples},

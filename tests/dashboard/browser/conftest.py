@@ -67,14 +67,14 @@ class Server:
         import uvicorn
 
         from velodrome.dashboard.app import make_app
-        from velodrome.dashboard.server import listen
+        from velodrome.dashboard.server import listen, patient_protocol
 
         if self._socket.fileno() < 0:
             self._socket, _ = listen(replace(self.settings), chosen=True)
         self._app: Any = make_app(self.settings)
         config = uvicorn.Config(
-            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http="h11", ws="none",
-            timeout_graceful_shutdown=1,
+            self._app, log_level="error", access_log=False, lifespan="on", loop="asyncio", http=patient_protocol(),
+            ws="none", timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ routes = Routes()
 PAPER, LOG, LOCK = "paper", "log.jsonl", "lock"
 LAST_LINES = 20
 MOST_KEPT = 200  # drifts, takeovers and notes
+HASH_SHOWN = 16
 SECOND = 1e9  # nanoseconds
 
 
@@ -63,7 +65,7 @@ def show(site: Site, question: Question[Stretch]) -> Any:
     record = record_of(site, question.path["name"])
     now = record.now
     about, intact, problem = _files(site, record)
-    lineage, members = about.get("lineage") or {}, len(about.get("members") or ())
+    lineage = about.get("lineage") or {}
     checks = now.evaluation.get("checks", [])
     return {
         "name": record.name,
@@ -72,8 +74,8 @@ def show(site: Site, question: Question[Stretch]) -> Any:
         "intact": intact,
         "problem": problem,
         "trades": {"symbols": about.get("symbols"), "env": about.get("env"), "timeframe": about.get("traded")},
-        "policy": (f"ensemble of {members}" if members > 1 else "one network") if about else None,
-        "lineage": [[name.replace("_", " "), str(value)] for name, value in lineage.items() if value is not None],
+        "policy": _agents(len(about.get("members") or ())) if about else None,
+        "lineage": [[name, str(value)] for name, value in _lineage(lineage)],
         "checks": checks,
         "promotions": [
             {
@@ -177,9 +179,23 @@ class PaperLog:
                 self.equity.setdefault(account, []).append(equity)
                 self.last[account] = entry
             elif kind in self.said:
+                # What is said of all bars so far is of the moment of the last one.
+                entry["at"] = max((own[-1] for own in self.times.values()), default=None)
                 self.said[kind] = [*self.said[kind][1 - MOST_KEPT :], entry]
         except (ValueError, KeyError, TypeError, RecursionError):
             return
+
+
+def _agents(count: int) -> str:
+    return "one agent" if count == 1 else f"{count} agents that decide together"
+
+
+def _lineage(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield where a champion came from, in words; hashes as long as people compare them."""
+    for name, value in found.items():
+        if value is not None and not (name == "policy_of" and value == found.get("run")):
+            short = str(value)[:HASH_SHOWN] if name.endswith("hash") else value
+            yield name.replace("_", " ").capitalize(), short
 
 
 def _paper(site: Site, name: str, asked: Stretch) -> dict[str, Any] | None:
@@ -208,7 +224,10 @@ def _paper(site: Site, name: str, asked: Stretch) -> dict[str, Any] | None:
             {"account": account, "equity": entry.get("equity"), "text": positions(entry.get("units") or {})}
             for account, entry in log.last.items()
         ],
-        "drift": [{key: one.get(key) for key in ("time", "bars", "actions", "missing", "equity")} for one in drifts],
+        "drift": [
+            {"time": one["at"], **{key: one.get(key) for key in ("bars", "actions", "missing", "equity")}}
+            for one in drifts
+        ],
         "takeovers": [{**one, "text": told(one)} for one in log.said["takeover"]],
         "last": [told(one) for one in log.said["note"][-LAST_LINES:]],
     }

@@ -28,11 +28,12 @@ ACTIONS = {
 }
 
 
-def content(job: Job) -> dict[str, Any]:
+def content(job: Job, site: Site) -> dict[str, Any]:
     """Return a job in plain values."""
     found = {name: value for name, value in asdict(job).items() if name not in HIDDEN}
     about = {"shown": status_of(job), "total_steps": job.total_steps, "actions": list(ACTIONS.get(job.status, ()))}
-    return {**found, **about, "machine": job.machine.partition("|")[0]}
+    study = site.study_names().get(job.study) if job.study else None
+    return {**found, **about, "study_name": study, "machine": job.machine.partition("|")[0]}
 
 
 def job_of(site: Site, identity: str) -> Job:
@@ -61,7 +62,7 @@ def jobs(site: Site, question: Question[JobsQuery]) -> Any:
     counts = Counter(job.status for job in found)
     chosen = [job for job in found if asked.status in (None, job.status)]
     shown = chosen[asked.offset : asked.offset + asked.limit]
-    return {"total": len(chosen), "jobs": [content(job) for job in shown], "counts": counts}
+    return {"total": len(chosen), "jobs": [content(job, site) for job in shown], "counts": counts}
 
 
 @routes.get("/api/jobs/{id}")
@@ -72,7 +73,7 @@ def show(site: Site, question: Question[Asked]) -> Any:
         {"time": event.time, "kind": event.kind, "text": event.text, **event.data}
         for event in site.queue.events(job.id)
     ]
-    return {**content(job), "events": events, "config": dotted(job.config)}
+    return {**content(job, site), "events": events, "config": dotted(job.config)}
 
 
 @routes.get("/api/jobs/{id}/log", Part)
@@ -105,11 +106,11 @@ def submit(site: Site, question: Question[Submission]) -> Any:
         raise Refusal(422, message, problems=problems)
     options = asked.model_dump(exclude={"preset", "settings"})
     job = site.service.submit(config, **options)
-    return {"job": content(job), "command": command_line("submit", asked.preset, asked.settings)}
+    return {"job": content(job, site), "command": command_line("submit", asked.preset, asked.settings)}
 
 
 def _ask(site: Site, question: Question[Any], work: Any) -> Any:
-    return {"job": content(work(job_of(site, question.path["id"]).id))}
+    return {"job": content(work(job_of(site, question.path["id"]).id), site)}
 
 
 @routes.post("/api/jobs/{id}/pause")
@@ -145,7 +146,7 @@ def priority(site: Site, question: Question[Priority]) -> Any:
 @routes.post("/api/drain")
 def drain(site: Site, question: Question[Asked]) -> Any:
     """Let running trainings save and stop, and services end; one that is started later goes on with them."""
-    return {"jobs": [content(job) for job in site.service.drain()]}
+    return {"jobs": [content(job, site) for job in site.service.drain()]}
 
 
 # Tasks

@@ -27,7 +27,9 @@ def overview(site: Site, question: Question[Asked]) -> Any:
     running = [line for line in snapshot.own if line.status == "running"]
     waiting = sorted((job for job in every if job.status == "waiting"), key=lambda job: (-job.priority, job.created))
     known = sorted(site.known_studies(), key=lambda study: (study.status != "running", -study.updated))
-    finished = sorted((line for line in snapshot.own if line.status == "finished"), key=lambda line: -line.updated)
+    # Trials of a study are judged by it, and are not tested; its page lists them.
+    over = [line for line in snapshot.own if line.status == "finished" and (line.study is None or line.result)]
+    finished = sorted(over, key=lambda line: -line.updated)
     champions = site.registry.names()
     return {
         **identity(site),
@@ -38,11 +40,11 @@ def overview(site: Site, question: Question[Asked]) -> Any:
         "service": service(site),
         "machine": site.machine.now(site.steps_per_second()),
         "history": site.machine.history(),
-        "running": [jobs.content(job) for job in every if job.status == "running"][:SHOWN_RUNNING],
+        "running": [jobs.content(job, site) for job in every if job.status == "running"][:SHOWN_RUNNING],
         "running_runs": [{**line.content(), "live": live(site, line.id)} for line in running[:SHOWN_RUNNING]],
         "queue": {
             **{status: counts[status] for status in ("waiting", "running", "paused", "failed")},
-            "next": [jobs.content(job) for job in waiting[:SHOWN_WAITING]],
+            "next": [jobs.content(job, site) for job in waiting[:SHOWN_WAITING]],
         },
         "studies": [studies.line(site, study) for study in known[:SHOWN_STUDIES]],
         "finished": [site.index.with_baseline(line) for line in finished[:SHOWN_FINISHED]],

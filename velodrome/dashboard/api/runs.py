@@ -30,6 +30,7 @@ from velodrome.runs.report import listing
 routes = Routes()
 MOST_COMPARED, MOST_RUNS, MOST_NAMES, MOST_CURVES = 64, 256, 64, 1024
 OVER = ("finished", "interrupted", "failed", "killed")
+LAUNCHER = re.compile(r"^python\S* (?:\S*/velodrome|-m velodrome) ")  # by which the command was found
 SPLIT = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}$"
 
 
@@ -106,7 +107,7 @@ def show(site: Site, question: Question[Asked]) -> Any:
             for _, row in site.store.lineage(line.id)
         ],
         "children": [{"id": child, "step": row.step} for child, row in site.store.lineage(parent=line.id)],
-        "job": None if job is None else job_content(job),
+        "job": None if job is None else job_content(job, site),
         "has_log": (line.folder / "log.txt").is_file(),
     }
     found["actions"] = _actions(line, found)
@@ -128,7 +129,7 @@ def _told(line: RunLine, config: dict[str, Any]) -> dict[str, Any]:
         about = read_json(line.folder / INFORMATION)
     except (OSError, *UNFIT):
         about = {}
-    command = str(about.get("command") or "")
+    command = LAUNCHER.sub("velodrome ", str(about.get("command") or ""))
     preset = next((name for name in preset_names() if re.search(rf"\s{re.escape(name)}(\s|$)", command)), None)
     settings = {} if preset is None else preset_settings(preset)
     try:
@@ -212,10 +213,7 @@ def metrics(site: Site, question: Question[MetricsQuery]) -> Any:
     if len(wanted) > MOST_CURVES:
         raise Refusal(422, f"these are {len(wanted)} curves; {MOST_CURVES} at once are legal.")
     stretch = Stretch(**{"points": asked.points, "from": asked.begin, "to": asked.end})
-    parts = [
-        site.curves.written(line.id, name, stretch, line.mark, about, over=line.noted != "running")
-        for line, name, about in wanted
-    ]
+    parts = [site.curves.written(line.id, name, stretch, line.mark, about) for line, name, about in wanted]
     return Encoded(b'{"curves":[' + b",".join(parts) + b"]}")
 
 

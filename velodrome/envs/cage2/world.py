@@ -11,7 +11,7 @@ from velodrome.envs.cage2 import codes, rule
 from velodrome.envs.cage2.config import Cage2Config
 from velodrome.envs.cage2.display import table_text
 from velodrome.envs.cage2.memories import AGE_VALUES, ATTACK_VALUES, HOSTS_OF_MEMORIES, MEMORY_OF_ACTIVITY, TENS
-from velodrome.envs.cage2.names import HOSTS, RED_AGENTS
+from velodrome.envs.cage2.names import ACTION_SETS, HOSTS, RED_AGENTS
 from velodrome.envs.cage2.network import DECOY_VALUES, cage2_tables
 from velodrome.envs.cage2.rule import Situation
 from velodrome.envs.contract import World
@@ -84,4 +84,5 @@ def cage2_world(**values: Any) -> World:
         substitution_examples={"custom_reward": (EXAMPLE_SITUATION, EXAMPLE_SITUATION)},
         index_ranges={"red_target": (codes.NOBODY, len(HOSTS) - 1)},
         describe_state=table_text,
+        action_names=ACTION_SETS[config.action_set],
     )

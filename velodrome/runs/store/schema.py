@@ -14,7 +14,7 @@ from velodrome.runs.store.work import ID_LENGTH, NAME_LENGTH, work_tables
 if TYPE_CHECKING:
     from sqlalchemy import Connection, MetaData, Table
 
-VERSION = 2
+VERSION = 3
 STATUSES = ("running", "finished", "interrupted", "failed")
 KILLED = "killed"  # shown, never stored: it says that it runs, yet no process has its folder locked
 ADVISORY_LOCK = 0x76656C6F  # PostgreSQL: held while the tables are made, so that two processes do not make them at once
@@ -28,6 +28,7 @@ class Tables:
     schema: Table
     runs: Table
     metrics: Table
+    outlines: Table
     members: Table
     evaluations: Table
     policies: Table
@@ -106,6 +107,18 @@ def tables() -> Tables:
         sql.Column("time", sql.Double, nullable=False),
         sqlite_with_rowid=False,
     )
+    # Of every whole block of a metric's rows those that a picture of it needs, in columns: see `outlines`.
+    outlines = sql.Table(
+        "outlines",
+        metadata,
+        of_a_run(),
+        sql.Column("name", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("last", sql.BigInteger, primary_key=True, autoincrement=False),  # steps of the block
+        sql.Column("first", sql.BigInteger, nullable=False),
+        sql.Column("rows", sql.Integer, nullable=False),  # that the block has
+        sql.Column("steps", sql.LargeBinary, nullable=False),  # those kept: 8 bytes each, little-endian
+        sql.Column("values", sql.LargeBinary, nullable=False),
+    )
     evaluations = sql.Table(
         "evaluations",
         metadata,
@@ -150,7 +163,7 @@ def tables() -> Tables:
         sql.Column("changes", sql.JSON, nullable=False),  # by dotted key: the value before and after
         sqlite_with_rowid=False,
     )
-    of_runs = (runs, metrics, members, evaluations, policies, checkpoints, lineage)
+    of_runs = (runs, metrics, outlines, members, evaluations, policies, checkpoints, lineage)
     return Tables(metadata, schema, *of_runs, *work_tables(metadata, Number))
 
 
@@ -202,6 +215,10 @@ def _add_the_queue(connection: Connection) -> None:
     """Version 2 has jobs, services, studies, trials, champions and events: new tables, which `prepare` makes."""
 
 
+def _add_outlines(connection: Connection) -> None:
+    """Version 3 has outlines of long curves: a new table; those of older rows are made when somebody has time."""
+
+
 OLDEST = 1  # version that can still be made new
 # By version: what changes the tables of one into those of the next, within the transaction that opens the store.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_the_queue}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _add_the_queue, 2: _add_outlines}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ import polars as pl
 
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
 from velodrome.runs.store.fence import Fence
+from velodrome.runs.store.outlines import OutlineWriter, extend, unfinished
 from velodrome.runs.store.rows import (
     CheckpointRow,
     EvaluationRow,
@@ -118,6 +120,7 @@ class SqlStore:
         self._engine, self.place = _engine(url, busy_seconds)
         self._tables = tables()
         self._fence = fence or Fence.of_process()
+        self._outlines = OutlineWriter()
         file = self._engine.url.database if self._engine.url.get_backend_name() == "sqlite" else None
         self._file = None if file is None else Path(file).resolve()
         self._home = None if self._file is None else self._file.parent  # what folders are relative to
@@ -233,7 +236,21 @@ class SqlStore:
         typed = [MetricRow(int(step), name, float(value), moment) for step, name, value, moment in rows]
         if typed:
             largest = (max(row.step for row in typed), max(row.time for row in typed))
-            self._add(run, self._tables.metrics, typed, *largest)
+            self._add(run, self._tables.metrics, typed, *largest, lambda here: self._outlines.follow(here, run, typed))
+
+    def outline(self, run: str, blocks: int = 8) -> bool:
+        """Outline some blocks of rows that lack it, as rows of older versions do; return whether there are more."""
+        runs = self._tables.runs
+        own = runs.select().with_only_columns(runs.c.id).where(runs.c.id == run).with_for_update()
+
+        def work(connection: Connection, name: str) -> None:
+            connection.execute(own)  # who adds rows changes this one first, and so waits where several may write
+            extend(connection, run, name, blocks)
+
+        names = self.read(lambda connection: unfinished(connection, run))
+        for name in names:
+            self._write(functools.partial(work, name=name))
+        return bool(names)
 
     def metrics_extent(self, run: str) -> tuple[int, int]:
         """Return the largest step of a run's numbers (-1: there are none), and how many are of smaller steps."""
@@ -378,13 +395,19 @@ class SqlStore:
             self._change(connection, run, known.runs.update().values(steps=steps))
             for table in (known.metrics, known.evaluations, known.policies, known.checkpoints):
                 connection.execute(table.delete().where(table.c.run == run, table.c.step > steps))
+            old = known.outlines
+            connection.execute(old.delete().where(old.c.run == run, old.c.last > steps))
 
         self._write(forget)
 
     def forget_metrics(self, run: str) -> None:
         """Remove all numbers of a run, to write them anew."""
-        table = self._tables.metrics
-        self._write(lambda connection: connection.execute(table.delete().where(table.c.run == run)))
+
+        def forget(connection: Connection) -> None:
+            for table in (self._tables.metrics, self._tables.outlines):
+                connection.execute(table.delete().where(table.c.run == run))
+
+        self._write(forget)
 
     def close(self) -> None:
         """Close the connections; the store opens them again if it is used again."""
@@ -426,8 +449,16 @@ class SqlStore:
         }
         self._change(connection, run, runs.update().values(at_least))
 
-    def _add(self, run: str, table: Any, rows: Sequence[NamedTuple], steps: int = 0, moment: float = 0.0) -> None:
-        """Insert rows in place of those with the same key, in statements that every database knows."""
+    def _add(
+        self,
+        run: str,
+        table: Any,
+        rows: Sequence[NamedTuple],
+        steps: int = 0,
+        moment: float = 0.0,
+        then: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Insert rows in place of those with the same key, in statements that every database knows; then do more."""
         from sqlalchemy import and_, bindparam
 
         keys = [column.name for column in table.primary_key]
@@ -442,6 +473,8 @@ class SqlStore:
                 old = [{f"key_{name}": row[name] for name in keys} for row in chunk]
                 connection.execute(table.delete().where(same), old)
                 connection.execute(table.insert(), chunk)
+            if then is not None:
+                then(connection)
 
         self._write(add)
 

@@ -33,7 +33,7 @@ function look() {
   return {
     layout: { background: { color: colour("card") }, textColor: colour("muted"), fontSize: 12, attributionLogo: false },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
-    rightPriceScale: { borderColor: colour("border") },
+    rightPriceScale: { borderColor: colour("border"), entireTextOnly: true },
     timeScale: { borderColor: colour("border"), timeVisible: true, secondsVisible: false },
     crosshair: { mode: 0 },
   };
@@ -48,6 +48,8 @@ function candleLook() {
     borderDownColor: colour("loss"),
     wickUpColor: colour("gain"),
     wickDownColor: colour("loss"),
+    priceLineVisible: false, // the last price is no news in what is over, and the line would cut through the candles
+    lastValueVisible: false,
   };
 }
 

@@ -7,7 +7,9 @@ import { fill, h, write } from "../core/element.js";
 import { figure, mark, marketTime, moment, short, timeMarks } from "../core/format.js";
 import { colour, faded, onTheme } from "../core/theme.js";
 import uPlot from "../vendor/uplot/uPlot.js";
+import { AXIS, axisRoom, drawBand, drawDots, drawLabels, labelRoom } from "./marks.js";
 import { colourName, dashes, sample } from "./palette.js";
+import { lastOf, nearest, rangeX, rangeY } from "./ranges.js";
 
 const LABELLED = 8; // series that have their label at the end of the line
 const LISTED = 24; // series that the legend names one by one
@@ -142,7 +144,7 @@ export class LineChart {
       mode: 2,
       width,
       height: this.plot.clientHeight || this.height,
-      padding: [10, this.isLabelled ? this.labelRoom(font) : 14, 0, 0],
+      padding: [10, this.isLabelled ? labelRoom(this.series, font) : 14, 0, 0],
       legend: { show: false },
       tzDate:
         this.kindX === "market" ? (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : (at) => new Date(at * 1000),
@@ -169,7 +171,7 @@ export class LineChart {
         },
         {
           ...axis,
-          size: 62,
+          size: (_, marks) => (marks ? axisRoom(marks, font) : AXIS),
           values: (_, splits, __, ___, step) =>
             splits.map((value) => (value === null ? "" : mark(value, this.kindY, step))),
         },
@@ -201,8 +203,8 @@ export class LineChart {
         }),
       ],
       hooks: {
-        drawAxes: [(u) => this.drawBand(u)],
-        draw: [(u) => this.drawDots(u), (u) => this.isLabelled && this.drawLabels(u, font)],
+        drawAxes: [(u) => this.band && drawBand(u, this.band)],
+        draw: [(u) => this.drawMarks(u, font)],
         setCursor: [(u) => this.read(u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : null)],
         setSelect: [
           (u) => {
@@ -228,41 +230,11 @@ export class LineChart {
   }
 
   rangeX() {
-    if (this.zoom) return this.zoom;
-    let low = Infinity;
-    let high = -Infinity;
-    for (const { x } of this.shown()) {
-      if (!x.length) continue;
-      low = Math.min(low, x[0]);
-      high = Math.max(high, x[x.length - 1]);
-    }
-    if (low > high) return [0, 1];
-    const room = Math.max(1, Math.abs(low) * 0.5); // around a single point
-    return low === high
-      ? [low - (this.kindX === "steps" ? room : 1), high + (this.kindX === "steps" ? room : 1)]
-      : [low, high];
+    return this.zoom ?? rangeX(this.shown(), this.kindX);
   }
 
   rangeY() {
-    const [from, to] = this.rangeX();
-    let low = this.zero ? 0 : Infinity;
-    let high = this.zero ? 0 : -Infinity;
-    const look = (x, y) => {
-      const end = Math.min(x.length - 1, nearest(x, to) + 1);
-      for (let at = Math.max(0, nearest(x, from) - 1); at <= end; at += 1) {
-        const value = y[at];
-        if (value === null || value === undefined) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
-      }
-    };
-    for (const { x, y } of this.shown()) look(x, y);
-    if (this.band) for (const y of [this.band.low, this.band.high]) look(this.band.x, y);
-    if (low > high) return [0, 1];
-    if (this.isLog()) return [low / 1.05, high * 1.05];
-    if (high === low && this.zero) return high > 0 ? [0, high * 1.1] : high < 0 ? [low * 1.1, 0] : [0, 1];
-    const room = high === low ? Math.max(Math.abs(high) * 0.1, 1e-6) : (high - low) * 0.06;
-    return [this.zero && low === 0 ? 0 : low - room, this.zero && high === 0 ? 0 : high + room];
+    return rangeY(this.shown(), this.rangeX(), { band: this.band, zero: this.zero, isLog: this.isLog() });
   }
 
   rescale() {
@@ -297,73 +269,13 @@ export class LineChart {
     else if (width !== this.chart.width) this.chart.setSize({ width, height: this.plot.clientHeight || this.height });
   }
 
-  labelRoom(font) {
-    const pen = document.createElement("canvas").getContext("2d");
-    pen.font = font;
-    return Math.min(170, Math.max(...this.series.map((each) => pen.measureText(each.label).width)) + 16);
-  }
-
-  /** Write each label beside the end of its line, moved apart where they would lie on each other. */
-  drawLabels(u, font) {
-    const ratio = devicePixelRatio;
-    const right = (u.over.offsetLeft + u.over.clientWidth) * ratio;
-    const [top, bottom] = [u.over.offsetTop * ratio, (u.over.offsetTop + u.over.clientHeight) * ratio];
-    const places = this.series
-      .map((each, place) => ({ each, place, value: lastWithin(each, this.rangeX()[1]) }))
-      .filter(({ each, value }) => value !== null && !this.hidden.has(each.label))
-      .map((found) => ({ ...found, at: Math.min(bottom, Math.max(top, u.valToPos(found.value, "y", true))) }))
-      .sort((a, b) => a.at - b.at);
-    const step = 14 * ratio;
-    for (let at = 1; at < places.length; at += 1) places[at].at = Math.max(places[at].at, places[at - 1].at + step);
-    let limit = bottom;
-    for (let at = places.length - 1; at >= 0; at -= 1, limit -= step) places[at].at = Math.min(places[at].at, limit);
-    const pen = u.ctx;
-    pen.save();
-    pen.font = font.replace("12px", `${12 * ratio}px`);
-    pen.textBaseline = "middle";
-    pen.textAlign = "left";
-    for (const { each, place, at } of places) {
-      pen.fillStyle = colour(this.look(place).name);
-      pen.fillText(each.label, right + 8 * ratio, at, 160 * ratio);
-    }
-    pen.restore();
-  }
-
-  drawBand(u) {
-    if (!this.band) return;
-    const { x, low, high } = this.band;
-    const pen = u.ctx;
-    pen.save();
-    pen.beginPath();
-    pen.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
-    pen.clip();
-    pen.beginPath();
-    for (let at = 0; at < x.length; at += 1)
-      pen.lineTo(u.valToPos(x[at], "x", true), u.valToPos(low[at] ?? high[at] ?? 0, "y", true));
-    for (let at = x.length - 1; at >= 0; at -= 1)
-      pen.lineTo(u.valToPos(x[at], "x", true), u.valToPos(high[at] ?? low[at] ?? 0, "y", true));
-    pen.fillStyle = faded(this.band.name ?? "agent", 0.13);
-    pen.fill();
-    pen.restore();
-  }
-
-  /** Dots of series that are no lines, and of those with a single point. */
-  drawDots(u) {
-    const pen = u.ctx;
-    pen.save();
-    this.series.forEach((each, place) => {
-      if (this.hidden.has(each.label) || !(each.points || each.x.length === 1)) return;
-      pen.fillStyle = colour(this.look(place).name);
-      each.x.forEach((x, at) => {
-        if (each.y[at] === null) return;
-        const [left, top] = [u.valToPos(x, "x", true), u.valToPos(each.y[at], "y", true)];
-        if (left < u.bbox.left - 1 || left > u.bbox.left + u.bbox.width + 1) return;
-        pen.beginPath();
-        pen.arc(left, top, (each.size ?? 3) * devicePixelRatio, 0, 7);
-        pen.fill();
-      });
-    });
-    pen.restore();
+  /** Dots, and labels at the ends of lines. */
+  drawMarks(u, font) {
+    const known = this.series
+      .map((each, place) => ({ each, colour: this.look(place).name }))
+      .filter(({ each }) => !this.hidden.has(each.label));
+    drawDots(u, known);
+    if (this.isLabelled) drawLabels(u, known, this.rangeX()[1], font);
   }
 
   drawLegend() {
@@ -473,26 +385,4 @@ export class LineChart {
     else return;
     event.preventDefault();
   }
-}
-
-function lastOf({ y }) {
-  for (let at = y.length - 1; at >= 0; at -= 1) if (y[at] !== null && y[at] !== undefined) return y[at];
-  return null;
-}
-
-function lastWithin({ x, y }, end) {
-  for (let at = y.length - 1; at >= 0; at -= 1) if (x[at] <= end && y[at] !== null && y[at] !== undefined) return y[at];
-  return null;
-}
-
-/** Place of the value nearest to x in an ascending list. */
-export function nearest(list, x) {
-  let low = 0;
-  let high = list.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (list[middle] < x) low = middle;
-    else high = middle;
-  }
-  return x - list[low] <= list[high] - x ? low : high;
 }

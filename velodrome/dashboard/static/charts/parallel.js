@@ -124,7 +124,7 @@ export class Parallel {
       return {
         axis: node,
         brush,
-        name: h("span.axis-name", { title: axis.name }, axis.name),
+        name: h("span.axis-name", { title: axis.title ?? axis.name }, axis.name),
         high: h("span.axis-end", axis.high),
         low: h("span.axis-end", axis.low),
       };

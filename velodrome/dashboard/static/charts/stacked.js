@@ -1,6 +1,7 @@
 /** Shares over time, one above the other: phases of the work, actions, weights of a portfolio. */
 
-import { LineChart, nearest } from "./line.js";
+import { LineChart } from "./line.js";
+import { nearest } from "./ranges.js";
 
 /**
  * Series that lie on each other, for a chart of lines. What is negative (short) is laid below zero, on its own.

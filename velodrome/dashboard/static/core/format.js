@@ -1,6 +1,9 @@
 /** How figures are written: percent wherever people read, thousands parted, units that stay readable. */
 
 export const NOTHING = "–";
+
+/** The same words, beginning with a capital. */
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const MINUS = "−";
 const formats = new Map();
 

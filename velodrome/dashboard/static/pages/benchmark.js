@@ -2,7 +2,7 @@
 
 import { get, part } from "../core/api.js";
 import { fill, h } from "../core/element.js";
-import { figure, moment, short, whole } from "../core/format.js";
+import { capital, figure, moment, short, whole } from "../core/format.js";
 import { bars } from "../charts/bars.js";
 import { card, command, empty, foot, head, notesCard, warnings } from "../parts/basics.js";
 import { table } from "../parts/table.js";
@@ -27,7 +27,7 @@ export async function show(host, { parts, signal, title }) {
     tables.length ? speedCard(tables[0]) : empty("No table in this result", "Its file holds no list of measurements."),
     tables.map((each) =>
       card(
-        each.title || "Rows",
+        capital(each.title || "rows"),
         { about: `${whole(each.rows.length)} rows` },
         rowsTable(each),
         (each.lines ?? []).map((line) => h("p.small.muted", line)),
@@ -39,13 +39,19 @@ export async function show(host, { parts, signal, title }) {
   );
 }
 
+/** The name of a column, with its unit unless the name is the unit. */
+function headOf({ name, unit }) {
+  const words = name.replaceAll("_", " ");
+  return capital(unit && !words.includes(unit) ? `${words} (${unit})` : words);
+}
+
 function rowsTable({ title, columns, rows }) {
   const isText = (at) => rows.every((row) => row[at] === null || typeof row[at] === "string");
   return table(
     title || "Rows",
     columns.map((column, at) => ({
       key: String(at),
-      name: `${column.name.replaceAll("_", " ")}${column.unit ? ` (${column.unit})` : ""}`,
+      name: headOf(column),
       side: isText(at) ? "left" : undefined,
       by: (row) => row[at],
       show: (row) => h("span.nowrap", figure(row[at])),

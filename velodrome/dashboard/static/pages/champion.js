@@ -2,7 +2,7 @@
 
 import { get, part, post } from "../core/api.js";
 import { fill, h, settled } from "../core/element.js";
-import { ago, figure, moment, percent, whole } from "../core/format.js";
+import { ago, figure, marketTime, moment, whole } from "../core/format.js";
 import * as live from "../core/live.js";
 import { LineChart } from "../charts/line.js";
 import { badge, card, command, facts, foot, warnings } from "../parts/basics.js";
@@ -172,9 +172,8 @@ function paperCard(signal, name) {
   });
   const drift = new LineChart("Drift of the paper loop", {
     x: "market",
-    y: "percent",
+    y: "whole",
     height: 180,
-    none: "Nothing to compare yet.",
     signal,
   });
   return {
@@ -190,14 +189,14 @@ function paperCard(signal, name) {
       const times = paper.drift.map((each) => each.time);
       drift.data(
         [
-          ["actions", "actions that differ"],
-          ["missing", "bars that are missing"],
-          ["equity", "equity"],
+          ["actions", "decisions that differ"],
+          ["missing", "bars that only one has"],
         ]
           .filter(([key]) => paper.drift.some((each) => typeof each[key] === "number"))
           .map(([key, label]) => ({ label, x: times, y: paper.drift.map((each) => each[key] ?? null) })),
       );
       const last = paper.drift[paper.drift.length - 1];
+      const isNone = last && paper.drift.every(({ actions, missing, equity: far }) => !actions && !missing && !far);
       fill(
         body,
         h(
@@ -205,23 +204,28 @@ function paperCard(signal, name) {
           facts([
             ["State", badge(paper.running ? "running" : "interrupted", paper.running ? "running" : "stopped")],
             ["Bars", whole(paper.bars)],
-            ["Begun", moment(paper.started)],
-            ["Last bar", ago(paper.updated)],
+            ["First bar", marketTime(paper.started)],
+            ["Last bar", marketTime(paper.last_bar)],
+            ["Written", ago(paper.updated)],
             ...(paper.positions ?? []).map((each) => [each.account, each.text]),
           ]),
           facts(
             last
               ? [
-                  ["Actions that differ", percent(last.actions, 2)],
-                  ["Bars missing", figure(last.missing)],
-                  ["Equity against the backtest", figure(last.equity)],
+                  ["Decisions that differ", whole(last.actions)],
+                  ["Bars that only one has", whole(last.missing)],
+                  ["Largest difference of equity", figure(last.equity)],
                 ]
               : [],
           ),
         ),
         equity.node,
         h("h3", "Drift"),
-        drift.node,
+        isNone
+          ? h("p.muted", `None: it did what the backtest of the same ${whole(last.bars)} bars does, to the bit.`)
+          : last
+            ? drift.node
+            : h("p.muted", "It was not compared with a backtest yet; that is done now and then, and at the end."),
         paper.last?.length
           ? h(
               "pre.log",
@@ -232,7 +236,7 @@ function paperCard(signal, name) {
         paper.takeovers?.length
           ? h(
               "ul.plain",
-              paper.takeovers.map((each) => h("li", `${moment(each.time)}: ${each.text}`)),
+              paper.takeovers.map((each) => h("li", each.text)),
             )
           : null,
       );

@@ -8,6 +8,9 @@ import { badge, bar, card, facts, foot, head, warnings } from "../parts/basics.j
 import { jobButtons } from "./jobs.js";
 import { logOf } from "./run/log.js";
 
+/** What happened, in words: "submitted by me", "ended: finished". */
+const sentence = ({ kind, text }) => (!text ? kind : text.startsWith("by ") ? `${kind} ${text}` : `${kind}: ${text}`);
+
 export async function show(host, { parts, signal, title }) {
   const path = `api/jobs/${part(parts.id)}`;
   const top = h("div.stack");
@@ -40,7 +43,7 @@ export async function show(host, { parts, signal, title }) {
           ["Owner", job.owner],
           [
             "Study",
-            job.study ? h("a", { href: `studies/${part(job.study)}` }, `${job.study}, trial ${job.trial}`) : null,
+            job.study ? h("a", { href: `studies/${part(job.study_name ?? job.study)}` }, `${job.study_name ?? job.study}, trial ${job.trial}`) : null,
           ],
           ["Cores", String(job.cores)],
           ["Environments", job.envs === null ? null : whole(job.envs)],
@@ -65,7 +68,7 @@ export async function show(host, { parts, signal, title }) {
               job.events.map((event) =>
                 h(
                   "li",
-                  h("div", event.text || event.kind),
+                  h("div", sentence(event)),
                   h(
                     "div.small.muted",
                     `${moment(event.time)}${event.attempt > 1 ? ` · attempt ${event.attempt}` : ""}`,

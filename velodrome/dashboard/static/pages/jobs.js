@@ -14,7 +14,7 @@ const VERBS = { pause: "Pause", resume: "Resume", cancel: "Cancel" };
 /** Buttons of what can be done with a job now. */
 export function jobButtons(job, changed) {
   return h(
-    "span.actions",
+    "span.actions.row",
     job.actions
       .filter((verb) => verb in VERBS)
       .map((verb) =>
@@ -61,7 +61,7 @@ export async function show(host, { asked, signal, title }) {
         side: "left",
         show: (job) => [
           h("a", { href: `jobs/${part(job.id)}` }, job.name),
-          job.study ? h("span.small.muted", ` study ${job.study}, trial ${job.trial}`) : null,
+          job.study ? h("span.small.muted", ` study ${job.study_name ?? job.study}, trial ${job.trial}`) : null,
         ],
       },
       { key: "status", name: "Status", side: "left", show: (job) => badge(job.status, job.shown || job.status) },

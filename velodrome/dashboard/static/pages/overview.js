@@ -56,7 +56,7 @@ export async function show(host, { signal, title }) {
     h("div.columns", queue.node, studies.node),
     card(
       "Last finished runs",
-      { about: "out of sample, beside the first baseline", actions: h("a", { href: "runs" }, "All runs") },
+      { about: "out of sample, beside a baseline; trials are on the page of their study", actions: h("a", { href: "runs" }, "All runs") },
       finished.node,
     ),
     foot(),
@@ -236,7 +236,7 @@ function runningCard() {
           : NOTHING,
       );
     };
-    const under = [run.env, run.algorithm, run.owner, run.study && `study ${run.study}`].filter(Boolean).join(" · ");
+    const under = [run.env, run.algorithm, run.study_name && `study ${run.study_name}`, run.owner && `by ${run.owner}`].filter(Boolean).join(" · ");
     const made = h(
       "div.line",
       { data: { id: run.id } },
@@ -254,7 +254,7 @@ function runningCard() {
     node,
     set(jobs, runs, service) {
       const all = new Map(runs.map((run) => [run.id, run]));
-      for (const job of jobs) all.set(job.id, { ...job, ...all.get(job.id), owner: job.owner, study: job.study });
+      for (const job of jobs) all.set(job.id, { ...job, ...all.get(job.id), owner: job.owner, study_name: job.study_name });
       if (!all.size) {
         lines.clear();
         return void fill(
@@ -288,6 +288,12 @@ function runningCard() {
   };
 }
 
+/** What is known of a job that waits. */
+const waiting = (job) =>
+  [job.message || job.shown, job.study_name && `study ${job.study_name}`, job.priority && `priority ${job.priority}`]
+    .filter(Boolean)
+    .join(" · ");
+
 function queueCard() {
   const body = h("div.stack");
   const count = h("span.tag");
@@ -317,12 +323,9 @@ function queueCard() {
               .slice(0, 6)
               .map((job) =>
                 h(
-                  "div.line",
-                  h("div", h("a", { href: `jobs/${part(job.id)}` }, job.name), h("span.sub", job.message || job.shown)),
-                  h("span.muted.small", `priority ${job.priority}`),
+                  "div.line.plain-line",
+                  h("div", h("a", { href: `jobs/${part(job.id)}` }, job.name), h("span.sub", waiting(job))),
                   h("span.value", ago(job.created)),
-                  h("span"),
-                  h("span"),
                 ),
               ),
           ),

@@ -2,7 +2,7 @@
 
 import { get, part, post } from "../core/api.js";
 import { fill, h, settled } from "../core/element.js";
-import { NOTHING, brief, figure, short, whole } from "../core/format.js";
+import { NOTHING, brief, capital, figure, short, whole } from "../core/format.js";
 import * as live from "../core/live.js";
 import { bars } from "../charts/bars.js";
 import { LineChart } from "../charts/line.js";
@@ -52,7 +52,7 @@ export async function show(host, { parts, signal, title, again }) {
       card("Progress", { about: "each trial's score, and the best so far" }, history.node),
       card(
         "Score against cost",
-        { about: "seconds of training; the front is the best for its cost. Click a trial to find it" },
+        { about: "over seconds of training; click a trial to find it" },
         pareto.node,
       ),
     ),
@@ -66,7 +66,7 @@ export async function show(host, { parts, signal, title, again }) {
   );
 
   function draw() {
-    fill(status, badge(study.status, study.phase || study.status), ` · ${study.score} · ${study.owner ?? ""}`);
+    fill(status, badge(study.status, study.phase || study.status), ` · by ${study.score}${study.owner ? ` · of ${study.owner}` : ""}`);
     top.set(study);
     fill(winner, winnerCard(study));
     const { number, value, best } = study.history;
@@ -222,7 +222,7 @@ function winnerCard(study) {
   if (!study.winner && !test)
     return study.status === "running" ? null : empty("No winner", "No trial came to an end with a score.");
   const told = Object.entries(test?.texts ?? {});
-  const pairs = (list) => list.map(([name, text]) => [name.replaceAll("_", " "), text]);
+  const pairs = (list) => list.map(([name, text]) => [capital(name.replaceAll("_", " ")), text]);
   const rest = told.filter(([name]) => !FIRST.includes(name));
   const risk = test
     ? [

@@ -71,8 +71,8 @@ export class Curves {
     const found = curves.get(name) ?? [];
     const isOne = this.runs.length === 1;
     return found.map((curve) => {
-      const seeds = found.filter((other) => other.run === curve.run).length > 1;
-      const run = this.label.get(curve.run) ?? curve.run;
+      const seeds = curve.group !== null;
+      const run = this.label.get(curve.group ?? curve.run) ?? curve.run;
       return {
         ...curve,
         name: "",

@@ -11,6 +11,7 @@ export function logOf(path, run, signal) {
   if (run.has_log === false) return empty("No log", "This run has written nothing yet.");
   const text = h("pre.log", { tabindex: "0", role: "region", "aria-label": "Log" });
   const size = h("span.muted.small");
+  const none = h("p.muted", { hidden: true }, "Nothing was written yet.");
   let [from, to] = [0, 0];
   const older = h(
     "button",
@@ -32,6 +33,8 @@ export function logOf(path, run, signal) {
     }
     older.hidden = from <= 0;
     size.textContent = bytes(found.size);
+    none.hidden = found.size > 0;
+    text.hidden = !none.hidden;
   }
 
   const begin = ask({}).catch((error) => !signal.aborted && complain(error));
@@ -44,5 +47,5 @@ export function logOf(path, run, signal) {
     },
     signal,
   );
-  return card("Log", { actions: [size, older] }, text);
+  return card("Log", { actions: [size, older] }, none, text);
 }

@@ -2,7 +2,7 @@
 
 import { address, get } from "../../core/api.js";
 import { fill, h } from "../../core/element.js";
-import { NOTHING, figure, marketTime, percent, whole } from "../../core/format.js";
+import { NOTHING, capital, figure, marketTime, percent, whole } from "../../core/format.js";
 import { bars, histogram, shares } from "../../charts/bars.js";
 import { CandleChart } from "../../charts/candles.js";
 import { LineChart } from "../../charts/line.js";
@@ -13,6 +13,8 @@ import { table } from "../../parts/table.js";
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const POINTS = 2000;
+const STEEP = 20; // times the money of the beginning
+const HALF_A_PAGE = 5; // months beside each other
 const STRIPPED = 13; // actions that one strip can show; of more, the most frequent are listed
 
 /** Fill a host with the evaluations of a run, the final one first. */
@@ -54,13 +56,16 @@ function parts(found, path, signal) {
     found.in_sample ? "This is in sample: it was trained on these data, so the figures flatter it." : null,
     ...(found.warnings ?? []),
   ].filter(Boolean);
+  const isWide = new Set((found.months ?? []).map(({ month }) => month.slice(5))).size > HALF_A_PAGE;
   return [
     warnings(hints),
     isBacktest ? equityCard(found, signal) : null,
     isBacktest && found.symbols?.length ? pricesCard(found, path, signal) : null,
     found.weights?.length ? weightsCard(found, signal) : null,
     figuresCard(found),
-    h("div.columns", actionsCard(found), monthsCard(found), episodesCard(found), fallsCard(found)),
+    h("div.columns", actionsCard(found), isWide ? null : monthsCard(found), episodesCard(found)),
+    isWide ? monthsCard(found) : null,
+    fallsCard(found),
     found.trades?.total ? tradesCard(found, path) : null,
     notesCard(found.notes),
   ];
@@ -101,13 +106,16 @@ function equityCard(found, signal) {
       y: line.y.map((value) => (value === null ? null : -Math.abs(value))),
     })),
   );
+  // Where one multiplies its money, the others would lie on the ground.
+  const begin = found.equity.some((curve) => curve.y.some((value) => value > STEEP * curve.y[0])) ? "log" : "linear";
+  equity.logarithmic = begin === "log";
   const scale = choices(
     "Scale",
     [
       ["linear", "Linear"],
       ["log", "Log"],
     ],
-    "linear",
+    begin,
     (key) => {
       equity.logarithmic = key === "log";
       equity.build();
@@ -191,13 +199,15 @@ function figuresCard(found) {
 function actionsCard(found) {
   if (!found.actions?.length) return null;
   if (found.actions.length > STRIPPED) {
-    const rows = found.actions.slice().sort((a, b) => b.share - a.share);
-    const rest = rows.slice(STRIPPED).reduce((sum, action) => sum + action.share, 0);
-    const listed = [...rows.slice(0, STRIPPED), { name: `${whole(rows.length - STRIPPED)} others`, share: rest }];
+    const rows = found.actions.filter((action) => action.share > 0).sort((a, b) => b.share - a.share);
+    const others = rows.slice(STRIPPED);
+    const rest = others.reduce((sum, action) => sum + action.share, 0);
+    const listed = rows.slice(0, STRIPPED);
+    if (others.length) listed.push({ name: `${whole(others.length)} others`, share: rest });
     const most = Math.max(...listed.map((action) => action.share));
     return card(
       "Actions",
-      { about: `the ${STRIPPED} most frequent of ${whole(rows.length)}` },
+      { about: `${whole(rows.length)} of ${whole(found.actions.length)} were taken; the most frequent first` },
       bars(
         "Share of actions",
         listed.map((action) => [action.name, action.share / most, percent(action.share, 1)]),
@@ -307,14 +317,16 @@ const TRADE_KINDS = {
 
 function tradesCard(found, path) {
   const { columns, total } = found.trades;
-  const names = Object.keys(columns).filter((name) => columns[name]?.length);
+  // Where all trades are of one seed, that is no news.
+  const isNews = (name) => !name.endsWith("seed") || columns[name].some((value) => value !== columns[name][0]);
+  const names = Object.keys(columns).filter((name) => columns[name]?.length && isNews(name));
   const words = (name) => ["symbol", "side", "reason"].includes(name);
   const made = grid(
     "Trades",
     names.map((name) => ({
       key: name,
-      name: name.replaceAll("_", " "),
-      width: words(name) ? 110 : name.endsWith("time") ? 150 : 112,
+      name: capital(name.replaceAll("_", " ")),
+      width: words(name) ? 84 : name.endsWith("time") ? 138 : 102,
       left: words(name),
       value: (row) => columns[name][row],
       text: (row) => figure(columns[name][row], TRADE_KINDS[name]),
@@ -342,13 +354,13 @@ function tradesCard(found, path) {
 /** CAGE-2's official table. */
 function officialCard(official) {
   return card(
-    official.title,
+    capital(official.title),
     { about: official.policy ? `policy: ${official.policy}` : null },
     table(
       official.title,
       official.columns.map((name, at) => ({
         key: String(at),
-        name,
+        name: capital(name),
         side: at === 0 ? "left" : undefined,
         show: (row) => h("span.nowrap", row[at]?.text ?? figure(row[at], "ratio")),
       })),

@@ -2,7 +2,7 @@
 
 import { part } from "../../core/api.js";
 import { freshId, h } from "../../core/element.js";
-import { ago, figure, moment, short, whole } from "../../core/format.js";
+import { ago, counted, figure, moment, short, whole } from "../../core/format.js";
 import { badge, card, command, facts } from "../../parts/basics.js";
 import { table } from "../../parts/table.js";
 
@@ -139,5 +139,5 @@ export function settings(run) {
 function machineText(machine) {
   if (!machine) return null;
   const gpus = machine.gpus?.length ? `, ${machine.gpus.map((gpu) => gpu.name ?? gpu).join(", ")}` : "";
-  return `${machine.cpu ?? machine.host ?? ""}, ${machine.cores ?? "?"} cores${gpus}`;
+  return `${machine.cpu ?? machine.host ?? ""}, ${counted(machine.cores, "core")}${gpus}`;
 }

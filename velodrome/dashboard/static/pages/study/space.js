@@ -1,7 +1,7 @@
 /** The settings that a study tries: all of them as parallel coordinates, one by one as slices. */
 
 import { fill, h } from "../../core/element.js";
-import { whole } from "../../core/format.js";
+import { figure, whole } from "../../core/format.js";
 import { LineChart } from "../../charts/line.js";
 import { Parallel } from "../../charts/parallel.js";
 import { card, select } from "../../parts/basics.js";
@@ -9,6 +9,19 @@ import { unit } from "../study.js";
 
 const AXES = 8; // at first; more can be ticked
 const MOST_AXES = 24;
+
+/** What was searched: "0.8 to 1". */
+const inWords = ({ low, high, log, text }) =>
+  Number.isFinite(low) && Number.isFinite(high)
+    ? `${figure(low)} to ${figure(high)}${log ? ", as powers" : ""}`
+    : text;
+
+/** Names of settings without their section, as long as that leaves them apart. */
+function shortNames(keys) {
+  const last = (key) => key.split(".").pop();
+  const isAlone = (key) => keys.filter((other) => last(other) === last(key)).length === 1;
+  return Object.fromEntries(keys.map((key) => [key, isAlone(key) ? last(key) : key]));
+}
 
 export function space(firstStudy, firstTrials, signal, kept) {
   let [study, trials] = [firstStudy, firstTrials];
@@ -69,11 +82,13 @@ export function space(firstStudy, firstTrials, signal, kept) {
   function drawParallel() {
     const rows = trials.number.map((_, row) => row).filter((row) => trials.value[row] !== null);
     const about = Object.fromEntries((study.space ?? []).map((each) => [each.key, each]));
-    const axes = ranked()
-      .filter((key) => chosen.has(key))
+    const keys = ranked().filter((key) => chosen.has(key));
+    const names = shortNames(keys);
+    const axes = keys
       .map((key) => ({
         key,
-        name: key,
+        name: names[key].replaceAll("_", " "),
+        title: key,
         values: trials.params[key],
         log: Boolean(about[key]?.log),
         choices: about[key]?.kind === "choice" ? about[key].choices : undefined,
@@ -110,7 +125,7 @@ export function space(firstStudy, firstTrials, signal, kept) {
     const told = names
       ? h("p.small.muted", names.map((name, at) => `${at}: ${name}`).join(", "))
       : about?.text
-        ? h("p.small.muted", about.text)
+        ? h("p.small.muted", `searched: ${inWords(about)}`)
         : null;
     if (!sliceBody.contains(document.activeElement)) fill(sliceBody, pick, chart.node, told);
     else if (sliceBody.lastElementChild !== chart.node) sliceBody.lastElementChild.replaceWith(told ?? h("p"));

@@ -44,7 +44,7 @@ export function trialsCard(study, first) {
   const about = h("div");
   const columns = columnsOf(() => trials, study);
   const made = grid("Trials", columns, { sort: "value", descending: true, open: (row) => describe(row) });
-  const search = h("input", {
+  const search = h("input.wide", {
     id,
     type: "search",
     placeholder: "words, or ppo.gamma > 0.99, value > 0",
