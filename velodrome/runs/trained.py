@@ -18,6 +18,7 @@ from velodrome.errors import CheckpointError, ConfigError, RunError, StoreError,
 from velodrome.outside import code
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
+from velodrome.runs.bucket.place import address_of, url_of
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_config_of_run, load_run_config
 from velodrome.runs.config.parameters import price_data, softmax_of_actions
@@ -214,6 +215,9 @@ class Run(Summarised):
     def resume_command(self) -> str:
         """The command that continues it, with its group, from the present working directory."""
         path = self.path.parent if self.group_id else self.path
+        address = address_of(path)
+        if url_of(address):
+            return f"velodrome train --resume {shlex.quote(address)}"
         known = path.parent == Path("runs").resolve()
         return f"velodrome train --resume {self.group_id or self.folder.id if known else shlex.quote(str(path))}"
 
