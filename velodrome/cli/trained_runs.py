@@ -45,11 +45,7 @@ class Place:
         home = here(self.folder).resolve()
         outside = [folder for folder in named if home not in folder.path.parents]
         look(
-            home,
-            self.store,
-            lambda store: work(store, [listing.find_run(store, run) for run in runs]),
-            _tell,
-            outside,
+            home, self.store, lambda store: work(store, [listing.find_run(store, run) for run in runs]), _tell, outside
         )
 
 

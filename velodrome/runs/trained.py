@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import CheckpointError, ConfigError, RunError, StoreError, VelodromeError
 from velodrome.outside import code
+from velodrome.outside.sent import place_of
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.bucket.place import address_of, url_of
@@ -306,7 +307,8 @@ class Run(Summarised):
         """Where the files of its prices may lie, in the order in which they are looked for."""
         source, noted = Path(self.config.market.source).expanduser(), self.folder.data_place
         started = Path(self.folder.information.get("folder_of_command", ""))
-        looked = [*([] if noted is None else [noted]), source.resolve(), (started / source).resolve()]
+        sent = place_of(self.config.market.source)
+        looked = [*([] if noted is None else [noted]), sent.resolve(), (started / source).resolve()]
         return list(dict.fromkeys(looked))
 
     @functools.cached_property

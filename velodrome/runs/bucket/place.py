@@ -15,7 +15,8 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -23,7 +24,7 @@ from typing import Any
 
 from velodrome.errors import BucketError, ConfigError, MissingDependencyError, RunLockedError, VelodromeError, sentence
 from velodrome.outside.files import read_json
-from velodrome.writing import replace_text, replacing
+from velodrome.writing import replace_text
 
 SCRATCH = "VELODROME_SCRATCH"  # of the environment: where the folders on this machine lie
 NOTE = ".bucket.json"  # in a folder here: which URL it stands for, and a token that no other folder has
@@ -123,7 +124,6 @@ class Bucket:
             system, there = self._there(folder)
             content = {"token": self.token, "host": socket.gethostname(), "since": datetime.now(UTC).isoformat()}
             system.pipe_file(f"{there}/{WRITER}", json.dumps(content).encode())
-            self._forget_listings(system)
         data = _data_of(folder)
         if data is not None and data.is_relative_to(self.home):
             self.send(data, check=False)
@@ -137,13 +137,7 @@ class Bucket:
             system, there = self._there(folder)
             if check:
                 self._check_writer(system, there)
-            for attempt in range(ATTEMPTS):
-                try:
-                    self._send(system, folder, there, check)
-                    break
-                except FileNotFoundError:  # an old checkpoint was removed meanwhile
-                    if attempt == ATTEMPTS - 1:
-                        raise
+            _again(lambda: self._send(system, folder, there, check))
 
     def _send(self, system: Any, folder: Path, there: str, removes: bool) -> None:
         known, found = _read_marks(folder / SENT), _marks_here(folder)
@@ -159,7 +153,6 @@ class Bucket:
                 system.rm(present)
         if gone:
             replace_text(folder / SENT, json.dumps(found))
-        self._forget_listings(system)
 
     def send_file(self, file: Path) -> None:
         """Send one file."""
@@ -172,7 +165,7 @@ class Bucket:
         with _told(self.url):
             system, home = self._there(self.home)
             there = f"{home}/{file.relative_to(self.home).as_posix()}"
-            self._forget_listings(system)
+            system.invalidate_cache()
             if system.exists(there):
                 self._get(system, {there: file})
 
@@ -180,8 +173,7 @@ class Bucket:
         """Bring a folder here to what it is there, unless it was last written from here and is further here."""
         with _told(self.url):
             system, there = self._there(folder)
-            self._forget_listings(system)
-            self._fetch(system, folder, _marks_there(system, there), there, whole)
+            _again(lambda: self._fetch(system, folder, self._listed(system, there), there, whole))
         data = _data_of(folder)
         if whole and data is not None and data.is_relative_to(self.home):
             self.fetch(data, whole)
@@ -190,14 +182,26 @@ class Bucket:
         """Bring all runs here to what they are there, without tensors."""
         with _told(self.url):
             system, home = self._there(self.home)
-            self._forget_listings(system)
             runs: dict[str, Marks] = {}
-            for name, mark in _marks_there(system, home).items():
+            for name, mark in self._listed(system, home).items():
                 run, _, rest = name.partition("/")
                 runs.setdefault(run, {})[rest] = mark
             for run, marks in runs.items():
-                if "run.json" in marks and not run.startswith("."):
+                if "run.json" not in marks or run.startswith("."):
+                    continue
+                try:
                     self._fetch(system, self.home / run, marks, f"{home}/{run}", False)
+                except FileNotFoundError:  # it is being trained, and an old checkpoint was removed meanwhile
+                    self.fetch(self.home / run, whole=False)
+
+    def set_aside(self, kept: str, ending: str, beginning: str) -> None:
+        """Give other folders than the one that is kept, whose names have an ending, names with a beginning."""
+        with _told(self.url):
+            system, home = self._there(self.home)
+            names = {name.partition("/")[0] for name in self._listed(system, home) if name.endswith("/run.json")}
+            for name in names:
+                if name.endswith(ending) and name != kept and not name.startswith("."):
+                    system.mv(f"{home}/{name}", f"{home}/{beginning}{name}", recursive=True)
 
     def _fetch(self, system: Any, folder: Path, marks: Marks, there: str, whole: bool) -> None:
         before, now = _read_marks(folder / FETCHED), _whole_checkpoints(marks)
@@ -216,8 +220,6 @@ class Bucket:
             if before.get(name) != mark or name not in own or own[name] != sent.get(name)
         ]
         for names in _in_order(name for name in changed if name != WRITER):
-            for name in names:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
             self._get(system, {f"{there}/{name}": folder / name for name in names})
         for name in own.keys() - now.keys():
             (folder / name).unlink()
@@ -229,9 +231,12 @@ class Bucket:
         replace_text(folder / SENT, json.dumps(_marks_here(folder)))
 
     def _get(self, system: Any, files: Mapping[str, Path]) -> None:
-        with contextlib.ExitStack() as stack:
-            places = {there: str(stack.enter_context(replacing(file))) for there, file in files.items()}
-            system.get(list(places), list(places.values()))
+        with tempfile.TemporaryDirectory(prefix=".fetching-", dir=self.home) as beside:
+            new = [Path(beside, str(number)) for number in range(len(files))]
+            system.get(list(files), list(map(str, new)))
+            for path, file in zip(new, files.values(), strict=True):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(file)
 
     def _check_writer(self, system: Any, there: str) -> None:
         writer = json.loads(system.cat_file(f"{there}/{WRITER}"))
@@ -246,8 +251,10 @@ class Bucket:
         name = Path(os.path.abspath(folder)).relative_to(self.home).as_posix()
         return system, root if name == "." else f"{root}/{name}"
 
-    def _forget_listings(self, system: Any) -> None:
+    def _listed(self, system: Any, there: str) -> Marks:
+        """Return the files of a folder there as they are now, and not as somebody here remembers them."""
         system.invalidate_cache()
+        return _marks_there(system, there)
 
 
 @functools.lru_cache(maxsize=8)
@@ -259,6 +266,17 @@ def _system_of(url: str, process: int) -> tuple[Any, str]:
         raise MissingDependencyError(f"{url}: folders by URL need fsspec: pip install fsspec.") from error
     system, path = url_to_fs(url)
     return system, path.rstrip("/")
+
+
+def _again(work: Callable[[], None]) -> None:
+    """Do work again while files are removed under its hands: old checkpoints, of somebody who trains."""
+    for attempt in range(ATTEMPTS):
+        try:
+            work()
+            break
+        except FileNotFoundError:
+            if attempt == ATTEMPTS - 1:
+                raise
 
 
 def _in_order(names: Iterable[str]) -> Iterator[list[str]]:

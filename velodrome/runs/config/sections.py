@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.outside.sent import place_of
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -295,7 +296,7 @@ class MarketConfig(Section):
             symbols = 1 if self.symbols is None else self.symbols
             self._check_memory(symbols if isinstance(symbols, int) else len(symbols))
             return synthetic_bars(self.source, timeframe=self.timeframe or "1m", symbols=symbols, **own)
-        path = Path(self.source).expanduser()
+        path = place_of(self.source)
         if not path.exists():
             raise ConfigError(
                 f"market.source = {self.source!r} is neither a file or folder (looked for {path.absolute()}) nor a "

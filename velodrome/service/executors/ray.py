@@ -13,11 +13,13 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from velodrome.errors import ConfigError, JobError, RunError, sentence
 from velodrome.outside.cluster import joined_cluster, told
 from velodrome.service.budget import Gpu, Resources
+from velodrome.service.executors.parcels import Packer
 from velodrome.service.executors.there import Attempt, carry_out_for_ray, gpu_sizes
 from velodrome.service.worker.task import Task
 
@@ -47,6 +49,7 @@ class RayExecutor:
     """
 
     name = "ray"
+    sends_files = True  # that only this machine has
     lease_seconds = LEASE_SECONDS
 
     def __init__(self, address: str | None = None, is_shared: bool = False) -> None:
@@ -61,6 +64,7 @@ class RayExecutor:
         # As `Machine` has them; nothing can be said of another cluster's processes.
         self.machine = f"ray-{self.head.replace('|', '-')}|{context.get_job_id()}|ray"
         self._task = self.ray.remote(carry_out_for_ray)
+        self._packer = Packer(self.ray.put)
         self._gpu_sizes: dict[str, list[int]] = {}  # bytes of each GPU, by node
         self._placed: dict[str, Placed] = {}  # by the beginning of the name of its process
         self._problem = ""
@@ -160,9 +164,9 @@ class RayExecutor:
         share = min(1.0, math.ceil(100 * task.gpu_memory / smallest) / 100)  # several small trainings on one GPU
         options = {"num_cpus": task.cores, "num_gpus": share, "memory": task.memory, "max_retries": 0}
         with told(self.head):
-            reference = self._task.options(name=f"velodrome {task.job}", **options).remote(
-                Attempt(task), place, bool(share)
-            )
+            parcels = {name: self._packer.packed(Path(path)) for name, path in task.sources.items()}
+            named = self._task.options(name=f"velodrome {task.job}", **options)
+            reference = named.remote(Attempt(task), place, bool(share), parcels)
         self._placed[place] = Placed(reference, task.job, task.attempt)
         return place
 
