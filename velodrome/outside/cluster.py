@@ -99,8 +99,8 @@ def told(address: str) -> Iterator[None]:
         said = " ".join(str(error).split()) or type(error).__name__
         if type(error).__name__ in ("ObjectStoreFullError", "OutOfDiskError"):
             raise BackendError(
-                f"Ray's object store is full ({said[:80].rpartition(' ')[0]} …). Start nodes with a larger one, ray start "
-                "--object-store-memory=BYTES, or send less with the environments."
+                f"Ray's object store is full ({said[:80].rpartition(' ')[0]} …). Start nodes with a larger one, "
+                "ray start --object-store-memory=BYTES, or send less with the environments."
             ) from error
         if "ersion mismatch" in said:
             raise RunError(
