@@ -237,7 +237,7 @@ def test_no_driver_no_protocol_and_no_access_are_told_in_a_sentence(machines, mo
         return importing(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingDependencyError, match="s3:// needs s3fs"):
+    with pytest.raises(MissingDependencyError, match="For s3:// pip install s3fs"):
         train("smoke", mode="quiet", **tiny("s3://bucket/runs"))
     with pytest.raises(RunError, match="there is no run"):
         Run.open(f"{URL}/nobody")

@@ -346,7 +346,9 @@ def _told(url: str) -> Iterator[None]:
     except VelodromeError:
         raise
     except ImportError as error:
-        raise MissingDependencyError(f"{url}: {sentence(str(error))} s3:// needs s3fs, gs:// gcsfs.") from error
+        raise MissingDependencyError(
+            f"{url}: {sentence(str(error))} For s3:// pip install s3fs, for gs:// gcsfs."
+        ) from error
     except Exception as error:  # drivers have errors of their own, of many kinds
         said = sentence(" ".join(str(error).split())[:200] or "no reason is given")
         if isinstance(error, ValueError) and "rotocol" in said:

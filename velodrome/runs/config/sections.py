@@ -110,7 +110,11 @@ class EvaluationConfig(Section):
 class LoggingConfig(Section):
     """Where a run writes what happened."""
 
-    folder: Text = setting("runs", "folder in which every run has a folder of its own", min_length=1)
+    folder: Text = setting(
+        "runs",
+        "folder in which every run has a folder of its own: a path, or a URL such as s3://bucket/runs",
+        min_length=1,
+    )
     store: str | None = setting(
         None,
         "SQLAlchemy URL of the store of all runs, such as postgresql+psycopg://host/name; an SQLite file in the folder "
