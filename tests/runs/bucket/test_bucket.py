@@ -16,10 +16,14 @@ from velodrome.errors import BucketError, ConfigError, MissingDependencyError, R
 from velodrome.runs import checkpoint
 from velodrome.runs.bucket import place, upload
 from velodrome.runs.bucket.place import SCRATCH, Bucket, here, url_of
+from velodrome.runs.config.files import load_run_config
 from velodrome.runs.evaluate import evaluate
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run, resume, train
 from velodrome.runs.session import Session
+from velodrome.runs.walk_forward import walk_forward
+from velodrome.service.executors.named import executor_named
+from velodrome.tune.champions.registry import Registry
 
 URL = "memory://bucket/runs"
 
@@ -245,3 +249,12 @@ def test_no_driver_no_protocol_and_no_access_are_told_in_a_sentence(machines, mo
     closed.write_text("a file where a folder is asked for")
     with pytest.raises(BucketError, match="cannot be read or written"):
         train("smoke", mode="quiet", **tiny(f"file://{closed}/runs"))
+
+
+def test_what_does_not_go_to_a_bucket_is_refused(machines):
+    with pytest.raises(ConfigError, match="folds in time lie in a folder of a machine"):
+        walk_forward(load_run_config("smoke", tiny(URL)), 2)
+    with pytest.raises(ConfigError, match="champions lie in a folder of a machine"):
+        Registry(URL)
+    with pytest.raises(ConfigError, match="with --executor slurm it is a folder that all machines see"):
+        executor_named("slurm", URL, cores=1)
