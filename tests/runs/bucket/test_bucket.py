@@ -258,3 +258,15 @@ def test_what_does_not_go_to_a_bucket_is_refused(machines):
         Registry(URL)
     with pytest.raises(ConfigError, match="with --executor slurm it is a folder that all machines see"):
         executor_named("slurm", URL, cores=1)
+
+
+def test_a_name_that_leads_out_of_the_folder_is_not_followed(machines, monkeypatch):
+    run = trained()
+    system = type(fsspec.filesystem("memory"))
+    find = system.find
+    about = {"size": 1, "created": "now"}
+    evil = f"/bucket/runs/{run.path.name}/../../../evil.txt"
+    monkeypatch.setattr(system, "find", lambda self, path, **options: find(self, path, **options) | {evil: about})
+    machines.be("second")
+    with pytest.raises(BucketError, match="leads out of the folder"):
+        Run.open(f"{URL}/{run.path.name}")

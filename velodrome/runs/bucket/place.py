@@ -307,7 +307,10 @@ def _marks_there(system: Any, there: str) -> Marks:
     for path, about in system.find(there, detail=True).items():
         stamps = (about.get(name) for name in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created"))
         stamp = next((str(one) for one in stamps if one is not None), "")
-        found[str(path)[len(there) :].lstrip("/")] = [about.get("size"), stamp]
+        name = str(path)[len(there) :].lstrip("/")
+        if ".." in PurePosixPath(name).parts:  # anybody may have written it
+            raise ValueError(f"the name {name!r} leads out of the folder")
+        found[name] = [about.get("size"), stamp]
     return found
 
 
