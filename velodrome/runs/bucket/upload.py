@@ -38,7 +38,7 @@ class Upload:
         self.bucket.send(self.folder)
         self._thread.start()
 
-    def changed(self, anew: bool = False) -> None:
+    def changed(self) -> None:
         """Say that there is something to send."""
         with self._wake:
             self._changed = True

@@ -172,36 +172,33 @@ class StoreMirror:
 
 
 class Mirrors:
-    """What follows a run's folder: the store, and its bucket if it has one. Told and asked as one."""
+    """What follows the folder of a run in a bucket: the store and the upload, told and asked as one."""
 
-    def __init__(self, store: StoreMirror, upload: Upload | None) -> None:
+    def __init__(self, store: StoreMirror, upload: Upload) -> None:
         self.store, self.upload = store, upload
 
     def start(self) -> None:
         """Begin."""
-        if self.upload is not None:
-            self.upload.start()  # first: what cannot be sent is refused before anything is entered
+        self.upload.start()  # first: what cannot be sent is refused before anything is entered
         self.store.start()
 
     def changed(self, anew: bool = False) -> None:
         """Say that checkpoints or the status changed; anew: that the metrics file was cut, too."""
         self.store.changed(anew)
-        if self.upload is not None:
-            self.upload.changed()
+        self.upload.changed()
 
     def news(self) -> str | None:
         """Return what a person should know and was not told yet."""
-        return self.store.news() or (None if self.upload is None else self.upload.news())
+        return self.store.news() or self.upload.news()
 
     def close(self) -> str | None:
         """Write what is left, and return what to tell if the store lacks something."""
         lacking = self.store.close()
-        if self.upload is not None:
-            self.upload.close()
+        self.upload.close()
         return lacking
 
 
-def mirrors_of(folder: RunFolder, root: Path, url: str | None) -> Mirrors:
+def mirrors_of(folder: RunFolder, root: Path, url: str | None) -> StoreMirror | Mirrors:
     """Return what follows a run's folder while it trains. root, url: of its store."""
-    bucket = Bucket.behind(folder.path)
-    return Mirrors(StoreMirror(folder, root, url), None if bucket is None else Upload(bucket, folder.path))
+    store, bucket = StoreMirror(folder, root, url), Bucket.behind(folder.path)
+    return store if bucket is None else Mirrors(store, Upload(bucket, folder.path))
