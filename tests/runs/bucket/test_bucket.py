@@ -116,6 +116,7 @@ def test_a_run_on_a_url_lies_there_as_it_lies_here_and_goes_on_elsewhere(machine
     assert cli.run(["runs", "show", "latest", "--folder", URL]) == 0
 
 
+@pytest.mark.slow
 def test_who_looks_fetches_no_tensors(machines, capsys):
     run = trained()
     machines.be("second")
@@ -209,6 +210,7 @@ def test_a_run_that_went_on_elsewhere_stops_here(machines, monkeypatch):
         trained()
 
 
+@pytest.mark.slow
 def test_bars_of_a_program_go_with_the_run(machines, tmp_path):
     from velodrome.bars.synthetic import synthetic_bars
 
@@ -221,6 +223,7 @@ def test_bars_of_a_program_go_with_the_run(machines, tmp_path):
     assert again.status == "finished"
 
 
+@pytest.mark.slow
 def test_a_group_of_seeds_goes_to_its_url(machines):
     run = trained(seeds=2)
     machines.be("second")
