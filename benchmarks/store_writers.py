@@ -3,8 +3,9 @@
     python benchmarks/store_writers.py --writers 1 2 8 --seconds 4
 
 A write is what a training sends about once a second: 25 metrics in one transaction. Printed are writes per second of
-all writers together, and how long one took at the median and at worst. PostgreSQL, if it is installed, runs on the same
-machine and without fsync, as in the tests.
+all writers together, and how long one took at the median and at worst. `--pause 0.5` is the load of trainings, which
+write their metrics and a sign of life once a second; without it the store is as busy as it can be. PostgreSQL, if it is
+installed, runs on the same machine and without fsync, as in the tests.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ def rows(step: int) -> list[MetricRow]:
     return [MetricRow(step, f"name{number}", 1.0, 0.0) for number in range(ROWS)]
 
 
-def timed(write: Any, seconds: float) -> list[float]:
-    """Write for so long, and return how long each write took."""
+def timed(write: Any, seconds: float, pause: float) -> list[float]:
+    """Write for so long, with a pause after each write, and return how long each write took."""
     took, end, step = [], time.perf_counter() + seconds, 0
     while (began := time.perf_counter()) < end:
         write(rows(step))
         took.append(time.perf_counter() - began)
         step += 1
+        time.sleep(pause)
     return took
 
 
-def by_itself(folder: str, name: str, seconds: float, url: str | None = None) -> list[float]:
+def by_itself(folder: str, name: str, seconds: float, pause: float, url: str | None = None) -> list[float]:
     """Write into the store from this process."""
     with open_store(folder, url) as store:
-        return timed(lambda some: store.add_metrics(name, some), seconds)
+        return timed(lambda some: store.add_metrics(name, some), seconds, pause)
 
 
 class Owner:
@@ -64,11 +66,11 @@ class Owner:
         self.store.add_metrics(name, some)
 
 
-def through(owner: Any, name: str, seconds: float) -> list[float]:
+def through(owner: Any, name: str, seconds: float, pause: float) -> list[float]:
     """Write through the actor, and wait for it, as who must know that it is written does."""
     import ray
 
-    return timed(lambda some: ray.get(owner.write.remote(name, some)), seconds)
+    return timed(lambda some: ray.get(owner.write.remote(name, some)), seconds, pause)
 
 
 def told(way: str, writers: int, each: list[list[float]], seconds: float) -> None:
@@ -83,7 +85,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--writers", type=int, nargs="+", default=[1, 2, 8])
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two writes of a writer")
     asked = parser.parse_args()
+    spent = (asked.seconds, asked.pause)
     for writers in asked.writers:
         names = [f"writer{number}" for number in range(writers)]
         with tempfile.TemporaryDirectory() as folder:
@@ -91,14 +95,16 @@ def main() -> None:
                 for name in names:
                     store.create_run(dataclasses.replace(RUN, id=name))
             with multiprocessing.get_context("fork").Pool(writers) as pool:
-                each = pool.starmap(by_itself, [(folder, name, asked.seconds) for name in names], chunksize=1)
+                each = pool.starmap(by_itself, [(folder, name, *spent) for name in names], chunksize=1)
             told("itself", writers, each, asked.seconds)
             with ray_cluster(cores=0, nodes=1, each=writers + 1) as cluster:
                 ray = joined_cluster(cluster.address)
                 owner = ray.remote(Owner).options(num_cpus=1).remote(folder)
                 work = ray.remote(through).options(num_cpus=1)
-                ray.get([work.remote(owner, name, 0.2) for name in names])  # processes that have imported everything
-                each = ray.get([work.remote(owner, name, asked.seconds) for name in names])
+                ray.get(
+                    [work.remote(owner, name, 0.2, 0.0) for name in names]
+                )  # processes that have imported everything
+                each = ray.get([work.remote(owner, name, *spent) for name in names])
             told("actor", writers, each, asked.seconds)
             with server() as url:
                 if url is None:
@@ -107,7 +113,7 @@ def main() -> None:
                     for name in names:
                         store.create_run(dataclasses.replace(RUN, id=name))
                 with multiprocessing.get_context("fork").Pool(writers) as pool:
-                    each = pool.starmap(by_itself, [(folder, name, asked.seconds, url) for name in names], chunksize=1)
+                    each = pool.starmap(by_itself, [(folder, name, *spent, url) for name in names], chunksize=1)
                 told("postgres", writers, each, asked.seconds)
 
 
