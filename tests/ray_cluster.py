@@ -10,12 +10,12 @@ SIZE = {"object_store_memory": 80 << 20, "memory": 4 << 30}  # bytes
 
 
 @contextmanager
-def ray_cluster(cores: int = 2, nodes: int = 0, each: int = 1) -> Iterator[Any]:
-    """Give a cluster whose head has so many cores, and further nodes `each`."""
+def ray_cluster(cores: int = 2, nodes: int = 0, each: int = 1, **system: Any) -> Iterator[Any]:
+    """Give a cluster whose head has so many cores, and further nodes `each`. system: settings of Ray's own."""
     import ray
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": cores, "include_dashboard": False, **SIZE}
+    head = {"num_cpus": cores, "include_dashboard": False, "_system_config": system, **SIZE}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(nodes):

@@ -51,6 +51,7 @@ JUSTIFIED = {
     ("runs/checkpoint.py", "_write_tensors", "save_file"): "into a folder that gets its name when it is whole",
     ("runs/evaluate.py", "evaluate", "save"): "Evaluation.save, which replaces",
     ("runs/report/folds.py", "write_folds", "save"): "Evaluation.save, which replaces",
+    ("service/executors/parcels.py", "_alone", "open"): "an empty file, which is there to be locked",
     ("service/worker/nursery.py", "_fork", "open"): "what processes print is appended to; /dev/null",
     ("tune/champions/frozen.py", "freeze", "save"): "into memory",
     ("tune/champions/registry.py", "_locked", "open"): "an empty file, which is there to be locked",

@@ -118,6 +118,10 @@ class RunLockedError(RunError):
     """A run that another process is training."""
 
 
+class BucketError(RunError):
+    """A folder by URL that cannot be read or written."""
+
+
 class StoreError(VelodromeError):
     """A store that cannot be opened, read or written."""
 

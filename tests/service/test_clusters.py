@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,7 @@ from tests.contracts.executor import ExecutorContract, waited_for
 from tests.ray_cluster import add_node, ray_cluster
 from tests.service.conftest import settings
 from velodrome import cli
-from velodrome.errors import BackendError, ConfigError, JobError, MissingDependencyError, RunError
-from velodrome.outside.cluster import told
+from velodrome.errors import ConfigError, JobError, MissingDependencyError
 from velodrome.runs.store.store import open_store
 from velodrome.service.executors.named import executor_named
 from velodrome.service.executors.ray import RayExecutor
@@ -23,6 +24,7 @@ from velodrome.service.executors.slurm import SlurmExecutor
 from velodrome.service.executors.there import Attempt
 from velodrome.service.job import Job
 from velodrome.service.queue import Queue
+from velodrome.service.service import AgentTrainingService
 from velodrome.service.tuning import tune
 from velodrome.service.worker.task import Task
 from velodrome.tune.study import Studies
@@ -55,6 +57,49 @@ class TestSlurmsLocalJobs(ExecutorContract):
         made = SlurmExecutor(tmp_path, 2, "local")
         yield made
         made.close()
+
+
+@pytest.mark.slow
+def test_slurms_signal_saves_and_the_training_goes_on_in_another_job(tmp_path):
+    """submitit's own handler gets the signal that Slurm sends before it takes a machine away."""
+    import psutil
+
+    made = SlurmExecutor(tmp_path, 1, "local")
+    service = AgentTrainingService(tmp_path, executor=made)
+    told = settings(steps=12_800, **{"checkpoint.every_steps": 1_000_000})
+    job = service.submit("smoke", evaluate=False, **told)
+    serving = threading.Thread(target=service.run, daemon=True)
+    serving.start()
+    waited_for(lambda: service.job(job).steps >= 640)
+    before = service.job(job)
+    (task,) = psutil.Process(int(before.process.partition("/")[0])).children()
+    task.send_signal(signal.SIGUSR2)
+    waited_for(lambda: service.job(job).attempt > 1)
+    waited_for(lambda: service.job(job).is_over)
+    after, log = service.job(job), service.run_of(job).folder.log_path.read_text()
+    service.ask_to_stop()
+    serving.join()
+    service.close()
+    assert after.status == "finished", after.message
+    assert after.process.partition("/")[0] != before.process.partition("/")[0]  # another of Slurm's jobs
+    assert "preempted" in [event.data.get("end") for event in _events(tmp_path, job.id)]
+    resumed = [int(line.split("resumed at step ")[1].split()[0]) for line in log.splitlines() if "resumed at" in line]
+    assert len(resumed) == 1
+    assert resumed[0] >= 640  # no checkpoint was due: the signal made it
+
+
+def _events(folder: Path, job: str) -> list[Any]:
+    with open_store(folder) as store:
+        return list(Queue(store).events(job))
+
+
+@pytest.mark.slow
+def test_slurms_debug_executor_carries_out_one_training_after_the_other(tmp_path):
+    service = AgentTrainingService(tmp_path, executor=SlurmExecutor(tmp_path, 1, "debug"))
+    jobs = [service.submit("smoke", evaluate=False, **settings(seed=seed)) for seed in range(2)]
+    service.run(until_empty=True)
+    assert [(job.status, job.attempt) for job in service.queue.refreshed(jobs)] == [("finished", 1)] * 2
+    service.close()
 
 
 def test_what_a_cluster_has_is_what_its_nodes_have(on_ray):
@@ -112,15 +157,6 @@ def test_without_ray_or_submitit_it_is_said_what_to_install(monkeypatch, tmp_pat
 def test_what_cannot_be_meant_is_refused(name, address, told, tmp_path):
     with pytest.raises(ConfigError, match=told.replace("(", r"\(")):
         executor_named(name, tmp_path, address=address, cores=1)
-
-
-@pytest.mark.slow
-def test_a_wrong_address_is_told_in_a_sentence():
-    import ray
-
-    ray.shutdown()
-    with pytest.raises(RunError, match=r"No Ray cluster answers at '127\.0\.0\.1:1'"):
-        RayExecutor("127.0.0.1:1")
 
 
 def command_of(folder: Path, trials: int) -> list[str]:
@@ -183,10 +219,3 @@ def test_without_its_head_a_study_stops_with_a_sentence_and_ends_from_the_store(
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert len(trials_in(tmp_path)[0]) == 8
-
-
-def test_a_full_object_store_is_told_in_a_sentence():
-    import ray
-
-    with pytest.raises(BackendError, match="Ray's object store is full"), told("here"):
-        raise ray.exceptions.ObjectStoreFullError("no room")

@@ -89,6 +89,46 @@ def test_an_environment_that_hangs_is_ended_and_replaced(cluster):
         assert envs.faults
 
 
+OWN = """
+import gymnasium
+import numpy as np
+
+LENGTH = 3
+
+
+def shown():
+    return np.full(2, LENGTH, np.float32)
+
+
+class Mine(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return shown(), {}
+
+    def step(self, action):
+        self.at += 1
+        return shown(), 1.0, False, self.at >= LENGTH, {}
+"""
+
+
+@pytest.mark.slow
+def test_an_environment_that_only_this_machine_can_import_goes_to_the_nodes(cluster, tmp_path, monkeypatch):
+    (tmp_path / "mine_of_a_test.py").write_text(OWN)
+    with monkeypatch.context() as here:
+        here.syspath_prepend(str(tmp_path))
+        envs = vd.make_vec("mine_of_a_test:Mine", 4, backend="ray", workers=2)
+    with contextlib.closing(envs):
+        (tmp_path / "mine_of_a_test.py").unlink()
+        observations, _ = envs.reset(seed=0)
+        assert observations.tolist() == [[3.0, 3.0]] * 4
+        ended = [envs.step(np.zeros(4, int))[3].all() for _ in range(3)]
+    assert ended == [False, False, True]
+
+
 class Sleeping(gymnasium.Env):
     """Takes five milliseconds a step."""
 

@@ -36,19 +36,16 @@ class Place:
 
     def look(self, work: Callable[[SqlStore, list[RunRecord]], None], *runs: str) -> None:
         """Do work on the store and the runs that are meant; a run that lies elsewhere is named by its folder."""
+        from velodrome.runs.bucket.place import here, url_of
         from velodrome.runs.folder import INFORMATION, RunFolder
         from velodrome.runs.report import listing
         from velodrome.runs.store.rebuild import look
 
-        named = [RunFolder.open(run) for run in runs if (Path(run) / INFORMATION).is_file()]
-        here = self.folder.resolve()
-        outside = [folder for folder in named if here not in folder.path.parents]
+        named = [RunFolder.open(run) for run in runs if url_of(run) or (Path(run) / INFORMATION).is_file()]
+        home = here(self.folder).resolve()
+        outside = [folder for folder in named if home not in folder.path.parents]
         look(
-            self.folder,
-            self.store,
-            lambda store: work(store, [listing.find_run(store, run) for run in runs]),
-            _tell,
-            outside,
+            home, self.store, lambda store: work(store, [listing.find_run(store, run) for run in runs]), _tell, outside
         )
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError, RunError, sentence
 
+REFUSED = "InvalidAuthToken"  # what Ray prints about a wrong token, and leaves out of its error
 INSTALL = "Ray is not installed: pip install 'velodrome[ray]', on every machine of the cluster."
 
 
@@ -35,10 +40,51 @@ def joined_cluster(address: str | None = None) -> Any:
             "tune … --executor ray"
         )
     if not ray.is_initialized():
-        with told(address or "auto"):
+        if address is not None and (why := why_silent(address)) is not None:  # Ray would try for half a minute
+            raise RunError(_nobody_there(address, why))
+        with told(address or "auto"), _kept_from_the_terminal():
             quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
             ray.init(address=address or "auto", **quiet)
     return ray
+
+
+def why_silent(address: str, seconds: float = 5.0) -> str | None:
+    """Return why nobody answers at "HOST:PORT"; None if somebody does, or if it is no such address."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return None
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return None
+
+
+def _nobody_there(address: str, why: str) -> str:
+    return (
+        f"No Ray cluster answers at {address!r} ({why[:160].rstrip('.')}). Start one on this machine, ray start "
+        "--head, or name another's: --address HOST:6379."
+    )
+
+
+@contextlib.contextmanager
+def _kept_from_the_terminal() -> Iterator[None]:
+    """Keep what Ray prints while it tries to join a cluster, line after line; an error says whether it was refused."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept, contextlib.ExitStack() as stack:
+        before = os.dup(2)
+        stack.callback(os.close, before)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except Exception as error:
+            kept.seek(0)
+            if REFUSED.encode() in kept.read():
+                raise RuntimeError(REFUSED) from error
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
 
 
 @contextlib.contextmanager
@@ -53,14 +99,21 @@ def told(address: str) -> Iterator[None]:
         said = " ".join(str(error).split()) or type(error).__name__
         if type(error).__name__ in ("ObjectStoreFullError", "OutOfDiskError"):
             raise BackendError(
-                f"Ray's object store is full ({said[:120].rstrip('.')}). Start nodes with a larger one, ray start "
-                "--object-store-memory=BYTES, or send less with the environments."
+                f"Ray's object store is full ({said[:80].rpartition(' ')[0]} …). Start nodes with a larger one, "
+                "ray start --object-store-memory=BYTES, or send less with the environments."
             ) from error
         if "ersion mismatch" in said:
             raise RunError(
                 f"{sentence(said[:300])} Install the same versions of Ray and Python on all machines."
             ) from error
-        raise RunError(
-            f"No Ray cluster answers at {address!r} ({said[:160].rstrip('.')}). Start one on this machine, ray start "
-            "--head, or name another's: --address HOST:6379."
-        ) from error
+        if "oken authentication is enabled but" in said:
+            raise ConfigError(
+                "RAY_AUTH_MODE=token is set here, and there is no token: set RAY_AUTH_TOKEN to the cluster's, or write "
+                "it into ~/.ray/auth_token."
+            ) from error
+        if REFUSED in said:
+            raise RunError(
+                f"A Ray cluster answers at {address!r} and does not let this process in. Set RAY_AUTH_MODE=token and "
+                "its RAY_AUTH_TOKEN here, as on its machines, and the same command works."
+            ) from error
+        raise RunError(_nobody_there(address, said)) from error

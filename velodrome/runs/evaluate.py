@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, StoreError
 from velodrome.outside.files import UNFIT, read_json
 from velodrome.runs import health, setup
+from velodrome.runs.bucket.place import publish
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.config.run_config import RunConfig
@@ -115,6 +116,7 @@ def evaluate(
             )
     if to_store:
         _enter_result(run)
+        publish(run.path)
     return evaluation
 
 

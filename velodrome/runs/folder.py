@@ -29,6 +29,7 @@ from typing import Any
 
 from velodrome.errors import ConfigError, RunError, RunLockedError
 from velodrome.outside.files import open_regular, read_json
+from velodrome.runs.bucket.place import Bucket, bring, here, url_of
 from velodrome.runs.versions import git_commit, machine, versions
 from velodrome.writing import replace_text, sync_path
 
@@ -117,7 +118,7 @@ class RunFolder:
                 f"name={name!r}: a run's name is 1 to 100 letters, digits, '.', '_' or '-' and begins with a letter or "
                 "a digit, because it becomes a folder's."
             )
-        root = Path(root)
+        root = here(root)
         now = datetime.now(UTC) if moment is None else datetime.fromtimestamp(moment, UTC)
         identity = new_identity() if identity is None else identity
         path = root / folder_name(name, now.timestamp(), identity)
@@ -154,16 +155,20 @@ class RunFolder:
     @classmethod
     def open(cls, run: Path | str, root: Path | str = "runs") -> RunFolder:
         """Find a run by its path, its id, its folder's name, the unique start of either, or 'latest'."""
-        given = Path(run)
+        given = _given(run)
         if (given / INFORMATION).is_file():
             return cls._read(given)
         if given.is_dir():
             raise RunError(f"{given}: this folder holds no run: it has no {INFORMATION}.")
+        if url_of(run):
+            raise RunError(f"{url_of(run)}: there is no run: it has no {INFORMATION}.")
         found = run_folders(root)
         if str(run) != LATEST:  # the latest is a run of its own, not a member of a group
             found += [member for folder in found for member in run_folders(folder.path)]
         chosen = choose_run(str(run), [folder.candidate for folder in found], f"in {root}")
-        return next(folder for folder in found if folder.id == chosen.id)
+        folder = next(folder for folder in found if folder.id == chosen.id)
+        bring(folder.path, whole=True)
+        return folder
 
     @classmethod
     def _read(cls, path: Path) -> RunFolder:
@@ -353,6 +358,15 @@ class RunFolder:
             os.close(descriptor)
 
 
+def _given(run: Path | str) -> Path:
+    """Return the path that a person may mean by a run, fetched if it lies in a bucket."""
+    url = url_of(run)
+    path = Path(run) if url is None else here(url.rpartition("/")[0]) / url.rpartition("/")[2]
+    if url is not None or (path / INFORMATION).is_file():
+        bring(path, whole=True)
+    return path
+
+
 def _legal(information: dict[str, Any]) -> dict[str, Any]:
     """Return what a `run.json` says if its entries are of the kinds that Velodrome writes."""
     for name, (kind, needed) in KINDS.items():
@@ -398,7 +412,9 @@ def folder_name(name: str, moment: float, identity: str) -> str:
 
 def run_folders(root: Path | str) -> list[RunFolder]:
     """Return the runs of a folder by name; one whose `run.json` cannot be read is left out with a warning."""
-    root = Path(root)
+    root = here(root)
+    if (bucket := Bucket.behind(root)) is not None and bucket.home == root.absolute():
+        bucket.fetch_all()
     found = []
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         if (path / INFORMATION).is_file():

@@ -17,6 +17,7 @@ from velodrome.errors import ConfigError, RunError
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
+from velodrome.runs.bucket.place import here
 from velodrome.runs.config.changes import changes_between, told_schedules
 from velodrome.runs.config.explain import settings_in_effect
 from velodrome.runs.config.files import load_run_config, load_with_origins
@@ -74,7 +75,7 @@ def train(
     else:
         chosen, origins = setup.with_bars(config, overrides, bars)
     check_source(config, chosen, trust)
-    if (begun := launch.begun(Path(chosen.logging.folder))) is not None:  # torchrun has started its ranks again
+    if (begun := launch.begun(here(chosen.logging.folder))) is not None:  # torchrun has started its ranks again
         return resume(begun, market=market, console=console, mode=mode, evaluate=evaluate, trust=trust)
     chosen.usable_device()  # refuse a device that cannot be used before there is a folder
     if is_rank():

@@ -27,6 +27,7 @@ from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
+from velodrome.runs.bucket.place import publish
 from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
@@ -49,7 +50,7 @@ from velodrome.runs.machine.use import MachineSampler
 from velodrome.runs.metrics import MetricsWriter, with_names_of
 from velodrome.runs.official import official_evaluation
 from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
-from velodrome.runs.store.mirror import StoreMirror
+from velodrome.runs.store.mirror import mirrors_of
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.trained import Ensemble, Run, SeedGroup
 from velodrome.vector.cores import available_cores, free_memory, is_rank
@@ -106,6 +107,7 @@ class Session:
         with folder.lock(), folder.write_log():
             last = checkpoints.latest_checkpoint(folder.path)
             if self.run.noted_status == "finished" and self._is_done(last):
+                publish(folder.path)  # of which something may not have been sent
                 if self.mode in ("live", "plain"):
                     steps = self.config.steps if last is None else checkpoints.checkpoint_steps(last)
                     told = f"{self.run.path.name} has finished: {steps:,} steps. Nothing is left to do"
@@ -113,7 +115,7 @@ class Session:
                     self.console.print(f"{told}; evaluate it: {command}", soft_wrap=True)
                 return self.run
             self._take_over(0 if last is None else checkpoints.checkpoint_steps(last))
-            self.mirror = StoreMirror(folder, self.run.root, self.config.logging.store)
+            self.mirror = mirrors_of(folder, self.run.root, self.config.logging.store)
             self._note("running")
             self.mirror.start()
             try:

@@ -13,6 +13,7 @@ from velodrome.envs.contract import InstrumentLayout
 from velodrome.errors import CheckpointError, ConfigError, VelodromeError, sentence
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.learn.config import NetworkConfig
+from velodrome.runs.bucket.place import here
 from velodrome.runs.config.files import load_run_config, load_with_origins
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.run_config import RunConfig
@@ -438,7 +439,7 @@ def with_bars(config: Any, overrides: dict[str, Any], bars: Any) -> tuple[RunCon
     told, origins = load_with_origins(config, {**overrides, "market.source": BARS_FOLDER})
     read = told.market.read(bars)
     content = {symbol: {**vars(series), "extra": dict(series.extra)} for symbol, series in read.series.items()}
-    place = Path(told.logging.folder) / BARS_FOLDER / content_hash(content)[:16]
+    place = here(told.logging.folder) / BARS_FOLDER / content_hash(content)[:16]
     if not place.exists():
         with new_folder(place) as folder:
             write_bars(read, folder)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from velodrome.bars.summary import Summarised, Summary
 from velodrome.errors import CheckpointError, ConfigError, RunError, StoreError, VelodromeError
 from velodrome.outside import code
+from velodrome.outside.sent import place_of
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
+from velodrome.runs.bucket.place import address_of, url_of
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_config_of_run, load_run_config
 from velodrome.runs.config.parameters import price_data, softmax_of_actions
@@ -214,6 +216,9 @@ class Run(Summarised):
     def resume_command(self) -> str:
         """The command that continues it, with its group, from the present working directory."""
         path = self.path.parent if self.group_id else self.path
+        address = address_of(path)
+        if url_of(address):
+            return f"velodrome train --resume {shlex.quote(address)}"
         known = path.parent == Path("runs").resolve()
         return f"velodrome train --resume {self.group_id or self.folder.id if known else shlex.quote(str(path))}"
 
@@ -302,7 +307,8 @@ class Run(Summarised):
         """Where the files of its prices may lie, in the order in which they are looked for."""
         source, noted = Path(self.config.market.source).expanduser(), self.folder.data_place
         started = Path(self.folder.information.get("folder_of_command", ""))
-        looked = [*([] if noted is None else [noted]), source.resolve(), (started / source).resolve()]
+        sent = place_of(self.config.market.source)
+        looked = [*([] if noted is None else [noted]), sent.resolve(), (started / source).resolve()]
         return list(dict.fromkeys(looked))
 
     @functools.cached_property

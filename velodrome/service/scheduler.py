@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from velodrome.errors import JobError, LeaseLostError, StoreError
+from velodrome.errors import BucketError, JobError, LeaseLostError, StoreError
+from velodrome.runs.bucket.place import bring, here
 from velodrome.service.budget import Budget, choose, why_never
 from velodrome.service.executor import Executor
 from velodrome.service.job import ENDS, Job
 from velodrome.service.machine import Machine, handle_of
 from velodrome.service.queue import Choice, Queue, Waiting
-from velodrome.service.worker.task import Task, saved_steps
+from velodrome.service.worker.task import Task, saved_steps, sources_of
 from velodrome.turns import Policy
 
 TICK_SECONDS = 0.1
@@ -59,7 +60,7 @@ class Scheduler:
         self,
         queue: Queue,
         executor: Executor,
-        root: Path,
+        root: Path | str,
         store: str | None = None,
         budget: Budget | None = None,
         patience: Patience | None = None,
@@ -181,6 +182,7 @@ class Scheduler:
             cores=job.cores,
             memory=job.memory,
             gpu_memory=job.gpu_memory,
+            sources=sources_of(job) if getattr(self.executor, "sends_files", False) else {},
         )
         try:
             self._started[job.id] = (job.attempt, self.executor.start(task))
@@ -260,11 +262,15 @@ class Scheduler:
 
     def _end(self, job: Job, kind: str, message: str, beat: int | None = None) -> None:
         try:
-            steps = saved_steps(self.root, job)
+            home = here(self.root)
+            bring(home / job.folder)
+            steps = saved_steps(home, job)
             most = self.budget.memory or 0
             after = self.queue.end(job.id, job.attempt, kind, message, steps, beat=beat, most_memory=most)
         except LeaseLostError:  # it ended by itself, or lives after all
             return
+        except BucketError as error:  # tried again at the next turn
+            raise JobError(str(error)) from error
         self._seen.pop(job.id, None)
         self._tell_end(after)
 

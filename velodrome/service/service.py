@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ConfigError, JobError
 from velodrome.outside import code
+from velodrome.runs.bucket.place import Bucket, bring, here, url_of
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import folder_name, new_identity
@@ -44,7 +45,7 @@ class AgentTrainingService:
             jobs = [service.submit("demo", seed=seed) for seed in range(4)]
             finished = service.wait(jobs)
 
-    folder: of the runs. store: URL of their store, if it is not in that folder. Budget: `cores`,
+    folder: of the runs, or its URL. store: URL of their store, if it is not in that folder. Budget: `cores`,
     `max_concurrent_envs`, `memory` and `gpu_memory` (of each GPU) that all trainings on this machine may use together,
     memory as bytes or as a text such as "8GB"; what is left out is what the machine has. trust: code that a job names
     may be imported though it was not used here before (docs/security.md). executor: where trainings run, this machine
@@ -68,7 +69,8 @@ class AgentTrainingService:
         sizes = {"memory": memory, "gpu_memory": gpu_memory}
         read = {name: None if size is None else read_bytes(size, name) for name, size in sizes.items()}
         self.budget = Budget(cores, max_concurrent_envs, read["memory"], read["gpu_memory"])
-        self.folder, self.url, self.trust = Path(folder).resolve(), store, trust
+        self.folder, self.url, self.trust = here(folder).resolve(), store, trust
+        self.place = url_of(folder) or str(self.folder)  # as other machines know the folder
         policy_of(policy)  # refuse an unknown one now
         self.executor, self.policy = executor or LocalExecutor(), policy
         lease = getattr(self.executor, "lease_seconds", Patience.lease)  # on a cluster, tasks take longer to begin
@@ -109,7 +111,7 @@ class AgentTrainingService:
         chosen = load_run_config(config, changes)
         check_source(config, chosen, trust)
         if bars is not None:
-            chosen, _ = with_bars(chosen, {**overrides, "logging.folder": str(self.folder)}, bars)
+            chosen, _ = with_bars(chosen, {**overrides, "logging.folder": self.place}, bars)
         else:
             chosen = load_run_config(chosen, overrides)
         chosen = self.placed(chosen)
@@ -178,7 +180,7 @@ class AgentTrainingService:
                 f"logging.store = {named!r}, and the queue is in {self.store.place}: its rows lie beside it. Leave "
                 "logging.store out, or name that store for the queue (--store)."
             )
-        return load_run_config(config, {"logging.folder": str(self.folder), "logging.store": None})
+        return load_run_config(config, {"logging.folder": self.place, "logging.store": None})
 
     def _budgets(self) -> Sequence[Budget]:
         """Return the budgets of the services that are there; of this machine if there is none."""
@@ -218,6 +220,7 @@ class AgentTrainingService:
     def run_of(self, job: Named) -> Run:
         """Return the run of a job that has begun."""
         found = self.job(job)
+        bring(self.folder / found.folder, whole=True)
         folder = folder_of(self.folder, found)
         if folder is None:
             raise JobError(f"job {found.id} has no run yet: it is {found.status}.")
@@ -225,7 +228,10 @@ class AgentTrainingService:
 
     def log_path(self, job: Named) -> Path:
         """Return the file of what a job's processes print."""
-        return output_of(self.folder, self.job(job).id)
+        file = output_of(self.folder, self.job(job).id)
+        if (bucket := Bucket.behind(self.folder)) is not None and not file.exists():
+            bucket.bring_file(file)
+        return file
 
     def watch(self, jobs: Named | Iterable[Named] | None = None, seconds: float | None = None) -> Iterator[Job]:
         """Yield jobs whenever they change, until all of them are over or paused.
@@ -301,7 +307,7 @@ class AgentTrainingService:
         about: dict[str, Any] = {} if tell is None else {"tell": tell}
         about |= {"beside": beside or StudiesKeeper(self).advance, "study": study, "policy": self.policy}
         scheduler = Scheduler(
-            self.queue, self.executor, self.folder, self.url, self.budget, self.patience, self.trust, **about
+            self.queue, self.executor, self.place, self.url, self.budget, self.patience, self.trust, **about
         )
         self._scheduler = scheduler.id
         scheduler.run(self._stop, until_empty)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import JobError, StoreError, VelodromeError
+from velodrome.runs.bucket.place import bring
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import ID_LENGTH
 from velodrome.service.job import ENDS, Job
@@ -214,6 +215,7 @@ class _Turn:
             kind = job.ended or job.status
             told = ENDS[kind].told if kind in ENDS else kind
             return Outcome(math.nan, f"{told}: {job.message}" if job.message else told, kind, run=job.id)
+        bring(self.keeper.service.folder / job.folder)
         return outcome.read(self.keeper.service.folder / job.folder, self.course.settings.score, job.id)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
 from velodrome.evaluation.sharpe import Trials
+from velodrome.runs.bucket.place import bring
 from velodrome.runs.evaluate import evaluate
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
@@ -107,6 +108,8 @@ def returns_of(store: SqlStore, trials: Sequence[Trial], study: Study, root: Pat
     found = {}
     for trial in trials:
         done = [trial.outcomes[step].run for step in range(settings.steps) if step in trial.outcomes]
+        for run in (run for run in done if run in folders):
+            bring(root / folders[run])
         read = [read_returns(root / folders[run]) for run in done if run in folders]
         parts = [part.astype(np.float64) for part in read if part is not None]
         if settings.folds is not None and len(parts) == settings.steps:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from velodrome.errors import ConfigError, did_you_mean
 from velodrome.learn.config import searched
+from velodrome.outside.sent import place_of
 
 if TYPE_CHECKING:
     from velodrome.bars.frame import Bars
@@ -110,7 +111,11 @@ class EvaluationConfig(Section):
 class LoggingConfig(Section):
     """Where a run writes what happened."""
 
-    folder: Text = setting("runs", "folder in which every run has a folder of its own", min_length=1)
+    folder: Text = setting(
+        "runs",
+        "folder in which every run has a folder of its own: a path, or a URL such as s3://bucket/runs",
+        min_length=1,
+    )
     store: str | None = setting(
         None,
         "SQLAlchemy URL of the store of all runs, such as postgresql+psycopg://host/name; an SQLite file in the folder "
@@ -296,7 +301,7 @@ class MarketConfig(Section):
             symbols = 1 if self.symbols is None else self.symbols
             self._check_memory(symbols if isinstance(symbols, int) else len(symbols))
             return synthetic_bars(self.source, timeframe=self.timeframe or "1m", symbols=symbols, **own)
-        path = Path(self.source).expanduser()
+        path = place_of(self.source)
         if not path.exists():
             raise ConfigError(
                 f"market.source = {self.source!r} is neither a file or folder (looked for {path.absolute()}) nor a "

@@ -13,6 +13,7 @@ import numpy as np
 
 from velodrome.errors import ConfigError, RunError
 from velodrome.runs import setup
+from velodrome.runs.bucket.place import Bucket, here
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig
@@ -115,7 +116,11 @@ def wanted_by(
         raise ConfigError(f"data = {str(data)!r} is for a run that was trained; a configuration says market.source.")
     if overrides:
         config, whole = load_run_config(config, {**moved, **overrides}), None
-        folder = Path(config.logging.folder).resolve() if "logging.folder" in overrides or run is None else folder
+        folder = here(config.logging.folder).resolve() if "logging.folder" in overrides or run is None else folder
+    if (bucket := Bucket.behind(folder)) is not None:
+        raise ConfigError(
+            f"{bucket.url}: folds in time lie in a folder of a machine, not in a bucket. Name one: logging.folder=runs."
+        )
     whole = whole or setup.build_market(config, market)
     assert whole is not None
     config, _ = plan.with_num_envs(config, whole)  # the same for all folds
@@ -135,7 +140,7 @@ def _configuration(given: Given, root: str | Path, trust: bool) -> tuple[RunConf
         return given.config, given.root, given
     config = load_run_config(given)
     check_source(given, config, trust)
-    return config, Path(config.logging.folder).resolve(), None
+    return config, here(config.logging.folder).resolve(), None
 
 
 def validation_share(config: RunConfig, market: WindowedRows) -> float:

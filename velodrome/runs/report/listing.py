@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError
 from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
+from velodrome.runs.bucket.place import url_of
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
@@ -37,7 +38,7 @@ NOTHING = "–"
 
 def find_run(store: SqlStore, text: str) -> RunRecord:
     """Return the run that a person means by a path, an id, a folder's name, the unique start of those, or 'latest'."""
-    if (Path(text) / INFORMATION).is_file():
+    if url_of(text) or (Path(text) / INFORMATION).is_file():
         return store.run(RunFolder.open(text).id)
     members = store.groups() if text == LATEST else {}  # the latest is a run of its own, not a member of a group
     candidates = [

@@ -1,5 +1,7 @@
 """A run's rows in the store while it trains: a thread keeps them what the run's folder says.
 
+`mirrors_of` joins that with the upload of a folder that stands for a URL.
+
 Training never waits for the store. A store that fails is tried again and caught up from the folder; how it goes is told
 once when it fails, once when it works again, and at the end if something is missing.
 """
@@ -13,6 +15,8 @@ import time
 from pathlib import Path
 
 from velodrome.errors import DamagedStoreError, StoreError, sentence
+from velodrome.runs.bucket.place import Bucket
+from velodrome.runs.bucket.upload import Upload
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.store.from_folder import add_metrics, enter_facts, enter_run
 from velodrome.runs.store.rebuild import set_aside
@@ -165,3 +169,36 @@ class StoreMirror:
                 self._copied = end
         if facts:
             enter_facts(self._store, self.folder)
+
+
+class Mirrors:
+    """What follows the folder of a run in a bucket: the store and the upload, told and asked as one."""
+
+    def __init__(self, store: StoreMirror, upload: Upload) -> None:
+        self.store, self.upload = store, upload
+
+    def start(self) -> None:
+        """Begin."""
+        self.upload.start()  # first: what cannot be sent is refused before anything is entered
+        self.store.start()
+
+    def changed(self, anew: bool = False) -> None:
+        """Say that checkpoints or the status changed; anew: that the metrics file was cut, too."""
+        self.store.changed(anew)
+        self.upload.changed()
+
+    def news(self) -> str | None:
+        """Return what a person should know and was not told yet."""
+        return self.store.news() or self.upload.news()
+
+    def close(self) -> str | None:
+        """Write what is left, and return what to tell if the store lacks something."""
+        lacking = self.store.close()
+        self.upload.close()
+        return lacking
+
+
+def mirrors_of(folder: RunFolder, root: Path, url: str | None) -> StoreMirror | Mirrors:
+    """Return what follows a run's folder while it trains. root, url: of its store."""
+    store, bucket = StoreMirror(folder, root, url), Bucket.behind(folder.path)
+    return store if bucket is None else Mirrors(store, Upload(bucket, folder.path))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import polars as pl
 
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
+from velodrome.runs.bucket.place import here
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.outlines import OutlineWriter, extend, unfinished
 from velodrome.runs.store.rows import (
@@ -58,7 +59,7 @@ Result = TypeVar("Result")
 
 def store_file(root: Path | str) -> Path:
     """Return the file of the store in a folder of runs."""
-    return Path(root).resolve() / FILE_NAME
+    return here(root).resolve() / FILE_NAME
 
 
 def identity_of(file: Path) -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import ConfigError, did_you_mean
+from velodrome.runs.bucket.place import url_of
 from velodrome.service.executor import Executor, LocalExecutor
 
 EXECUTORS = ("local", "ray", "slurm")
@@ -31,5 +32,10 @@ def executor_named(
         return RayExecutor(address, is_shared=store is not None and not store.startswith("sqlite"))
     from velodrome.service.executors.slurm import SlurmExecutor
 
+    if (url := url_of(folder)) is not None:
+        raise ConfigError(
+            f"--folder {url}: with --executor slurm it is a folder that all machines see, because jobs are handed over "
+            "in files there; --executor ray takes a URL."
+        )
     given: dict[str, Any] = {} if address is None else {"cluster": address}
     return SlurmExecutor(Path(folder).resolve(), cores, **given)

@@ -10,14 +10,16 @@ import contextlib
 import logging
 import math
 import os
-import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from velodrome.errors import ConfigError, JobError, RunError, sentence
-from velodrome.outside.cluster import joined_cluster, told
+from velodrome.errors import BackendError, ConfigError, JobError, RunError, sentence
+from velodrome.outside.cluster import joined_cluster, told, why_silent
 from velodrome.service.budget import Gpu, Resources
+from velodrome.service.executors.parcels import Packer
 from velodrome.service.executors.there import Attempt, carry_out_for_ray, gpu_sizes
 from velodrome.service.worker.task import Task
 
@@ -47,6 +49,7 @@ class RayExecutor:
     """
 
     name = "ray"
+    sends_files = True  # that only this machine has
     lease_seconds = LEASE_SECONDS
 
     def __init__(self, address: str | None = None, is_shared: bool = False) -> None:
@@ -61,6 +64,7 @@ class RayExecutor:
         # As `Machine` has them; nothing can be said of another cluster's processes.
         self.machine = f"ray-{self.head.replace('|', '-')}|{context.get_job_id()}|ray"
         self._task = self.ray.remote(carry_out_for_ray)
+        self._packer = Packer(self.ray.put)
         self._gpu_sizes: dict[str, list[int]] = {}  # bytes of each GPU, by node
         self._placed: dict[str, Placed] = {}  # by the beginning of the name of its process
         self._problem = ""
@@ -72,7 +76,7 @@ class RayExecutor:
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return
-        if (lost := self._head_is_lost()) is not None:
+        if (lost := why_silent(self.head, 2.0)) is not None:  # Ray's own calls would wait for it for a minute
             if now - self._answered_at < HEAD_SECONDS:
                 return
             raise RunError(
@@ -82,15 +86,6 @@ class RayExecutor:
         with told(self.head):
             self._nodes = [node for node in self.ray.nodes() if node["Alive"]]
         self._looked_at = self._answered_at = time.monotonic()
-
-    def _head_is_lost(self) -> OSError | None:
-        """Return why the head does not answer; None if it does. Ray's own calls would wait for it for a minute."""
-        host, _, port = self.head.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), 2.0).close()
-        except OSError as error:
-            return error
-        return None
 
     def _check_safety(self, is_shared: bool) -> None:
         """Refuse a cluster of several machines to which everybody has access, or whose nodes share no store."""
@@ -159,10 +154,10 @@ class RayExecutor:
         smallest = min((size for sizes in self._gpu_sizes.values() for size in sizes), default=1)
         share = min(1.0, math.ceil(100 * task.gpu_memory / smallest) / 100)  # several small trainings on one GPU
         options = {"num_cpus": task.cores, "num_gpus": share, "memory": task.memory, "max_retries": 0}
-        with told(self.head):
-            reference = self._task.options(name=f"velodrome {task.job}", **options).remote(
-                Attempt(task), place, bool(share)
-            )
+        with _as_a_fault_of_the_task(), told(self.head):
+            parcels = {name: self._packer.packed(Path(path)) for name, path in task.sources.items()}
+            named = self._task.options(name=f"velodrome {task.job}", **options)
+            reference = named.remote(Attempt(task), place, bool(share), parcels)
         self._placed[place] = Placed(reference, task.job, task.attempt)
         return place
 
@@ -196,9 +191,18 @@ class RayExecutor:
 
     def close(self) -> None:
         """Leave the cluster; tasks that run are ended with it, and go on from their checkpoints."""
-        if self._head_is_lost() is None:
+        if why_silent(self.head, 2.0) is None:
             with contextlib.suppress(Exception):
                 self.ray.shutdown()
+
+
+@contextlib.contextmanager
+def _as_a_fault_of_the_task() -> Iterator[None]:
+    """Let a task that a full object store keeps back be tried again later, with a sentence in the queue."""
+    try:
+        yield
+    except BackendError as error:
+        raise JobError(str(error)) from error
 
 
 def _place(process: str) -> str:

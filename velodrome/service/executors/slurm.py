@@ -12,7 +12,7 @@ from velodrome.service.budget import Resources
 from velodrome.service.executors.there import Attempt
 from velodrome.service.worker.task import Task
 
-CLUSTERS = ("slurm", "local", "debug")  # the last two run jobs on this machine, to try things
+CLUSTERS = ("slurm", "local", "debug")  # the last two run jobs on this machine, to try things; debug one at a time
 MINUTES = 24 * 60  # that a job may take, unless a person says otherwise; one that takes longer saves and goes on
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "FINISHED")
 END_SECONDS, LOOK_SECONDS = 30.0, 0.1  # that a job may take to be gone, and between two looks
@@ -40,6 +40,7 @@ class SlurmExecutor:
             )
         if cores is None:
             raise ConfigError("--executor slurm needs --cores N: so many may be in Slurm's queue for you at once.")
+        self.cluster = cluster
         self.cores, self.options, self.folder = cores, options, folder / "slurm"
         self.submitit = submitit
         try:
@@ -66,6 +67,8 @@ class SlurmExecutor:
         try:
             self._executor.update_parameters(name=f"velodrome-{task.job}", **needs, **slurm)
             job = self._executor.submit(Attempt(task))
+            if self.cluster == "debug":  # which does nothing by itself; a training at a time, in this process
+                job.results()
         except Exception as error:  # sbatch may refuse in many ways
             raise JobError(f"Slurm does not take job {task.job}: {sentence(str(error))}") from error
         self._jobs[str(job.job_id)] = job

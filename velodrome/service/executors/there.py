@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from velodrome import __version__
 from velodrome.errors import JobError
 from velodrome.service.executor import LocalExecutor, gpus_here
+from velodrome.service.executors.parcels import Parcel
 from velodrome.service.machine import is_alive, kill_session
 from velodrome.service.worker.task import Task
 
@@ -64,8 +66,11 @@ class Attempt:
             time.sleep(LOOK_SECONDS)
 
 
-def carry_out_for_ray(attempt: Attempt, place: str, has_gpu: bool) -> str:
-    """Carry out a task with the GPU that Ray has given to this process, if it has."""
+def carry_out_for_ray(attempt: Attempt, place: str, has_gpu: bool, parcels: Mapping[str, Parcel]) -> str:
+    """Carry out a task with the GPU that Ray has given to this process, if it has, and the files that it needs."""
+    import ray
+
+    attempt.content["sources"] = {name: str(parcel.unpacked(ray.get)) for name, parcel in parcels.items()}
     return attempt.carry_out(place, os.environ.get("CUDA_VISIBLE_DEVICES", "") if has_gpu else None)
 
 

@@ -6,6 +6,7 @@ system kills the one that takes the memory. If it is killed itself, the system k
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -19,7 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from velodrome.errors import JobError, LeaseLostError, StoreError, VelodromeError
+from velodrome.errors import BucketError, JobError, LeaseLostError, StoreError, VelodromeError
+from velodrome.runs.bucket.place import Bucket, bring
 from velodrome.runs.interrupts import SIGNALS
 from velodrome.runs.machine.use import bytes_text
 from velodrome.runs.store.fence import Fence
@@ -48,12 +50,17 @@ def keep(task: Task) -> int:
         queue = Queue(store)
         try:
             job = _patiently(queue.attach)(task.job, task.attempt, task.place + handle_of(os.getpid()))
+            bring(Path(task.root) / job.folder, whole=True)
             if task.took_over:
                 own = trainer.folder_of_its_own(task.root, job, time.time())
                 _patiently(queue.beat)(task.job, task.attempt, folder=own)
                 job = replace(job, folder=own)
             trainer.set_others_aside(task.root, job)
         except (LeaseLostError, JobError):
+            return 1
+        except BucketError as error:  # the machine's fault: another may reach it
+            with contextlib.suppress(LeaseLostError, JobError):
+                _patiently(queue.end)(task.job, task.attempt, "machine_lost", str(error), 0)
             return 1
         store.close()  # a connection must not be shared with the process that is forked now
         return Keeper(task, job, queue).run()
@@ -214,6 +221,7 @@ class Keeper:
                 steps = (
                     done_steps(task.root, self.job) if ended.kind == "finished" else saved_steps(task.root, self.job)
                 )
+                ended = self._sent(ended)
                 self._complete_rows()
                 self.queue.end(task.job, task.attempt, *ended, steps, most_memory=task.most_memory)
                 return 0
@@ -222,6 +230,19 @@ class Keeper:
             except (VelodromeError, OSError) as error:
                 self._complain(str(error))
                 time.sleep(BEAT_SECONDS)
+
+    def _sent(self, ended: trainer.Ended) -> trainer.Ended:
+        """Send what was written after the training, and what its processes printed, if the folder stands for a URL."""
+        folder, bucket = Path(self.task.root) / self.job.folder, Bucket.behind(self.task.root)
+        if bucket is None:
+            return ended
+        try:
+            if folder.is_dir():
+                bucket.send(folder, check=False)
+            bucket.send_file(self.task.output)
+        except BucketError as error:
+            return trainer.Ended("machine_lost", str(error)) if ended.kind == "finished" else ended
+        return ended
 
     def _complete_rows(self) -> None:
         """Enter what the training could not, because somebody held the store when it ended; its folder has all."""

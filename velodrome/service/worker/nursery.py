@@ -69,7 +69,7 @@ def _serve(answers: int, reaped: int) -> None:
             return
         *lines, pending = (pending + part).split(b"\n")
         for line in lines:
-            task = Task(**json.loads(line))
+            task = Task(**json.loads(line)).here()
             pid = _fork(task, (answers, reaped))
             BEGUN.append(handle_of(pid))
             _answer(answers, started=pid, job=task.job, attempt=task.attempt, process=BEGUN[-1])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from velodrome.outside import code
+from velodrome.runs.bucket.place import here
 from velodrome.runs.folder import INFORMATION, RunFolder
 from velodrome.runs.store.from_folder import members_of, steps_of
 from velodrome.service.job import Job
@@ -18,7 +20,7 @@ class Task:
 
     job: str
     attempt: int
-    root: str  # folder of the runs
+    root: str  # folder of the runs, or its URL
     store: str | None  # URL of the store, if it is not in that folder
     machine: str
     took_over: bool = False  # from another machine, where a process may still write into the run's folder
@@ -32,10 +34,16 @@ class Task:
     gpu_memory: int = 0  # bytes
     place: str = ""  # what its processes are known by begins with this, where they are on another machine
     gpus: str | None = None  # that it may use, as CUDA_VISIBLE_DEVICES has them; None: as its job says
+    # Files that its job names, as "market.source = prices.csv" or "env = module:Class", and where they lie.
+    sources: dict[str, str] = field(default_factory=dict)
 
     def content(self) -> dict[str, Any]:
         """Return it in plain values; `Task(**content)` reads them."""
         return asdict(self)
+
+    def here(self) -> Task:
+        """Return it with a folder of this machine."""
+        return replace(self, root=str(here(self.root)))
 
     @property
     def output(self) -> Path:
@@ -94,3 +102,30 @@ def _state(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
+
+
+DATA = "market.source = "
+
+
+def sources_of(job: Job) -> dict[str, str]:
+    """Return the files and folders of this machine that a job names: its prices, and code that lies where it began.
+
+    Code is among them if it is trusted here.
+    """
+    from velodrome.runs.config.files import load_run_config
+    from velodrome.runs.config.parameters import price_data
+
+    config, found = load_run_config(job.config), {}
+    if price_data(config.env) is not None and not config.market.is_synthetic:
+        path = Path(job.directory) / Path(config.market.source).expanduser()
+        if path.exists():
+            found[DATA + config.market.source] = str(path.resolve())
+    for name in config.code_names():
+        what, _, value = name.partition(" = ")
+        package = value.rpartition(":")[0].partition(".")[0]
+        if what not in code.IMPORTED or not package or code.untrusted([name]):
+            continue
+        places = [Path(job.directory) / package, Path(job.directory) / f"{package}.py"]
+        if there := [place for place in places if place.exists()]:
+            found[name] = str(there[0].resolve())
+    return found

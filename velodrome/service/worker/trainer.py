@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from velodrome.errors import LearningError, RunLockedError, VelodromeError
+from velodrome.errors import BucketError, LearningError, RunLockedError, VelodromeError
+from velodrome.runs.bucket.place import Bucket
 from velodrome.runs.folder import INFORMATION, folder_name
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
-from velodrome.service.worker.task import Task, folder_of, shelf_of
+from velodrome.service.worker.task import DATA, Task, folder_of, shelf_of
 from velodrome.vector.cores import VARIABLE as CORES
 from velodrome.writing import new_folder
 
@@ -94,6 +95,7 @@ def _run(task: Task, job: Job) -> Run:
     console = Console(width=120, color_system=None)
     config = load_run_config(load_run_config(job.config), {"logging.store": task.store})
     # Whoever runs the service has named the store.
+    _use_sent(task)
     modules = [name for name in config.code_names() if name.startswith(code.IMPORTED)]
     if any(not code.origin(name) for name in modules):
         sys.path.append(job.directory)  # a module that it names may lie there; whether it is trusted is asked below
@@ -118,6 +120,18 @@ def _run(task: Task, job: Job) -> Run:
     run = sitting.go(console, "plain", evaluate)
     _judge(task, job, run, market)
     return run
+
+
+def _use_sent(task: Task) -> None:
+    """Find what came with the task: data in its new place, and code, which is trusted where it comes from."""
+    from velodrome.outside import code, sent
+
+    for name, place in task.sources.items():
+        if name.startswith(DATA):
+            sent.remember(name.removeprefix(DATA), Path(place))
+        else:
+            sys.path.insert(0, str(Path(place).parent))
+            code.trust([name])
 
 
 def _judge(task: Task, job: Job, run: Run, market: Market | Basket | None) -> None:
@@ -166,6 +180,8 @@ def set_others_aside(root: str, job: Job) -> None:
     for path in Path(root).glob(f"*-{job.id}"):
         if path.name != job.folder and not path.name.startswith("."):
             path.rename(path.with_name(f"{LEFT}{job.attempt}-{path.name}"))
+    if (bucket := Bucket.behind(root)) is not None:
+        bucket.set_aside(job.folder, f"-{job.id}", f"{LEFT}{job.attempt}-")
 
 
 # Why it ended
@@ -189,7 +205,7 @@ def kind_of(error: BaseException) -> str:
             return "out_of_memory"
         if isinstance(one, LearningError):
             return "not_a_number"
-        if isinstance(one, RunLockedError):
+        if isinstance(one, RunLockedError | BucketError):
             return "machine_lost"
     return "error"
 

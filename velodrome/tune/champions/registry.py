@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import ChampionError, ConfigError, did_you_mean
 from velodrome.outside.files import UNFIT, read_json
+from velodrome.runs.bucket.place import url_of
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
 from velodrome.tune.champions.frozen import Champion
@@ -89,6 +90,10 @@ class Registry:
 
     def __init__(self, root: Path | str) -> None:
         """root: folder of the runs."""
+        if (url := url_of(root)) is not None:
+            raise ConfigError(
+                f"{url}: champions lie in a folder of a machine, not in a bucket. Name one: --folder runs."
+            )
         self.root = Path(root)
         self.home = self.root / FOLDER
 

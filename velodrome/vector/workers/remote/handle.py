@@ -11,9 +11,13 @@ import hashlib
 import math
 import pickle
 import queue
+import sys
+import sysconfig
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ import numpy as np
 from velodrome.outside.cluster import told
 from velodrome.vector.space_arrays import flat_leaves
 from velodrome.vector.workers.env_host import HostSettings
+from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.remote.actor import CHANGING, GRACE_SECONDS, RemoteWorker, Rows
 from velodrome.vector.workers.worker.parent_side import LOOK_SECONDS, WorkerHandle, WorkerLostError
 from velodrome.vector.workers.worker.protocol import DOORBELL, WRAP, Command, Line, control_words, pack
@@ -32,6 +37,29 @@ SLICE_SECONDS = 0.03  # of work in one call: enough to hide the way there, and l
 IN_FLIGHT = 2  # calls of an actor: one is carried out while the other is on its way
 LARGE = 1 << 16  # bytes of a message that goes through the object store, once for each node
 LEAVE = None
+
+
+@contextlib.contextmanager
+def own_code_by_value(makers: list[EnvMaker]) -> Iterator[None]:
+    """Let environments take the code of their module along where it is no installed package: nodes may not have it."""
+    import cloudpickle
+
+    names = {getattr(maker.source, "__module__", None) for maker in makers if maker.specification is None}
+    modules = [module for name in names if (module := sys.modules.get(str(name))) and _is_own(module)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_own(module: ModuleType) -> bool:
+    """Return whether a module lies in a folder of its user; those of Python, of packages and of Velodrome do not."""
+    file, installed = getattr(module, "__file__", None), [sysconfig.get_path(name) for name in ("stdlib", "purelib")]
+    own = file is not None and not any(file.startswith(place) for place in (*installed, sysconfig.get_path("platlib")))
+    return own and module.__name__ not in ("__main__",) and not module.__name__.startswith("velodrome.")
 
 
 class ActorProcess:
@@ -71,7 +99,8 @@ class RemoteHandle(WorkerHandle):
     def __init__(
         self, index: int, settings: HostSettings, control: SharedBlock, ray: Any, objects: dict[str, Any]
     ) -> None:
-        begin = pack(("begin", settings))  # raises before there is an actor if something cannot be sent
+        with own_code_by_value(settings.makers):
+            begin = pack(("begin", settings))  # raises before there is an actor if something cannot be sent
         self._set_up(index, settings, control, 0.0)
         self.ray, self.objects = ray, objects
         self.gone = ""  # why the actor is, in words
