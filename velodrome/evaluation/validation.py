@@ -19,6 +19,7 @@ from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec
 
 SEED = 0
+PARTS = 32  # stretches of time whose log returns say by how much two policies differ, and how surely
 # Of the figures that an evaluation has, those that are told during training, in this order.
 FIGURES = ("return", "sharpe", "max_drawdown", "turnover", "of_optimum", "mean_log_return", "reward")
 
@@ -34,17 +35,30 @@ def validate(
     and all figures are of that curve, defined as in an evaluation; those that are not defined are left out. Any other
     environment plays this many episodes on the split, and `return` is the mean sum of their rewards.
     """
+    return validate_parts(policy, env, market, split, params, pieces)[0]
+
+
+def validate_parts(
+    policy: Policy, env: str, market: Market | Basket, split: str, params: Mapping[str, Any], pieces: int = 16
+) -> tuple[dict[str, float], NDArray[np.float64]]:
+    """Return the figures of `validate`, and what `return` is made of.
+
+    With an account these are the log returns of stretches of time, PARTS at most; else the rewards of each episode.
+    """
     check_out_of_sample(market, split, "train" if "train" in market.splits else None, False)
     evaluator = evaluator_for(env, market, split, params)
     if evaluator.has_equity:
-        return _play_pieces(policy, evaluator, pieces)[0]
+        figures, returns = _play_pieces(policy, evaluator, pieces)
+        growth = np.log(np.maximum(1.0 + returns, np.finfo(np.float64).tiny))
+        return figures, np.array([part.sum() for part in np.array_split(growth, min(PARTS, len(growth)))])
     world = world_on(evaluator.entry, evaluator.part, params)
     envs = make_vec(world, pieces, observation="cursor", seed=SEED, threads=1)
     try:
         played = play_episodes(policy, envs, pieces, SEED)
     finally:
         envs.close()
-    return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
+    figures = {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
+    return figures, played.returns.astype(np.float64).ravel()
 
 
 def validate_bars(

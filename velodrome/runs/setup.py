@@ -212,7 +212,8 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any) -> st
     from velodrome.learn.imitation import cannot_imitate
     from velodrome.registry import load
 
-    found = cannot_imitate(learner) or load(CATALOG.get(config.env).teacher)(market, config.params)
+    part = {"half": config.seed} if config.teacher.bars == "half" else {}
+    found = cannot_imitate(learner) or load(CATALOG.get(config.env).teacher)(market, config.params, **part)
     if isinstance(found, str):
         return f"The policy begins at random: {found}."
     told = config.teacher

@@ -2,5 +2,5 @@
 
 Read `regression` (ridge and logistic, the penalty chosen by walk-forward), `threshold` (when a forecast is worth its
 costs), then `forecast` (both on the training split of a market, and the policy that follows them) and `teaching` (how
-an agent begins as such a policy).
+an agent begins as such a policy). `halves` makes the agents of an ensemble differ.
 """
