@@ -26,7 +26,7 @@ FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hun
 CHECKS = 10  # evaluations of a training, as many as the preset has
 MEMBERS = 8  # of an ensemble
 RIDGE, LOGISTIC, SB3, ENSEMBLE = "ridge", "logistic", "sb3", f"ensemble-of-{MEMBERS}"
-ALIKE = f"{ENSEMBLE}-alike"  # its members begin as the same rule, as agents by themselves do
+ALIKE = f"{ENSEMBLE}-alike"  # its members begin as the same rule, and leave it for any better validation
 REGRESSIONS = (RIDGE, LOGISTIC)
 UNTAUGHT = {"teacher.policy": None, "teacher.hold": 0.0, "ppo.critic_first": 0, "ppo.average_weights": False}
 # Settings that are changed against the preset of the problem, by name; the first is the preset itself.
@@ -57,7 +57,7 @@ REMEDIES: dict[str, dict[str, Any]] = {
     "other-histories": {"augment.copies": 64, "augment.bootstrap_block": 8},
     "other-histories-whole-windows": {"augment.copies": 64, "augment.bootstrap_block": 8, "market.shorten": False},
     ENSEMBLE: {},
-    ALIKE: {"teacher.bars": "all"},
+    ALIKE: {"teacher.bars": "all", "evaluation.margin": 0.0},  # as ensembles were until members differed
 }
 
 

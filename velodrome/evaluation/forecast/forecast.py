@@ -210,9 +210,10 @@ def describe(model: Model, fitted: Fitted) -> str:
     latest = "row" if chosen.lags == 1 else f"{chosen.lags} rows"
     spans = ", ".join(map(str, lag_choices(chosen.lags)[:-1]))
     seen = f"means over the latest {spans} and {chosen.lags} rows" if chosen.means else f"of the latest {latest}"
+    half = "" if fitted.counts is None else ", one half of them"
     return (
         f"{model.name} regression of the next return on {model.inputs:,} inputs ({seen} of the "
-        f"windows), fitted to {fitted.fitted_rows:,} rows of the training split"
+        f"windows), fitted to {fitted.fitted_rows:,} rows of the training split{half}"
     )
 
 
