@@ -380,7 +380,7 @@ class Run(Summarised):
 
 
 def as_member(config: RunConfig) -> RunConfig:
-    """Return what a member of an ensemble is told: where that is left open, it begins as the rule of one half of the bars."""
+    """Return what a member of an ensemble is told: left open, it begins as the rule of one half of the bars."""
     return load_run_config(config, {"teacher.bars": "half"}) if config.teacher.bars == "auto" else config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def test_runs_end_where_any_label_changes():
 @pytest.mark.parametrize("lengths", [(1_400,), (300, 1, 7, 512, 12), (1, 1, 2)])
 def test_two_halves_make_up_the_whole_and_blocks_stay_inside_runs(lengths):
     edges = np.cumsum([0, *lengths])
-    runs = [slice(int(begin), int(end)) for begin, end in zip(edges[:-1], edges[1:], strict=True)]
+    runs = [slice(int(begin), int(end)) for begin, end in pairwise(edges)]
     length = block_length(int(edges[-1]))
     for pair in range(20):
         first, second = half_of_the_blocks(runs, 2 * pair), half_of_the_blocks(runs, 2 * pair + 1)

@@ -9,6 +9,7 @@ bootstrap of all of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ def runs_of(*labels: NDArray[np.int64]) -> list[slice]:
         return []
     changes = np.any([own[1:] != own[:-1] for own in labels], axis=0)
     edges = np.r_[0, np.flatnonzero(changes) + 1, len(labels[0])].tolist()
-    return [slice(begin, end) for begin, end in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(begin, end) for begin, end in pairwise(edges)]
 
 
 def block_length(rows: int) -> int:
