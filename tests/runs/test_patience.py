@@ -6,8 +6,8 @@ from rich.console import Console
 
 import velodrome as vd
 from tests.runs.small_runs import one_thread, signals_after, small_run, tiny  # noqa: F401
+from velodrome.evaluation.validation import Validation
 from velodrome.runs import checkpoint, session
-from velodrome.runs.choice import Validation
 from velodrome.runs.config.files import load_run_config
 
 # An iteration has 64 steps, and each is validated.

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError, StoreError
 from velodrome.outside.files import UNFIT, read_json
 from velodrome.runs import health, setup
-from velodrome.runs.choice import Validation
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.config.run_config import RunConfig
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
+    from velodrome.evaluation.validation import Validation
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
@@ -324,16 +324,16 @@ def split_bars(market: Market | Basket, split: str) -> int:
 
 def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> Validation:
     """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
+    from velodrome.evaluation import validation
+
     chosen = config.evaluation
     if market is not None:
-        from velodrome.evaluation.validation import validate_parts
-
         assert chosen.split is not None
-        found = validate_parts(policy, config.env, market, chosen.split, config.params, chosen.episodes)
-        return Validation(found[0], tuple(found[1].tolist()))
+        found = validation.validate_parts(policy, config.env, market, chosen.split, config.params, chosen.episodes)
+        return validation.Validation(found[0], tuple(found[1].tolist()))
     from velodrome.evaluation.play import play_episodes
 
     with closing(setup.make_few_environments(config, min(chosen.episodes, config.num_envs))) as envs:
         played = play_episodes(policy, envs, chosen.episodes, seed=config.seed + 1_000_003)
     figures = {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
-    return Validation(figures, tuple(played.returns.ravel().tolist()))
+    return validation.Validation(figures, tuple(played.returns.ravel().tolist()))

@@ -27,7 +27,6 @@ from velodrome.learn.catalog import ALGORITHMS
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
-from velodrome.runs.choice import BestSoFar
 from velodrome.runs.config.changes import changes_between, told_lineage, told_schedules
 from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.run_config import RunConfig
@@ -85,6 +84,8 @@ class Session:
         told: RunConfig | None = None,
         place: str = "",
     ) -> None:
+        from velodrome.evaluation.validation import BestSoFar
+
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on

@@ -228,8 +228,7 @@ class Judge(NamedTuple):
 
     def validation(self, policy: Any) -> Any:
         """Return what a run chooses its checkpoint by."""
-        from velodrome.evaluation.validation import validate_parts
-        from velodrome.runs.choice import Validation
+        from velodrome.evaluation.validation import Validation, validate_parts
 
         figures, parts = validate_parts(policy, self.env, self.market, "validation", self.params)
         return Validation(figures, tuple(parts.tolist()))
@@ -237,9 +236,9 @@ class Judge(NamedTuple):
 
 def _agent(config: Any, market: Market | Basket, judge: Judge, along: bool = True) -> tuple[list[Point], int, Any]:
     """Train one agent; return where it stood along the way, if asked for, and place and policy of what was chosen."""
+    from velodrome.evaluation.validation import BestSoFar
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs import setup
-    from velodrome.runs.choice import BestSoFar
 
     points: list[Point] = []
     best, place, kept = BestSoFar(config.evaluation.averaged, config.evaluation.margin), 0, None

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from velodrome.runs.choice import BestSoFar, Validation
+from velodrome.evaluation.validation import BestSoFar, Validation
 from velodrome.runs.config.files import load_run_config
 
 GENERATOR = np.random.default_rng(0)
