@@ -173,7 +173,7 @@ class BestSoFar:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint says of it."""
-        kept = {"best": self.value[1], "averaged": self.value[0], "validations_since_best": self.since}
+        kept: dict[str, Any] = {"best": self.value[1], "averaged": self.value[0], "validations_since_best": self.since}
         kept |= {"recent": [value for value, _ in self.recent]}
         if not self.margin:
             return kept
