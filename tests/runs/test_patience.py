@@ -6,6 +6,7 @@ from rich.console import Console
 
 import velodrome as vd
 from tests.runs.small_runs import one_thread, signals_after, small_run, tiny  # noqa: F401
+from velodrome.evaluation.validation import Validation
 from velodrome.runs import checkpoint, session
 from velodrome.runs.config.files import load_run_config
 
@@ -17,7 +18,7 @@ RETURNS = [0.1, 0.3, 0.2, 0.25, 0.4, 0.3, 0.2, 0.1, 0.9, 0.9]  # the fifth is th
 def script(monkeypatch, returns=RETURNS):
     """Let validations have these results, in this order."""
     left = list(returns)
-    monkeypatch.setattr(session, "play_validation", lambda *_: {"return": left.pop(0)})
+    monkeypatch.setattr(session, "play_validation", lambda *_: Validation({"return": left.pop(0)}, ()))
 
 
 def steps_of(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from velodrome.evaluation.forecast import teaching
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.session import session_of
-from velodrome.runs.trained import Run
+from velodrome.runs.trained import Run, as_member
 
 TAUGHT = {
     "teacher.policy": "forecast",
@@ -24,7 +25,9 @@ TAUGHT = {
     "teacher.hold": "auto",
     "ppo.critic_first": 128,
     "ppo.average_weights": True,
+    "teacher.bars": "half",
     "evaluation.averaged": 2,
+    "evaluation.margin": 0.5,
 }
 
 
@@ -83,6 +86,27 @@ def test_what_was_taught_is_taken_from_a_shelf_by_who_begins_alike_and_learns_ot
         file.write_bytes(file.read_bytes()[:100])
     assert_equal_runs(trained("torn", shelf), first)
     assert len(taught) == 4
+
+
+def test_members_of_an_ensemble_begin_as_the_rules_of_two_halves(tmp_path):
+    ensemble = small_run(tmp_path, ensemble=2, **TAUGHT | {"teacher.bars": "auto", "steps": 64})
+    assert [run.config.teacher.bars for run in ensemble.members] == ["half", "half"]
+    assert ensemble.config.teacher.bars == "auto"
+    assert all(ensemble.has_all(run) for run in ensemble.members)
+    rows = np.random.default_rng(0).normal(size=(200, ensemble.policy.shape.floats)).astype(np.float32)
+    ensemble.policy.act(rows)
+    assert 0.0 < ensemble.policy.disagreement.mean() < 1.0
+    alone = small_run(tmp_path, **TAUGHT | {"steps": 64})  # the setting and the seed say everything
+    assert_equal_runs(alone, ensemble.members[0])
+
+
+def test_agents_by_themselves_begin_as_the_rule_of_all_bars():
+    one = load_run_config("trading", own_data=True)
+    assert one.teacher.bars == "auto"
+    assert as_member(one).teacher.bars == "half"
+    for given in ("all", "half"):
+        told = load_run_config("trading", {"teacher.bars": given})
+        assert as_member(told) is told
 
 
 @pytest.mark.parametrize(

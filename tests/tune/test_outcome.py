@@ -25,7 +25,7 @@ def test_a_training_that_keeps_what_it_was_taught_is_judged_by_what_it_learnt(go
 
     def played(path):
         policy = run.policy_of(checkpoint.load_checkpoint(path)).with_bank(bank)
-        return play_validation(policy, run.config, good_run.market)["return"]
+        return play_validation(policy, run.config, good_run.market).figures["return"]
 
     taught, *_, learnt = map(played, checkpoint.checkpoints(run.path))
     assert learnt != taught

@@ -219,8 +219,9 @@ def bench_generalise(
     contenders
         What to train: defaults (the preset as it is), all, or some of whole-windows, before, not-taught,
         not-held, latest-weights, slower, more-entropy, small-network, weight-decay, kl-penalty, noise,
-        masked-features, masked-bars, layer-norm, dropout, other-histories, other-histories-whole-windows and
-        ensemble-of-8. Each but the first and the last changes something of the preset.
+        masked-features, masked-bars, layer-norm, dropout, other-histories, other-histories-whole-windows,
+        ensemble-of-8 and ensemble-of-8-alike, as ensembles were while all members began as the same rule. Each
+        but the first and ensemble-of-8 changes something of the preset.
     markets
         Markets of each kind; their seeds follow --seed.
     seeds

@@ -30,7 +30,8 @@ class EnvEntry:
     evaluator: str | Callable[..., Any] | None = None  # a kind of evaluation.evaluator.Evaluator; None: the general one
     benchmark: str | Callable[..., Any] | None = None  # subclass of bench.step.StepBenchmark; None: it measures any
     official: str | Callable[..., Any] | None = None  # what `velodrome eval --official` plays; see runs/official.py
-    teacher: str | Callable[..., Any] | None = None  # (market, params) -> a rule to begin with, or why there is none
+    # (market, params) -> a rule to begin with, or why there is none. With teacher.bars=half also half=seed.
+    teacher: str | Callable[..., Any] | None = None
 
     def make_world(self, **values: Any) -> World:
         """Return the World that these parameters make, on top of those of a `preset` if the entry has presets."""

@@ -7,5 +7,5 @@ curve amounts to), `trades` and `baselines` (what a trade is, what to beat), `fo
 `cage2`; `breakdown` (months, falls, the market's part, costs), `named_policy` (which checkpoint a result is about),
 `training_seeds` (several agents as one), `result` (an evaluation as a table and files), `comparison` (an agent beside
 its baselines), `episodes` and `evaluate` (the two kinds of evaluation), and `validation` (the quick look during
-training).
+training, and which checkpoint it keeps).
 """

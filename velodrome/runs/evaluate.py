@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from velodrome.evaluation.named_policy import NamedPolicy
     from velodrome.evaluation.result import Evaluation
     from velodrome.evaluation.sharpe import Trials
+    from velodrome.evaluation.validation import Validation
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
@@ -345,16 +346,18 @@ def split_bars(market: Market | Basket, split: str) -> int:
     return int((part.end - part.begin).sum())
 
 
-def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> dict[str, float]:
+def play_validation(policy: TrainedPolicy, config: RunConfig, market: Market | Basket | None) -> Validation:
     """Play the validation split (or some episodes) once, without touching the randomness of any learner."""
+    from velodrome.evaluation import validation
+
     chosen = config.evaluation
     if market is not None:
-        from velodrome.evaluation.validation import validate
-
         assert chosen.split is not None
-        return validate(policy, config.env, market, chosen.split, config.params, chosen.episodes)
+        found = validation.validate_parts(policy, config.env, market, chosen.split, config.params, chosen.episodes)
+        return validation.Validation(found[0], tuple(found[1].tolist()))
     from velodrome.evaluation.play import play_episodes
 
     with closing(setup.make_few_environments(config, min(chosen.episodes, config.num_envs))) as envs:
         played = play_episodes(policy, envs, chosen.episodes, seed=config.seed + 1_000_003)
-    return {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
+    figures = {"return": float(played.returns.mean()), "length": float(played.lengths.mean())}
+    return validation.Validation(figures, tuple(played.returns.ravel().tolist()))

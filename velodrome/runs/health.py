@@ -142,7 +142,9 @@ def enough_episodes(episodes: int, steps: int) -> str:
 
 def ended_early(config: RunConfig, steps: int) -> str:
     """Return why a training has ended before all its steps were done."""
+    chosen = config.evaluation
+    by, why = f" by {chosen.margin:g} standard errors", ("evaluation.patience", "evaluation.margin")
     return (
-        f"training ended at step {steps:,} of {config.steps:,}: the last {config.evaluation.patience} validations were "
-        "no better than the best one before them (evaluation.patience)"
+        f"training ended at step {steps:,} of {config.steps:,}: the last {chosen.patience} validations were no better "
+        f"than the best one before them{by if chosen.margin else ''} ({', '.join(why if chosen.margin else why[:1])})"
     )

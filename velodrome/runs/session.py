@@ -85,14 +85,14 @@ class Session:
         told: RunConfig | None = None,
         place: str = "",
     ) -> None:
+        from velodrome.evaluation.validation import BestSoFar
+
         self.run, self.market, self.resumed, self.begin_from = run, market, resumed, begin_from
         self.config, self.id, self.place = told or run.config, run.folder.id, place
         self.remarks: list[str] = []  # what a person should know of how it goes on
         self.shortened = ""  # what was done to the windows, for people
         self.shelf: Path | None = None  # folder where trainings leave what they are taught for others of their study
-        self.recent: list[float] = []  # results of the last validations, as many as are averaged
-        self.best = (0, -math.inf)  # number and mean of the best ones so far; the mean of more is worth more
-        self.validations_since = 0  # it
+        self.best = BestSoFar(self.config.evaluation.averaged, self.config.evaluation.margin)
         self.pace = math.inf  # seconds a step, in the fastest iteration so far
         self.has_less = False  # of something than it is told: memory ran out
         self.saved_steps = 0
@@ -296,7 +296,7 @@ class Session:
     def _is_over(self) -> bool:
         """Whether all steps or episodes are done, or validation has not become better for as long as is waited."""
         patience = self.config.evaluation.patience
-        waited = patience is not None and self.validations_since >= patience
+        waited = patience is not None and self.best.since >= patience
         return self.learner.steps >= self.config.steps or self._has_episodes or waited
 
     @property
@@ -314,11 +314,8 @@ class Session:
                 self.remarks += self.learner.load_state(first.tensors, first.plain["learner"]) or []
         if found is not None:
             self.run.check_own(found)
-            plain, self.saved_steps = found.plain, found.steps
-            self.best, self.recent = (plain.get("averaged", 1), plain["best"]), plain.get("recent", [])
-            # What a run is told anew is tried with new patience.
-            told_here = any(entry["step"] == found.steps for entry in self.run.folder.lineage)
-            self.validations_since = 0 if told_here else plain.get("validations_since_best", 0)
+            self.saved_steps = found.steps
+            self.best.load(found.plain, anew=any(entry["step"] == found.steps for entry in self.run.folder.lineage))
         elif self.begin_from is not None:
             self._begin_as_child()
         forget_evaluations(self.run.folder, self.learner.steps)
@@ -406,18 +403,11 @@ class Session:
         began, learner = time.monotonic(), self.learner
         policy = TrainedPolicy.of(getattr(learner, "acting", learner.policy), learner.worlds, learner.moments)
         found = play_validation(policy, self.config, self.market)
-        self._log({f"evaluation/{split}/{name}": value for name, value in found.items()})
+        self._log({f"evaluation/{split}/{name}": value for name, value in found.figures.items()})
         seconds = time.monotonic() - began
         log.info("validation at step %d took %.3f s", learner.steps, seconds)
-        self.view.evaluated(split, found, seconds)
-        # What a policy was taught counts as if it had been there all along.
-        before = self.recent if learner.steps else [found["return"]] * self.config.evaluation.averaged
-        self.recent = [*before, found["return"]][-self.config.evaluation.averaged :]
-        judged = (len(self.recent), math.fsum(self.recent) / len(self.recent))
-        improved = judged > self.best
-        self.best = max(self.best, judged)
-        self.validations_since = 0 if improved else self.validations_since + 1
-        return improved
+        self.view.evaluated(split, found.figures, seconds)
+        return self.best.is_improved_by(found, taught=learner.steps == 0)
 
     def _save(self, best: bool = False) -> None:
         """Write a checkpoint, whatever becomes of the metrics up to it, which go first so that a kill loses none."""
@@ -428,8 +418,7 @@ class Session:
         steps, path = self.learner.steps, self.run.path
         tensors, plain = self.learner.state()
         health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
-        content = {"run": self.id, "learner": plain, "agent": self.agent, "best": self.best[1]}
-        content |= {"averaged": self.best[0], "recent": self.recent, "validations_since_best": self.validations_since}
+        content = {"run": self.id, "learner": plain, "agent": self.agent, **self.best.state()}
         content |= setup.saved_facts(self.config)
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:

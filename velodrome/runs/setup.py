@@ -224,10 +224,11 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any, shelf
     shelf = shelf if market.content_hash and not lacking else None
     if shelf is not None:
         kept = Shelf(shelf)
-        place = kept.place(learner, str(told.policy), config.env, market, config.params, lesson)
+        place = kept.place(learner, f"{told.policy} of {told.bars}", config.env, market, config.params, lesson)
         about = kept.take(place, learner, hold)
     if about is None:
-        found = lacking or load(CATALOG.get(config.env).teacher)(market, config.params)
+        half = {"half": config.seed} if told.bars == "half" else {}
+        found = lacking or load(CATALOG.get(config.env).teacher)(market, config.params, **half)
         if isinstance(found, str):
             return f"The policy begins at random: {found}."
         teaching.teach(learner, found, config.env, market, config.params, lesson)

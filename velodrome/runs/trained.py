@@ -385,6 +385,11 @@ class Run(Summarised):
         )
 
 
+def as_member(config: RunConfig) -> RunConfig:
+    """Return what a member of an ensemble is told: left open, it begins as the rule of one half of the bars."""
+    return load_run_config(config, {"teacher.bars": "half"}) if config.teacher.bars == "auto" else config
+
+
 class SeedGroup(Run):
     """Several runs that differ only in their training seed. None of them is chosen: results are about all."""
 
@@ -452,6 +457,9 @@ class Ensemble(SeedGroup):
     """
 
     member_name = "member of this ensemble"
+
+    def _told(self, seed: int) -> RunConfig:
+        return as_member(super()._told(seed))
 
     def one_policy(self, which: str = "best") -> tuple[TrainedPolicy, NamedPolicy]:
         """Return the members as one policy; all of them must have finished."""

@@ -94,7 +94,7 @@ def record(run: Run, market: Market | Basket | None = None) -> None:
         # Who never trades has no ratio, and earns nothing for no risk.
         figures = {"sharpe": 0.0, **figures, PER_BAR: 0.0 if math.isnan(found) else found}
     else:
-        figures = play_validation(policy, config, market)
+        figures = play_validation(policy, config, market).figures
     write(run.path, {**figures, **({KEPT: 1.0} if kept else {})}, returns)
 
 

@@ -76,7 +76,11 @@ def test_an_agent_is_judged_along_its_training(contender):
     judged = judged[:1] * early + judged
     count = min(found.averaged, len(judged))
     means = [sum(judged[k : k + count]) for k in range(len(judged) - count + 1)]
-    assert found.chosen is found.points[means.index(max(means)) + count - 1 - early]
+    best = means.index(max(means)) + count - 1 - early
+    assert (found.kept is not None) == taught
+    assert found.model_copy(update={"kept": 1}).chosen is found.points[1]
+    # As in files of before there was a margin, and for peers.
+    assert found.model_copy(update={"kept": None}).chosen is found.points[best]
 
 
 def test_an_ensemble_is_judged_beside_its_members(monkeypatch):

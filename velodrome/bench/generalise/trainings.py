@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ FEWEST_TESTED = 20_000  # bars, made on top where the rest is shorter: a few hun
 CHECKS = 10  # evaluations of a training, as many as the preset has
 MEMBERS = 8  # of an ensemble
 RIDGE, LOGISTIC, SB3, ENSEMBLE = "ridge", "logistic", "sb3", f"ensemble-of-{MEMBERS}"
+ALIKE = f"{ENSEMBLE}-alike"  # its members begin as the same rule, and leave it for any better validation
 REGRESSIONS = (RIDGE, LOGISTIC)
 UNTAUGHT = {"teacher.policy": None, "teacher.hold": 0.0, "ppo.critic_first": 0, "ppo.average_weights": False}
 # Settings that are changed against the preset of the problem, by name; the first is the preset itself.
@@ -57,6 +57,7 @@ REMEDIES: dict[str, dict[str, Any]] = {
     "other-histories": {"augment.copies": 64, "augment.bootstrap_block": 8},
     "other-histories-whole-windows": {"augment.copies": 64, "augment.bootstrap_block": 8, "market.shorten": False},
     ENSEMBLE: {},
+    ALIKE: {"teacher.bars": "all", "evaluation.margin": 0.0},  # as ensembles were until members differed
 }
 
 
@@ -119,10 +120,13 @@ class Trained(BaseModel):
 
     members: list[Point] = Field([], description="of an ensemble, each by itself; the points are of all as one policy")
     averaged: int = Field(1, description="points whose mean on validation chooses among them, as in a run")
+    kept: int | None = Field(None, description="place of the point that validation chose; files of before have none")
 
     @property
     def chosen(self) -> Point:
         """Where the checkpoint stood that did best on validation."""
+        if self.kept is not None:
+            return self.points[self.kept]
         judged = [point.validation for point in self.points]
         # What a policy was taught counts as if it had been there all along.
         early = self.averaged - 1 if self.points[0].steps == 0 else 0
@@ -185,18 +189,19 @@ def train(training: Training) -> Trained:
     judge = Judge(market, config.env, config.params, best)
     points: list[Point] = []
     members: list[Point] = []
+    kept: int | None = None
     if training.contender in REGRESSIONS:
         points = _regression(config, market, judge, training.contender)
     elif training.contender == SB3:
         points = _sb3(config, market, judge)
-    elif training.contender == ENSEMBLE:
+    elif training.contender in (ENSEMBLE, ALIKE):
         points, members = _ensemble(config, market, judge)
     else:
-        points, _ = _agent(config, market, judge)
+        points, kept, _ = _agent(config, market, judge)
     about = training._asdict()
     del about["steps"]
-    averaged = config.evaluation.averaged
-    return Trained(**about, points=points, seconds=time.perf_counter() - began, averaged=averaged, members=members)
+    chosen = {"averaged": config.evaluation.averaged, "kept": kept}
+    return Trained(**about, points=points, seconds=time.perf_counter() - began, members=members, **chosen)
 
 
 class Judge(NamedTuple):
@@ -221,40 +226,44 @@ class Judge(NamedTuple):
         }
         return Point(steps=steps, in_sample=found["seen"], validation=found["validation"], out_of_sample=found["test"])
 
+    def validation(self, policy: Any) -> Any:
+        """Return what a run chooses its checkpoint by."""
+        from velodrome.evaluation.validation import Validation, validate_parts
 
-def _agent(config: Any, market: Market | Basket, judge: Judge) -> tuple[list[Point], Any]:
-    """Train one agent; return where it stood along the way, and the policy that validation chose."""
+        figures, parts = validate_parts(policy, self.env, self.market, "validation", self.params)
+        return Validation(figures, tuple(parts.tolist()))
+
+
+def _agent(config: Any, market: Market | Basket, judge: Judge, along: bool = True) -> tuple[list[Point], int, Any]:
+    """Train one agent; return where it stood along the way, if asked for, and place and policy of what was chosen."""
+    from velodrome.evaluation.validation import BestSoFar
     from velodrome.learn.acting import TrainedPolicy
     from velodrome.runs import setup
 
     points: list[Point] = []
-    best, kept = (0, -math.inf), None
+    best, place, kept = BestSoFar(config.evaluation.averaged, config.evaluation.margin), 0, None
     with setup.learning_worlds(config, market, "cpu") as worlds:
         learner = setup.make_learner(config, worlds)
-        taught = bool(setup.teach(config, market, learner))
-        check = 0 if taught else 1
+        check = first = 0 if setup.teach(config, market, learner) else 1
         while True:
             if learner.steps >= config.steps * check / CHECKS:
                 policy = TrainedPolicy.of(learner.acting, learner.worlds, learner.moments)
-                points.append(judge.point(policy, learner.steps))
-                recent = [point.validation for point in points]
-                recent = ([recent[0]] * (config.evaluation.averaged if taught else 0) + recent)[
-                    -config.evaluation.averaged :
-                ]
-                if (judged := (len(recent), sum(recent) / len(recent))) > best:
-                    best, kept = judged, copy.deepcopy(policy)
+                points += [judge.point(policy, learner.steps)] if along else []
+                if best.is_improved_by(judge.validation(policy), taught=learner.steps == 0):
+                    place, kept = check - first, copy.deepcopy(policy)
                 check += 1
             if learner.steps >= config.steps:
-                return points, kept
+                return points, place, kept
             learner.iterate()
 
 
 def _ensemble(config: Any, market: Market | Basket, judge: Judge) -> tuple[list[Point], list[Point]]:
     """Train several agents; return where they stand as one policy, and where each of them stands."""
     from velodrome.learn.ensembles import ensemble_of
+    from velodrome.runs.trained import as_member
 
-    seeds = range(MEMBERS * config.seed, MEMBERS * (config.seed + 1))
-    policies = [_agent(config.model_copy(update={"seed": seed}), market, judge)[1] for seed in seeds]
+    member, seeds = as_member(config), range(MEMBERS * config.seed, MEMBERS * (config.seed + 1))
+    policies = [_agent(member.model_copy(update={"seed": seed}), market, judge, along=False)[-1] for seed in seeds]
     alone = [judge.point(policy, config.steps) for policy in policies]
     return [judge.point(ensemble_of(policies), config.steps)], alone
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.evaluation.forecast.halves import half_of_the_blocks, runs_of
 from velodrome.evaluation.forecast.regression import BLOCKS, ROWS_AT_ONCE, Model, Regression
 from velodrome.evaluation.forecast.threshold import Rule, Stakes, best_rule
 from velodrome.tables.basket import Basket
@@ -101,10 +102,16 @@ class Fitted:
     gains: [T, members] what one unit held from a row's fill to the next row's gains; NaN where it is not known.
     refined: on means over the latest rows or on the rows themselves, with adaptive penalties. It foresees better
         from few bars and long windows than what a textbook has, which is what agents are measured by.
+    half: seed that says which half of the rows weights are fitted to in the end; None: to all.
     """
 
     def __init__(
-        self, market: WindowedRows, trained_on: str, gains: NDArray[np.float64], refined: bool = False
+        self,
+        market: WindowedRows,
+        trained_on: str,
+        gains: NDArray[np.float64],
+        refined: bool = False,
+        half: int | None = None,
     ) -> None:
         self.members = gains.shape[1]
         self.refined, self.inputs = refined, Inputs(market, self.members, means=refined)
@@ -120,13 +127,17 @@ class Fitted:
         self.gains = np.where((block == later)[:, None], gains[self.rows], np.nan)
         self.lags = self.inputs.most_lags()
         usable = np.isfinite(self.gains).ravel()
+        self.counts: NDArray[np.int64] | None = None  # how often each row is fitted to
+        if half is not None:
+            self.counts = half_of_the_blocks(runs_of(np.cumsum(self.first), block), half)
         x, block = self.inputs.observed(self.rows, self.lags), np.repeat(block, self.members)
+        counts = None if self.counts is None else np.repeat(self.counts, self.members)[usable]
         if not usable.all():
             x, block = x[usable], block[usable]
-        self.fitted_rows = len(x)
+        self.fitted_rows = len(x) if counts is None else int((counts > 0).sum())
         choices, others = self.inputs.choices(self.lags)
         first, second = ([own.places for own in group] for group in (choices, others))
-        self.regression = Regression(x, self.gains.ravel()[usable], block, first, second, adaptive=refined)
+        self.regression = Regression(x, self.gains.ravel()[usable], block, first, second, refined, counts)
         self.usable, self.chosen = usable, [*choices, *others][self.regression.choice]
 
     def unseen(self, model: Model) -> NDArray[np.float64]:
@@ -199,9 +210,10 @@ def describe(model: Model, fitted: Fitted) -> str:
     latest = "row" if chosen.lags == 1 else f"{chosen.lags} rows"
     spans = ", ".join(map(str, lag_choices(chosen.lags)[:-1]))
     seen = f"means over the latest {spans} and {chosen.lags} rows" if chosen.means else f"of the latest {latest}"
+    half = "" if fitted.counts is None else ", one half of them"
     return (
         f"{model.name} regression of the next return on {model.inputs:,} inputs ({seen} of the "
-        f"windows), fitted to {fitted.fitted_rows:,} rows of the training split"
+        f"windows), fitted to {fitted.fitted_rows:,} rows of the training split{half}"
     )
 
 

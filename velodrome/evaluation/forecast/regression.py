@@ -89,6 +89,8 @@ class Regression:
     others: further ones, which have to be better than all of these by one standard error.
     adaptive: penalise an input the more, the less it weighs in a first regression on the same rows (Grandvalet, 1998):
         of many inputs, the few that tell something then keep nearly all of their weight.
+    counts: [n] how often each row is there in the fit of the final weights; None: once. All that is chosen, penalties
+        and relevance too, and what is said about rows that were not seen, comes from every row once all the same.
     """
 
     def __init__(
@@ -99,8 +101,9 @@ class Regression:
         choices: Sequence[Places],
         others: Sequence[Places] = (),
         adaptive: bool = False,
+        counts: Places | None = None,
     ) -> None:
-        self.x, self.y, self.adaptive = x, y, adaptive
+        self.x, self.y, self.adaptive, self.counts = x, y, adaptive, counts
         self.members = [np.flatnonzero(block == own) for own in range(int(block.max()) + 1)]
         # A part at a time: a table of as many floats of double width would be new memory.
         parts = [x[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(x), ROWS_AT_ONCE)]
@@ -146,12 +149,20 @@ class Regression:
         """The chosen inputs of all rows, standardised: logistic regression looks at them thirty times."""
         return self.standardised(self.x, self.inputs)
 
-    def _sum(self, rows: Places) -> Sums:
+    def _sum(self, rows: Places, counts: Places | None = None) -> Sums:
+        """Return the sums over some rows; counts: how often each of all rows is there."""
         width = self.x.shape[1]
         total = Sums(0.0, np.zeros(width), 0.0, np.zeros((width, width)), np.zeros(width), 0.0)
         for part, x in self._parts(rows):
             y = self.y[part]
-            total = total.plus(Sums(float(len(part)), x.sum(0), float(y.sum()), x.T @ x, x.T @ y, float(y @ y)))
+            if counts is None:
+                found = Sums(float(len(part)), x.sum(0), float(y.sum()), x.T @ x, x.T @ y, float(y @ y))
+            else:
+                often = counts[part].astype(np.float64)
+                own, returns = x * often[:, None], y * often
+                products = (own.T @ x, x.T @ returns, float(returns @ y))
+                found = Sums(float(often.sum()), own.sum(0), float(returns.sum()), *products)
+            total = total.plus(found)
         return total
 
     def _relevance(self, known: Sums) -> Values:
@@ -162,9 +173,9 @@ class Regression:
         found = np.abs(np.linalg.solve(inputs + FIRST_PENALTY * np.eye(len(returns)), returns))
         return found / max(float(np.sqrt(np.mean(found**2))), np.finfo(float).tiny)
 
-    def _ridge_path(self, known: Sums) -> tuple[Values, Values]:
-        """Return intercepts [P] and weights [P, W] for every penalty."""
-        stretch = self._relevance(known)
+    def _ridge_path(self, known: Sums, stretch: Values | None = None) -> tuple[Values, Values]:
+        """Return intercepts [P] and weights [P, W] for every penalty; stretch: of inputs, if not by their relevance."""
+        stretch = self._relevance(known) if stretch is None else stretch
         inputs, returns = known.covariances()
         values, vectors = np.linalg.eigh(stretch[:, None] * inputs * stretch)
         along = vectors.T @ (stretch * returns)
@@ -190,8 +201,9 @@ class Regression:
     def ridge(self) -> Model:
         """Return ridge regression: the return itself."""
 
-        def solve(known: Sums, blocks: int) -> Callable[[Values], Values]:
-            intercepts, weights = self._ridge_path(known.of(self.inputs))
+        def solve(known: Sums, blocks: int, counts: Places | None = None) -> Callable[[Values], Values]:
+            stretch = None if counts is None else self._relevance(self.known[-1].of(self.inputs))
+            intercepts, weights = self._ridge_path(known.of(self.inputs), stretch)
             return Linear(float(intercepts[self.place]), weights[self.place]).of
 
         return self._model("adaptive ridge" if self.adaptive else "ridge", solve)
@@ -199,22 +211,23 @@ class Regression:
     def logistic(self) -> Model:
         """Return logistic regression: the chance of a rise, times the mean size of a move."""
 
-        def solve(known: Sums, blocks: int) -> Callable[[Values], Values]:
+        def solve(known: Sums, blocks: int, counts: Places | None = None) -> Callable[[Values], Values]:
             rows = np.concatenate(self.members[:blocks])
-            size = float(np.abs(self.y[rows]).mean())
-            chance = self._chance(known.of(self.inputs), rows)
+            size = float(np.average(np.abs(self.y[rows]), weights=None if counts is None else counts[rows]))
+            chance = self._chance(known.of(self.inputs), rows, counts)
             return lambda x: size * np.tanh(0.5 * chance.of(x))
 
         return self._model("logistic", solve)
 
-    def _chance(self, known: Sums, rows: Places) -> Linear:
+    def _chance(self, known: Sums, rows: Places, counts: Places | None) -> Linear:
         """Return the log odds of a rise.
 
         Each step divides by a bound of the curvature, a quarter of the inputs' variance (Böhning and Lindsay, 1988):
         close to the curvature itself where odds are close to even, and the same in every step.
         """
         penalty = PENALTIES[self.place]
-        mean, stretch = known.x / known.rows, self._relevance(known)
+        every = known if counts is None else self.known[-1].of(self.inputs)
+        mean, stretch = known.x / known.rows, self._relevance(every)
         values, vectors = np.linalg.eigh(stretch[:, None] * known.covariances()[0] * stretch)
         shrunk = vectors / (np.maximum(values, 0.0) + penalty)
         intercept, weights = 0.0, np.zeros(len(mean))
@@ -223,8 +236,10 @@ class Regression:
             for part, x in self._parts(rows, self.inputs):
                 own = (x - mean) * stretch
                 missed = (self.y[part] > 0.0) - 0.5 * (1.0 + np.tanh(0.5 * (intercept + own @ weights)))
-                up += float(missed.sum()) / len(rows)
-                along += own.T @ missed / len(rows)
+                if counts is not None:
+                    missed *= counts[part]
+                up += float(missed.sum()) / known.rows
+                along += own.T @ missed / known.rows
             change = 4.0 * (shrunk @ (vectors.T @ along))
             intercept, weights = intercept + 4.0 * up, weights + change
             if max(abs(up), float(np.abs(change).max())) < CONVERGED:
@@ -232,7 +247,7 @@ class Regression:
         weights = stretch * weights
         return Linear(float(intercept - weights @ mean), weights)
 
-    def _model(self, name: str, solve: Callable[[Sums, int], Callable[[Values], Values]]) -> Model:
+    def _model(self, name: str, solve: Callable[..., Callable[[Values], Values]]) -> Model:
         unseen = np.full(len(self.y), np.nan)
         if self.keeps:
             self.kept  # noqa: B018 (here, and not by each thread)
@@ -241,5 +256,7 @@ class Regression:
         for fitted, rows in zip(before, self.members[1:], strict=True):
             for part, x in self._parts(rows, self.inputs):
                 unseen[part] = fitted(x)
+        if self.counts is not None:
+            final = solve(self._sum(np.arange(len(self.y)), self.counts), len(self.members), self.counts)
         penalty = float(PENALTIES[self.place])
         return Model(name, lambda x: final(self.standardised(x, self.inputs)), unseen, len(self.inputs), penalty)

@@ -142,12 +142,14 @@ class ForecastRule(NamedTuple):
     about: str  # what was done, for people
 
 
-def forecast_rule(part: Part[Basket], prices: Values, limits: Limits, refined: bool = False) -> ForecastRule:
-    """Return what a regression fitted to the training split makes of the rows of a part."""
+def forecast_rule(
+    part: Part[Basket], prices: Values, limits: Limits, refined: bool = False, half: int | None = None
+) -> ForecastRule:
+    """Return what a regression fitted to the training split, or to one half of it, makes of the rows of a part."""
     basket, rows = part.market, part.rows
     gains = fill_gains(prices, basket.begin, basket.end)
     tradable = basket.tradable == 1
-    fitted = Fitted(basket, TRAIN, np.where(tradable, gains, np.nan), refined)
+    fitted = Fitted(basket, TRAIN, np.where(tradable, gains, np.nan), refined, half)
     model = fitted.regression.ridge()
     terms = Terms(shrunk_covariance(np.nan_to_num(fitted.gains[-SHRUNK_BARS:])), limits.cost)
 

@@ -50,13 +50,13 @@ def actions_of(config: PortfolioConfig, weights: Values) -> Values:
     return 1.0 + np.log(np.maximum(share, np.exp(-2.0 * scale))) / scale
 
 
-def teacher(basket: Basket, params: Mapping[str, Any]) -> PortfolioTeacher | str:
-    """Return the forecaster of a basket's training split, or why there is none."""
+def teacher(basket: Basket, params: Mapping[str, Any], half: int | None = None) -> PortfolioTeacher | str:
+    """Return the forecaster of a basket's training split, or of one half of it, or why there is none."""
     config, part = portfolio_config(**params), Part(basket, TRAIN)
     if config.action != "weights" or config.account_values == "raw":
         what = f"action = {config.action}" if config.action != "weights" else "account_values = raw"
         return f"with {what} there is no teacher, because it asks for weights and looks at those that are held"
     if not part.can_fit:
         return TOO_LITTLE
-    rule = forecast_rule(part, quotes(basket, config), limits_of(config), refined=True)
+    rule = forecast_rule(part, quotes(basket, config), limits_of(config), refined=True, half=half)
     return PortfolioTeacher(config, rule, part.rows, len(basket))

@@ -36,11 +36,15 @@ def baselines(
 
 
 def forecaster(
-    config: TradingConfig, parts: Sequence[Part[Market]], kinds: Sequence[str] = KINDS, refined: bool = False
+    config: TradingConfig,
+    parts: Sequence[Part[Market]],
+    kinds: Sequence[str] = KINDS,
+    refined: bool = False,
+    half: int | None = None,
 ) -> Baseline:
     """Return the policy that trades what a regression expects, fitted to the training split of every part.
 
-    refined: as agents begin, and not as they are measured by (`Fitted`).
+    refined: as agents begin, and not as they are measured by. half: seed of the half to fit to (`Fitted`).
     """
     if not all(part.can_fit for part in parts):
         return Baseline(FORECAST, None, TOO_LITTLE)
@@ -53,7 +57,7 @@ def forecaster(
         prices = np.r_[table[shift:], np.full(shift, np.nan)]
         gains = fill_gains(prices, market.begin, market.end - shift)
         stakes = Stakes(long * leverage, short * leverage, _cost(config, market))
-        fitted = Fitted(market, TRAIN, gains[:, None], refined)
+        fitted = Fitted(market, TRAIN, gains[:, None], refined, half)
         model, rule, note = forecast_alone(fitted, stakes, kinds)
         policy.expected[part.rows] = fitted.expected(model, part.rows)[:, 0]
         policy.threshold[part.rows] = rule.threshold

@@ -59,10 +59,10 @@ class ForecastTeacher:
         return found
 
 
-def teacher(market: Market, params: Mapping[str, Any]) -> ForecastTeacher | str:
-    """Return the forecaster of a market's training split, or why there is none."""
+def teacher(market: Market, params: Mapping[str, Any], half: int | None = None) -> ForecastTeacher | str:
+    """Return the forecaster of a market's training split, or of one half of it, or why there is none."""
     config = trading_config(**params)
-    found = forecaster(config, [Part(market, TRAIN)], refined=True)
+    found = forecaster(config, [Part(market, TRAIN)], refined=True, half=half)
     if found.policy is None:
         return TOO_LITTLE
     assert isinstance(found.policy, FollowForecast)

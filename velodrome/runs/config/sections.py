@@ -90,6 +90,14 @@ class EvaluationConfig(Section):
         ge=1,
         le=1_000,
     )
+    margin: float = setting(
+        0.0,
+        "standard errors by which an evaluation must be better than the best one to take its place. Both played the "
+        "same, so that it is the error of their difference. With more than 0, of what differs by chance the earliest "
+        "is kept, however long a training is",
+        ge=0.0,
+        le=100.0,
+    )
     patience: int | None = setting(
         None,
         "evaluations during training without a better one after which it ends early; null: it does all its steps",
@@ -372,6 +380,12 @@ class TeacherConfig(Section):
         "lead it far away; auto: 5,000 over the number of training bars, 0.1 at most",
         legal="number 0 … 1 (below), or auto",
         search=searched(0.0, 0.3, beside="teacher.policy"),
+    )
+    bars: Literal["all", "half", "auto"] = setting(
+        "all",
+        "bars of the training split that the rule's weights are fitted to: all, or one half of them in blocks by the "
+        "run's seed (2k and 2k + 1 have the two halves); auto: half for the members of an ensemble, so that they "
+        "differ, and else all",
     )
 
 
