@@ -273,3 +273,13 @@ def test_a_name_that_leads_out_of_the_folder_is_not_followed(machines, monkeypat
     machines.be("second")
     with pytest.raises(BucketError, match="leads out of the folder"):
         Run.open(f"{URL}/{run.path.name}")
+
+
+def test_a_note_in_a_strangers_folder_sends_and_fetches_nothing(machines, tmp_path):
+    run = train("smoke", mode="quiet", evaluate=False, **tiny(tmp_path / "given"))
+    note = json.dumps({"url": URL, "token": "a stranger's"})
+    for folder in (run.path, run.path.parent):
+        (folder / place.NOTE).write_text(note)
+    assert Bucket.behind(run.path) is None
+    evaluate(Run.open(run.path), report=False)
+    assert fsspec.filesystem("memory").find("/bucket") == []

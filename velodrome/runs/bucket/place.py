@@ -100,10 +100,14 @@ class Bucket:
 
     @classmethod
     def behind(cls, folder: Path | str) -> Bucket | None:
-        """Return the bucket that a folder, or one that it lies in, stands for; None: it is an ordinary one."""
-        place = Path(os.path.abspath(here(folder)))
+        """Return the bucket that a folder, or one that it lies in, stands for; None: it is an ordinary one.
+
+        A note elsewhere than in the folders that this user's processes made could be a stranger's, who would have files
+        sent and fetched as he likes.
+        """
+        place, own = Path(os.path.abspath(here(folder))), os.path.realpath(scratch())
         for home in (place, *place.parents[:3]):
-            if (home / NOTE).is_file():
+            if os.path.realpath(home.parent) == own and (home / NOTE).is_file():
                 noted = read_json(home / NOTE)
                 return cls(str(noted["url"]), home, str(noted["token"]))
         return None
