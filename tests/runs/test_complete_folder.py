@@ -19,6 +19,7 @@ from velodrome import cli
 from velodrome.errors import RunError, StoreError
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run
+from velodrome.runs.store import outlines
 from velodrome.runs.store.from_folder import enter_run, forget_evaluations
 from velodrome.runs.store.rebuild import rebuild
 from velodrome.runs.store.rows import EvaluationRow, MetricRow, RunRecord
@@ -37,6 +38,15 @@ def overwrite(file: Path, place: int, content: bytes) -> None:
     with file.open("r+b") as opened:
         opened.seek(place)
         opened.write(content)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_blocks():
+    """Let runs of a few rows have outlines, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(outlines, "ROWS", 2)
+        patched.setattr(outlines, "BUCKET", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
