@@ -94,12 +94,12 @@ def found_in(folder: Path) -> dict[str, Any]:
     preset, best, winner = course.trials[0], course.best, course.winner
     steps, fresh = range(course.settings.steps), course.settings.fresh_steps
 
-    def told(trial: Trial | None) -> dict[str, Any] | None:
+    def told(name: str, trial: Trial | None) -> dict[str, Any] | None:
         if trial is None:
             return None
         values = {step: one.value for step, one in sorted(trial.outcomes.items()) if step < course.settings.final_step}
         means = {"mean": trial.mean(steps), "fresh": trial.mean(fresh)}
-        return {"trial": trial.number, "params": trial.params, **means, "values": values}
+        return {"name": name, "trial": trial.number, "params": trial.params, **means, "values": values}
 
     return {
         "status": study.status,
@@ -111,16 +111,15 @@ def found_in(folder: Path) -> dict[str, Any]:
         "trainings": sum(len(trial.outcomes) for trial in course.trials),
         "twice": sorted(job for job, count in ends.items() if count > 1),
         "trainings_by_process": dict(begun_by),
-        "preset": told(preset),
-        "best": told(best),
-        "winner": told(winner),
+        # Rows of one table, as pages of results show them.
+        "compared": {"preset": told("preset", preset), "best": told("best", best), "winner": told("winner", winner)},
         "space": {one.key: one.told() for one in course.space},
     }
 
 
 def failures(found: dict[str, Any], took: dict[str, Any], wanted: int) -> list[str]:
     """Return what is not as it should be."""
-    preset, best, winner = found["preset"], found["best"], found["winner"]
+    preset, best, winner = found["compared"].values()
     checks = {
         f"the study is {found['status']}": found["status"] == "finished",
         f"exit codes {took['exit_codes']}": took["exit_codes"] == [0, 0],
@@ -156,13 +155,12 @@ def main() -> None:
     print(f"{found['trainings']} trainings by process {found['trainings_by_process']}")
     print(f"{found['counts']}, pruned after so many trainings: {found['pruned_after']}")
     print(f"the second process joined after {took['joined_after']} trials; exit codes {took['exit_codes']}")
-    for name in ("preset", "best", "winner"):
-        one = found[name]
+    for name, one in found["compared"].items():
         if one is not None:
             told = f"{found['score']} {one['mean']:.4f}, with fresh seeds {one['fresh']:.4f}"
             print(f"{name:>7}: trial {one['trial']}, {told}; {one['params']}")
     if given.out is not None:
-        about = {"command": sys.argv, "commit": git_commit(Path(__file__).parent), "machine": machine()}
+        about = {"command": " ".join(sys.argv), "commit": git_commit(Path(__file__).parent), "machine": machine()}
         given.out.parent.mkdir(parents=True, exist_ok=True)
         replace_text(given.out, json.dumps({**about, **took, **found}, indent=1) + "\n")
     if problems := failures(found, took, given.trials):
