@@ -23,7 +23,7 @@ from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
-from velodrome.service.scheduler import Patience, Scheduler
+from velodrome.service.scheduler import CALM_SECONDS, TICK_SECONDS, Patience, Scheduler
 from velodrome.service.worker.task import Task
 
 LONG = {"steps": 64 * 10**6, "checkpoint.every_steps": 640, "evaluation.every_steps": 10**9}
@@ -257,6 +257,27 @@ def test_a_service_with_a_smaller_budget_says_so_and_begins_the_others(service):
     assert [task.job for task in started] == [small.id]
     assert f"job {large.id} (trading) cannot begin here: it needs 2 cores, and the budget has 1 core." in told[0]
     assert service.job(large).status == "waiting"
+
+
+def test_a_service_takes_longer_turns_while_nothing_waits(service):
+    there = Resources(cores=1, memory=2**33)
+    other = SimpleNamespace(machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=lambda task: None)
+    studies: list[str] = []
+    scheduler = Scheduler(service.queue, other, service.folder, beside=lambda: bool(studies))
+    pauses: list[float] = []
+
+    def turn() -> float:
+        stop = SimpleNamespace(is_set=lambda: bool(pauses), wait=pauses.append)
+        pauses.clear()
+        scheduler.run(stop)
+        return pauses.pop()
+
+    assert turn() == CALM_SECONDS
+    studies.append("a study that has more to begin")
+    assert turn() == TICK_SECONDS
+    studies.clear()
+    submit(service, cores=2)  # does not fit, until another ends
+    assert turn() == TICK_SECONDS
 
 
 def test_a_number_of_a_process_that_is_another_s_by_now_is_left_alone():

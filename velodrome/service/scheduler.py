@@ -26,6 +26,7 @@ from velodrome.service.worker.task import Task, saved_steps, sources_of
 from velodrome.turns import Policy
 
 TICK_SECONDS = 0.1
+CALM_SECONDS = 0.5  # between two turns while nothing waits: each takes 2 ms, which trainings would lack
 AGAIN_SECONDS = 1.0  # between two looks at jobs that wait, if nothing has changed but the time
 ENTER_SECONDS = 5.0  # between two signs of life of the service itself
 
@@ -53,7 +54,8 @@ class Seen:
 class Scheduler:
     """One service on one machine. tell: called with what a person should know.
 
-    beside: called at each turn. study: whose trainings alone are begun. policy: whose turn it is.
+    beside: called at each turn; says whether there will be more to begin. study: whose trainings alone are begun.
+    policy: whose turn it is.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Scheduler:
         patience: Patience | None = None,
         trust: bool = False,
         tell: Callable[[str], None] = log.info,
-        beside: Callable[[], None] = lambda: None,
+        beside: Callable[[], object] = lambda: None,
         study: str | None = None,
         policy: str | Policy = "fair",
     ) -> None:
@@ -82,7 +84,8 @@ class Scheduler:
         self._first_event = queue.last_event  # older requests to drain are not meant for this service
         self._told: dict[str, str] = {}
         self._problem = ""
-        self._mark: tuple[object, ...] = ()  # of the jobs that wait and run
+        self._mark: tuple[object, ...] = (0,)  # of the jobs that wait, whose number is first, and run
+        self._is_calm = False  # nothing waits, and no study is about to begin something
         self._nothing_at: tuple[tuple[object, ...], float] | None = (
             None  # with which mark nothing could begin, and when
         )
@@ -109,7 +112,7 @@ class Scheduler:
                         self._problem = str(error)
                         self.tell(f"warning: {error}")
                     stop.wait(1.0)
-                stop.wait(TICK_SECONDS)
+                stop.wait(CALM_SECONDS if self._is_calm and not until_empty else TICK_SECONDS)
         finally:
             try:
                 self.queue.leave_service(self.id)
@@ -125,9 +128,10 @@ class Scheduler:
             self.draining = True
             self.tell("draining: nothing more begins, and what runs saves and stops")
         self.executor.prepare()
-        if not self.draining:
-            self.beside()
-        if not self.draining and self._may_choose():
+        more = False if self.draining else bool(self.beside())
+        may_choose = not self.draining and self._may_choose()
+        self._is_calm = not (more or self.draining or self.study is not None or self._mark[0])
+        if may_choose:
             begun = self.queue.claim(self.id, self.executor.machine, self._choose)
             self._nothing_at = None if begun else (self._mark, time.monotonic())
             for job in begun:

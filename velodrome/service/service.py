@@ -295,7 +295,7 @@ class AgentTrainingService:
         *,
         until_empty: bool = False,
         tell: Callable[[str], None] | None = None,
-        beside: Callable[[], None] | None = None,
+        beside: Callable[[], object] | None = None,
         study: str | None = None,
     ) -> None:
         """Carry out trainings until `stop` is called, until drained, or until nothing is left to do.

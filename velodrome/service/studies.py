@@ -228,8 +228,8 @@ class StudiesKeeper:
         self.looked_at = -math.inf
         self.told: dict[str, str] = {}
 
-    def advance(self) -> None:
-        """Let each study that is not over go on."""
+    def advance(self) -> bool:
+        """Let each study that is not over go on; return whether there are any."""
         if time.monotonic() - self.looked_at > LIST_SECONDS:
             self.looked_at = time.monotonic()
             running = {study.id: study for study in Studies(self.service.store).all() if study.status == "running"}
@@ -239,6 +239,7 @@ class StudiesKeeper:
                 self._try(study, functools.partial(self._keep, study))
         for keeper in list(self.keepers.values()):
             self._try(keeper.study, keeper.advance)
+        return bool(self.keepers)
 
     def _keep(self, study: Study) -> None:
         self.keepers[study.id] = StudyKeeper(self.service, study)
