@@ -74,6 +74,23 @@ def test_charts_of_a_run_are_drawn(visitor, lab):
     assert visitor.share(".candles.second", "loss") > 0.0005, "the second pane"
 
 
+def test_figures_have_the_units_of_what_was_trained(visitor):
+    """A return is a share where there is an account, else a sum of rewards; only discrete actions have shares."""
+    kinds = """async names => Object.fromEntries(
+        (await import(new URL('static/pages/run/learning.js', document.baseURI))).chartGroups(names)
+            .map(([title, , charts]) =>
+                [title, charts.map(([, , of, how]) => [of.join(), how.kind, Boolean(how.share)])]))"""
+    validated = "evaluation/validation/return"
+    page = visitor.see("")
+    account = page.evaluate(kinds, [validated, "evaluation/validation/sharpe", "action/mean", "action/std"])
+    assert account["Out of sample"][0] == [validated, "percent", False]
+    assert account["Actions"] == [["action/mean", "number", False], ["action/std", "number", False]]
+    rewards = page.evaluate(kinds, [validated, "episode/return", "action/0", "action/1"])
+    assert rewards["Out of sample"] == [[validated, "number", False]]
+    assert rewards["In sample"] == [["episode/return", "number", False]]
+    assert rewards["Actions"] == [["action/0,action/1", "percent", True]]
+
+
 def test_charts_of_a_study_are_drawn_and_a_brush_keeps_trials(visitor, lab):
     page = visitor.see(address(lab, "study"))
     page.wait_for_selector(".chart canvas")

@@ -7,11 +7,12 @@ import { empty, failure } from "../../parts/basics.js";
 const PHASES = ["time/environment", "time/inference", "time/learning", "time/other"];
 const FIRST = ["return", "reward", "episode_return", "sharpe"]; // of several figures, the one to show first
 const PERCENT = /(^|\/)(return|max_drawdown|of_optimum|win_rate|clip_fraction|exposure|in_market|mean_log_return)$/;
+const ACCOUNT = /(^|\/)(sharpe|max_drawdown)$/; // only accounts have these; elsewhere a return is a sum of rewards
 
 const lastPart = (name) => name.split("/").pop();
 const words = (name) => lastPart(name).replaceAll("_", " ");
-const kind = (name) =>
-  PERCENT.test(name)
+const kindOf = (hasAccount) => (name) =>
+  PERCENT.test(name) && (hasAccount || lastPart(name) !== "return")
     ? "percent"
     : /per_second|sps/.test(name)
       ? "rate"
@@ -19,8 +20,17 @@ const kind = (name) =>
         ? "bytes"
         : "number";
 
+/** Shares of discrete actions in one chart; of continuous ones each figure in its own. */
+function actionCharts(names, isShare) {
+  if (!names.length) return [];
+  if (!isShare) return names.map((name) => [name, words(name), [name], { kind: "number" }]);
+  const labels = Object.fromEntries(names.map((name) => [name, `action ${words(name)}`]));
+  return [["actions", "share of actions", names, { share: true, kind: "percent", labels }]];
+}
+
 /** Names of a run's metrics, those of a group first as a reader would look for them. */
 export function chartGroups(names) {
+  const kind = kindOf(names.some((name) => ACCOUNT.test(name)));
   const of = (prefix) => names.filter((name) => name.startsWith(`${prefix}/`));
   const order = (list) => list.slice().sort((a, b) => rank(a) - rank(b));
   const rank = (name) => (FIRST.includes(lastPart(name)) ? FIRST.indexOf(lastPart(name)) : 99);
@@ -30,6 +40,7 @@ export function chartGroups(names) {
     judged.get(lastPart(name)).push(name);
   }
   const single = (list) => list.map((name) => [name, words(name), [name], { kind: kind(name) }]);
+  const isShare = of("action").every((name) => /^\d+$/.test(lastPart(name)));
   const speed = of("time").filter((name) => !PHASES.includes(name));
   const told = new Set([
     "evaluation",
@@ -65,24 +76,7 @@ export function chartGroups(names) {
         ? [["phases", "share of time", PHASES.filter((name) => names.includes(name)), { share: true, kind: "percent" }]]
         : [],
     ],
-    [
-      "Actions",
-      "how often each is taken",
-      of("action").length
-        ? [
-            [
-              "actions",
-              "share of actions",
-              of("action"),
-              {
-                share: true,
-                kind: "percent",
-                labels: Object.fromEntries(of("action").map((name) => [name, `action ${words(name)}`])),
-              },
-            ],
-          ]
-        : [],
-    ],
+    ["Actions", isShare ? "how often each is taken" : "their mean and deviation", actionCharts(of("action"), isShare)],
     ["Losses", null, single(of("loss"))],
     ["Policy", null, single([...of("policy"), ...of("value"), ...of("optimiser")])],
     [
