@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from velodrome.runs.store.store import open_store
@@ -31,6 +33,15 @@ def waited_for(what: Callable[[], object], seconds: float = SECONDS) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.02)
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes that work in a folder, as those of a training do."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            found += [process.pid] if process.cwd() == str(folder) else []
+    return found
 
 
 class ExecutorContract:
@@ -70,6 +81,7 @@ class ExecutorContract:
         assert executor.poll(job.machine, job.process) is False
         assert executor.stop(job.machine, job.process) is True  # again does no harm
         assert queue.job(job.id).status == "running"  # nothing could be written any more: who watches says so
+        waited_for(lambda: not processes_in(tmp_path))
 
     def test_of_another_machine_nothing_is_claimed(self, executor):
         assert executor.poll("elsewhere|boot|pid:[1]", "1:1") is None

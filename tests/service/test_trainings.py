@@ -87,6 +87,15 @@ def broken(tmp_path, monkeypatch):
 class TestLocal(ExecutorContract):
     """The fixture `executor` is that of all tests here."""
 
+    def test_where_trainings_end_with_their_owner_they_do_however_it_ends(self, queue, tmp_path):
+        config = {"env": "CartPole-v1", "steps": 10**9, "logging": {"folder": str(tmp_path)}}
+        executor = LocalExecutor(ends_with_its_owner=True)
+        job = self.begin(executor, queue, tmp_path, config)
+        waited_for(lambda: len(session_processes(job.process)) == 2)  # who keeps the lease, and who trains
+        executor._nursery.kill()  # as Ray does, which lets nobody clear up
+        waited_for(lambda: not session_processes(job.process))
+        executor.close()
+
 
 def ended(service, job: Job, seconds: float = 120.0) -> Job:
     (found,) = service.wait(job, seconds)

@@ -110,7 +110,7 @@ class Keeper:
         code = 1
         try:
             os.close(begin)
-            _die_with(parent)
+            die_with(parent)
             ended = trainer.train(self.task, self.job)
             os.write(end, json.dumps(ended._replace(message=ended.message[:4000])).encode())
             code = 0
@@ -257,7 +257,7 @@ class Keeper:
             sys.stderr.flush()
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Let the system end this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)

@@ -17,7 +17,7 @@ import warnings
 from typing import Any
 
 from velodrome.service.machine import handle_of, kill_session
-from velodrome.service.worker.keeper import keep
+from velodrome.service.worker.keeper import die_with, keep
 from velodrome.service.worker.task import Task
 
 BEGUN: list[str] = []  # processes that were forked
@@ -88,12 +88,15 @@ def _ended() -> list[tuple[int, int]]:
 
 
 def _fork(task: Task, private: tuple[int, ...]) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.setsid()
+        if "--together" in sys.argv:  # Ray kills what its workers have started, this process before it could do so
+            die_with(parent)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
