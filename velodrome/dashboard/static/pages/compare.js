@@ -50,7 +50,7 @@ export async function show(host, { asked, signal, go, title }) {
     host,
     head(
       "Compare",
-      `${named.length} runs`,
+      `${named.length} run${named.length === 1 ? "" : "s"}`,
       h(
         "a.button",
         { href: address("api/metrics.csv", { runs: ids.join(",") }).href, download: true },

@@ -19,7 +19,7 @@ export async function show(host, { parts, signal, title }) {
     host,
     head(
       market.title,
-      `${whole(market.bars)} bars · ${market.timeframe ?? ""} · ${market.symbols.length} instrument${market.symbols.length === 1 ? "" : "s"} · ${whole(market.runs)} runs`,
+      `${whole(market.bars)} bars · ${market.timeframe ?? ""} · ${market.symbols.length} instrument${market.symbols.length === 1 ? "" : "s"} · ${whole(market.runs)} run${market.runs === 1 ? "" : "s"}`,
       market.latest_run ? h("a.button", { href: `runs/${part(market.latest_run)}` }, "Latest run on it") : null,
     ),
     warnings(market.problem ? [market.problem] : []),
