@@ -192,7 +192,7 @@ class RayExecutor:
     def close(self) -> None:
         """Leave the cluster; tasks that run are ended with it, and go on from their checkpoints."""
         if why_silent(self.head, 2.0) is None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # the head may go in this very moment
                 self.ray.shutdown()
 
 

@@ -2,7 +2,7 @@
 
 import { address, get, part } from "../core/api.js";
 import { fill, freshId, h, settled } from "../core/element.js";
-import { NOTHING, figure } from "../core/format.js";
+import { NOTHING, counted, figure } from "../core/format.js";
 import * as live from "../core/live.js";
 import { badge, card, empty, foot, head, resultText, warnings } from "../parts/basics.js";
 import { Curves, metricCard } from "../parts/curves.js";
@@ -50,7 +50,7 @@ export async function show(host, { asked, signal, go, title }) {
     host,
     head(
       "Compare",
-      `${named.length} run${named.length === 1 ? "" : "s"}`,
+      counted(named.length, "run"),
       h(
         "a.button",
         { href: address("api/metrics.csv", { runs: ids.join(",") }).href, download: true },

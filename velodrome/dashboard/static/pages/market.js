@@ -2,7 +2,7 @@
 
 import { get, part } from "../core/api.js";
 import { fill, h } from "../core/element.js";
-import { duration, marketTime, percent, whole } from "../core/format.js";
+import { counted, duration, marketTime, percent, whole } from "../core/format.js";
 import { CandleChart } from "../charts/candles.js";
 import { card, facts, failure, foot, head, warnings } from "../parts/basics.js";
 import { table } from "../parts/table.js";
@@ -19,7 +19,7 @@ export async function show(host, { parts, signal, title }) {
     host,
     head(
       market.title,
-      `${whole(market.bars)} bars · ${market.timeframe ?? ""} · ${market.symbols.length} instrument${market.symbols.length === 1 ? "" : "s"} · ${whole(market.runs)} run${market.runs === 1 ? "" : "s"}`,
+      `${whole(market.bars)} bars · ${market.timeframe ?? ""} · ${counted(market.symbols.length, "instrument")} · ${counted(market.runs, "run")}`,
       market.latest_run ? h("a.button", { href: `runs/${part(market.latest_run)}` }, "Latest run on it") : null,
     ),
     warnings(market.problem ? [market.problem] : []),

@@ -5,7 +5,7 @@ import { fill, h, write } from "../core/element.js";
 import { NOTHING, ago, bytes, counted, duration, fixed, percent, short, whole } from "../core/format.js";
 import * as live from "../core/live.js";
 import { LineChart } from "../charts/line.js";
-import { bar, badge, card, command, empty, foot, head, resultText, tile } from "../parts/basics.js";
+import { bar, badge, card, command, empty, foot, head, resultText, tile, tileRow } from "../parts/basics.js";
 import { table } from "../parts/table.js";
 
 const SAMPLE_SECONDS = 15; // about two pixels of the hour; drawing more often would keep a core busy for nothing
@@ -179,10 +179,7 @@ function machineTiles() {
       tile(name, { meter: !["running", "speed", "power"].includes(key) }),
     ]),
   );
-  const node = h(
-    "div.tiles",
-    Object.values(made).map((each) => each.node),
-  );
+  const node = tileRow(made);
   const counts = { running: 0, waiting: 0 };
   return {
     node,

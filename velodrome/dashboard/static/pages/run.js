@@ -5,7 +5,7 @@ import { fill, h, settled, write } from "../core/element.js";
 import { NOTHING, ago, duration, moment, short } from "../core/format.js";
 import * as live from "../core/live.js";
 import { shares } from "../charts/bars.js";
-import { badge, bar, card, failure, foot, resultFigure, tabs, tile, warnings } from "../parts/basics.js";
+import { badge, bar, card, failure, foot, resultFigure, tabs, tile, tileRow, warnings } from "../parts/basics.js";
 import { carryOut, complain, question } from "../parts/notices.js";
 import { follow } from "../parts/tasks.js";
 import { learning } from "./run/learning.js";
@@ -204,10 +204,7 @@ function topTiles() {
   const progress = bar("Progress of this run");
   made.steps.node.append(progress.node);
   return {
-    node: h(
-      "div.tiles",
-      Object.values(made).map((each) => each.node),
-    ),
+    node: tileRow(made),
     set(run) {
       const share = run.total_steps ? run.steps / run.total_steps : run.status === "finished" ? 1 : 0;
       progress.set(share);

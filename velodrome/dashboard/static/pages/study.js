@@ -6,7 +6,7 @@ import { NOTHING, brief, capital, figure, short, whole } from "../core/format.js
 import * as live from "../core/live.js";
 import { bars } from "../charts/bars.js";
 import { LineChart } from "../charts/line.js";
-import { badge, bar, card, empty, facts, failure, foot, tile } from "../parts/basics.js";
+import { badge, bar, card, empty, facts, failure, foot, tile, tileRow } from "../parts/basics.js";
 import { carryOut, question } from "../parts/notices.js";
 import { follow } from "../parts/tasks.js";
 import { space } from "./study/space.js";
@@ -192,10 +192,7 @@ function topTiles() {
   const progress = bar("Progress of this study");
   made.trials.node.append(progress.node);
   return {
-    node: h(
-      "div.tiles",
-      Object.values(made).map((each) => each.node),
-    ),
+    node: tileRow(made),
     set(study) {
       progress.set(study.wanted ? study.over / study.wanted : 0);
       made.trials.set(

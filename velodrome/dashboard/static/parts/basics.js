@@ -50,6 +50,14 @@ export function tile(name, { meter = false } = {}) {
   };
 }
 
+/** The tiles of an object, side by side. */
+export function tileRow(made) {
+  return h(
+    "div.tiles",
+    Object.values(made).map((each) => each.node),
+  );
+}
+
 /** Tiles with what they show: [[name, text, more], …]. */
 export function tiles(rows) {
   return h(

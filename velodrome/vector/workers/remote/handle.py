@@ -77,7 +77,7 @@ class ActorProcess:
 
     def kill(self) -> None:
         """End the actor at once."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # it is gone, or the cluster is
             self.handle.ray.kill(self.handle.actor)
         self.handle.gone = self.handle.gone or "it was ended"
 
