@@ -51,14 +51,14 @@ def timed(command: str, folder: Path, repeats: int) -> None:
     from velodrome.runs.trained import Run
 
     run = Run.open("latest", folder)
+    log = run.folder.log_path.read_text()
     learnt = float(run.metrics.filter(pl.col("name").is_in(LEARNING))["value"].sum())
+    learnt += sum(float(found) for found in re.findall(r"lesson took ([\d.]+) s", log))
     print(f"  {learnt:.1f} s of it learning, {1.0 - learnt / wall:.0%} everything else", flush=True)
     if not repeats:
         return
     market = run.market_for("to time it", None, None)
-    each = [
-        float(found) for found in re.findall(r"validation at step \d+ took ([\d.]+) s", run.folder.log_path.read_text())
-    ]
+    each = [float(found) for found in re.findall(r"validation at step \d+ took ([\d.]+) s", log)]
     if each:
         print(f"  {len(each)} validations during training: {statistics.median(each):.3f} s, the first {each[0]:.3f} s")
     parts = {

@@ -76,7 +76,11 @@ def test_learners_take_it():
     assert worlds.terminated.all()
     assert worlds.final.values[:, 1].tolist() == [3.0, 3.0]
     assert worlds.observation.values[:, :2].tolist() == [[1.0, 0.0]] * 2
-    assert worlds.take_episodes() == {"episode/count": 2.0, "episode/return": 6.0, "episode/length": 3.0}
+    assert worlds.mean_episode(worlds.take_sums().tolist()) == {
+        "episode/count": 2.0,
+        "episode/return": 6.0,
+        "episode/length": 3.0,
+    }
 
 
 def test_wrappers_go_on_top():

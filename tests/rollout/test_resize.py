@@ -48,7 +48,9 @@ def test_rule_environments_that_stay_go_on_to_the_bit():
             ended = worlds.terminated | worlds.truncated
             counts[0] += float(ended.sum())
             counts[1] += float(ended.sum() * (size == 2))
-    assert worlds.take_episodes()["episode/count"] == counts[0] > counts[1] > 2  # also of those that are gone
+    assert (
+        worlds.mean_episode(worlds.take_sums().tolist())["episode/count"] == counts[0] > counts[1] > 2
+    )  # also of those that are gone
 
 
 def test_a_loaded_state_does_not_change_the_seed_of_environments_to_come():
@@ -115,7 +117,7 @@ def test_foreign_environments_that_stay_go_on_with_their_episodes():
             running[:size] += worlds.reward.numpy()
             ended, returned = ended + int(over.sum()), returned + running[:size][over.numpy()].sum()
             running[:size][over.numpy()] = 0.0
-    found = worlds.take_episodes()
+    found = worlds.mean_episode(worlds.take_sums().tolist())
     assert found["episode/count"] == ended > 20
     assert found["episode/return"] == pytest.approx(returned / ended)
 

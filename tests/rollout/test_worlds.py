@@ -48,12 +48,12 @@ def test_rule_environments_are_those_of_make_vec(params):
             np.testing.assert_array_equal(worlds.final.cursor.numpy()[ended], infos["final_obs"]["cursor"][ended])
             sums += [infos["statistics"][name][ended].sum() for name in STATISTICS]
             count += int(ended.sum())
-    found = worlds.take_episodes()
+    found = worlds.mean_episode(worlds.take_sums().tolist())
     assert found["episode/count"] == count > 10
     by_name = dict(zip(STATISTICS, sums / count, strict=True))
     assert found["episode/return"] == pytest.approx(by_name["reward"])
     assert found["episode/turnover"] == pytest.approx(by_name["turnover"])
-    assert worlds.take_episodes() == {"episode/count": 0.0}
+    assert worlds.mean_episode(worlds.take_sums().tolist()) == {"episode/count": 0.0}
 
 
 @pytest.mark.parametrize("params", [{}, {"action": "continuous", "slippage": 0.01, "fee": (0.0, 0.01)}])
@@ -109,7 +109,11 @@ def test_foreign_environments_keep_their_last_state(terminates):
     assert worlds.truncated.tolist() == [not terminates] * 2
     assert worlds.final.values.tolist() == [[0.0, 0.0, 0.0, 1.0]] * 2
     assert worlds.observation.values.tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2
-    assert worlds.take_episodes() == {"episode/count": 2.0, "episode/return": 3.0, "episode/length": 3.0}
+    assert worlds.mean_episode(worlds.take_sums().tolist()) == {
+        "episode/count": 2.0,
+        "episode/return": 3.0,
+        "episode/length": 3.0,
+    }
     assert worlds.state() == {}
 
 

@@ -67,4 +67,6 @@ def main() -> None:
         50_000
     )  # imports make objects that stay: looking through them every 700 takes a sixth of the start
     sys.path.append(os.getcwd())  # a module of the user's that is named, such as env=my_module:MyEnv, may lie here
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # the process is about to end: looking through all of torch's objects for garbage would take a second
+    sys.exit(code)

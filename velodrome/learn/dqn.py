@@ -115,10 +115,9 @@ class DQN(Learner):
                     if self.updates % config.target_every == 0:
                         self._copy_to_target()
             learned = config.updates
-        *reported, mean_reward = torch.cat([self.report / max(learned, 1), self.mean_reward.view(1)]).tolist()
-        found = dict(zip(REPORTED, reported, strict=True)) if learned else {}
-        found["policy/epsilon"] = float(self.epsilon)
-        return found | self.metrics(self.actions, Categorical(self.policy.actions), began, mean_reward)
+        reported = self.report[: len(REPORTED) if learned else 0] / max(learned, 1)
+        own = (*REPORTED[: len(reported)], "policy/epsilon"), torch.cat([reported, self.epsilon.view(1)])
+        return self.metrics(self.actions, Categorical(self.policy.actions), began, self.mean_reward, own)
 
     # Collect
 

@@ -25,6 +25,7 @@ from velodrome.rollout.worlds import CudaWorlds, Worlds
 from velodrome.vector.argument_checks import checked_count
 
 OWN_MODULES = ("torch.", "velodrome.")  # of networks that draw no random numbers
+Named = tuple[Sequence[str], Tensor]  # names, and a number for each, on the learner's device
 MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
 
 
@@ -98,18 +99,35 @@ class Learner:
         if self.average is not None:
             self.average.take(self.policy)
 
-    def metrics(self, actions: Tensor, distribution: Distribution, began: float, reward: float) -> dict[str, float]:
+    def metrics(
+        self,
+        actions: Tensor,
+        distribution: Distribution,
+        began: float,
+        reward: float | Tensor,
+        own: Named | None = None,
+    ) -> dict[str, float]:
         """Return what all learners report of an iteration: of its actions, [steps, environments, …], the environments'
         episodes, and where the time went.
 
-        began: the part of the run that was over before it. reward: per step, as the environments gave it.
+        began: the part of the run that was over before it. reward: per step, as the environments gave it. own: what
+        the algorithm has to report itself, still on the device.
         """
+        names, mix = action_mix(actions, distribution)
+        mean = torch.as_tensor(reward, dtype=torch.float64, device=mix.device).view(1)
+        common = averaged(torch.cat([mean, mix]))
+        own_names, numbers = own if own is not None else ((), mix[:0])
+        # One copy from the device for all numbers: each copy would wait for it anew.
+        sums = self.worlds.take_sums().to(mix.device)
+        read = iter(torch.cat([numbers.double(), common, sums]).tolist())
+        found = {name: next(read) for name in own_names}
+        shared = {name: next(read) for name in ("episode/mean_reward", *names)}
         rates = ("learning_rate", "entropy_weight")  # what else is scheduled is reported by whom it belongs to
         scheduled = self.config.scheduled(began)
-        found = {f"optimiser/{name}": scheduled[name] for name in rates if name in scheduled}
-        found |= self.worlds.take_episodes()
+        found |= {f"optimiser/{name}": scheduled[name] for name in rates if name in scheduled}
+        found |= self.worlds.mean_episode(list(read))
         self.episodes += int(found["episode/count"])
-        found |= averaged({"episode/mean_reward": reward} | action_mix(actions, distribution))
+        found |= shared
         seconds = self._seconds(actions)
         samples = actions.shape[0] * self.worlds.all_envs
         found["time/steps_per_second"] = found["time/sps_total"] = samples / seconds.pop("total")
@@ -358,11 +376,12 @@ def only(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def action_mix(actions: Tensor, distribution: Distribution) -> dict[str, float]:
+def action_mix(actions: Tensor, distribution: Distribution) -> Named:
     """Return the share of every discrete action, or mean and deviation of continuous ones."""
     if distribution.kind in ("gaussian", "dirichlet"):
-        return {"action/mean": float(actions.mean()), "action/std": float(actions.std(correction=0))}
+        return ("action/mean", "action/std"), torch.stack([actions.mean(), actions.std(correction=0)]).double()
     if distribution.kind == "multi_categorical" or distribution.width > MOST_ACTIONS_SHOWN:
-        return {}
-    counts = torch.stack([(actions == action).sum() for action in range(distribution.width)]).tolist()
-    return {f"action/{action}": count / actions.numel() for action, count in enumerate(counts)}
+        return (), torch.zeros(0, dtype=torch.float64, device=actions.device)
+    legal = torch.arange(distribution.width, device=actions.device)
+    counts = (actions.flatten() == legal.unsqueeze(1)).sum(1)
+    return [f"action/{action}" for action in range(distribution.width)], counts.double() / actions.numel()

@@ -173,16 +173,15 @@ class PPO(Learner):
         rollout = self.rollout
         means = self.loss_sums / (self.epochs_done * self.config.minibatches)
         unexplained = ranks.variance_of(rollout.returns - rollout.value) / ranks.variance_of(rollout.returns)
-        # One copy from the device for all numbers.
-        last = torch.stack([unexplained, self.mean_reward, self.cuts_twice.float()])
-        *losses, left, mean_reward, cuts_twice = torch.cat([means, last]).tolist()
-        if cuts_twice:
+        last = torch.stack([unexplained, self.cuts_twice.float()])
+        own = (*LOSSES, "unexplained", "cuts_twice"), torch.cat([means, last])
+        found = self.metrics(rollout.actions, self.policy.distribution, began, self.mean_reward, own)
+        if found.pop("cuts_twice"):
             raise LearningError(
                 f"An environment cut off two episodes within {rollout.steps} steps, although it declares that none is "
                 f"shorter than {self.worlds.shortest_truncation} steps (World.shortest_truncation). Correct that."
             )
-        found = dict(zip(LOSSES, losses, strict=True)) | {"value/explained_variance": 1.0 - left}
-        return found | self.metrics(rollout.actions, self.policy.distribution, began, mean_reward)
+        return found | {"value/explained_variance": 1.0 - found.pop("unexplained")}
 
     def check_size(self, num_envs: int) -> None:
         """Refuse a number of environments with fewer samples than minibatches."""

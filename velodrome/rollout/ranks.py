@@ -215,12 +215,9 @@ def summed(numbers: Tensor) -> Tensor:
     return numbers if _now is None else _now.add_up(numbers.clone())
 
 
-def averaged(found: dict[str, float]) -> dict[str, float]:
+def averaged(numbers: Tensor) -> Tensor:
     """Return the mean of each number over the environments of all ranks."""
-    if _now is None or not found:
-        return found
-    numbers = torch.tensor(list(found.values()), dtype=torch.float64) * (_now.count / _now.total)
-    return dict(zip(found, _now.add_up(numbers).tolist(), strict=True))
+    return numbers if _now is None else _now.add_up(numbers * (_now.count / _now.total))
 
 
 class Share(NamedTuple):

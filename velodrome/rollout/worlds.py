@@ -7,6 +7,7 @@ observation of the episodes that ended. They are views that the next step overwr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -104,10 +105,14 @@ class Worlds(ABC):
         if self.disturbance is not None:
             self.disturbance.write(steps)
 
-    def take_episodes(self) -> dict[str, float]:
-        """Return the count of episodes that ended since the last call, and the mean of each of their statistics."""
-        sums = summed(self.sums).tolist()
+    def take_sums(self) -> Tensor:
+        """Return the count of episodes that ended since the last call, and the sum of each of their statistics."""
+        taken = summed(self.sums).clone()
         self.sums.zero_()
+        return taken
+
+    def mean_episode(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the count and the mean of each statistic, given what `take_sums` returned."""
         count = sums[0]
         found = {"episode/count": count}
         if count:

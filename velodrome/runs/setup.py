@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,7 +232,9 @@ def teach(config: RunConfig, market: Market | Basket | None, learner: Any, shelf
         found = lacking or load(CATALOG.get(config.env).teacher)(market, config.params, **half)
         if isinstance(found, str):
             return f"The policy begins at random: {found}."
+        began = time.monotonic()
         teaching.teach(learner, found, config.env, market, config.params, lesson)
+        log.info("lesson took %.3f s", time.monotonic() - began)
         about = found.about
         if shelf is not None:
             kept.put(place, learner, about)

@@ -132,7 +132,7 @@ def compare_worlds() -> dict[str, Any]:
             rows = torch.ones(4, dtype=torch.bool) if name == "seen" else ended
             found[f"{t} {name} values"] = (ours.values[rows].clone(), theirs.values[rows].clone())
             found[f"{t} {name} cursor"] = (ours.cursor[rows].clone(), theirs.cursor[rows].clone())
-    own, other = cuda.take_episodes(), native.take_episodes()
+    own, other = (worlds.mean_episode(worlds.take_sums().tolist()) for worlds in (cuda, native))
     assert own.keys() == other.keys()
     assert own["episode/count"] > 5
     found["episodes"] = (torch.tensor(list(own.values())), torch.tensor(list(other.values())))

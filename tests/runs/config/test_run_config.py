@@ -297,6 +297,14 @@ def test_a_market_of_the_caller_s_own_is_no_toy():
     assert load_run_config(own_data=True).ppo == load_run_config(None, [OWN]).ppo != load_run_config("demo").ppo
 
 
+@pytest.mark.parametrize("given", [[], [OWN]])
+def test_preset_gpu_does_not_validate_after_every_rollout(given):
+    """Nor with files of one's own, for which it begins as preset trading, whose rollouts are shorter."""
+    config = load_run_config("gpu", given)
+    assert config.evaluation.every_steps == "auto"
+    assert config.steps // config.evaluation.fewest > 10 * config.num_envs * config.ppo.rollout_length
+
+
 @pytest.mark.parametrize("name", ["torchtrade", "intraday"])
 def test_presets_of_rules_have_the_learner_of_the_data(name):
     assert load_run_config(name, [OWN]).ppo == load_run_config("trading", [OWN]).ppo
