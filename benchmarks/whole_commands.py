@@ -2,8 +2,9 @@
 
     python benchmarks/whole_commands.py
     python benchmarks/whole_commands.py --commands "gpu steps=100_000_000" "portfolio device=cuda num_envs=4096"
+    python benchmarks/whole_commands.py --scaling
 
-Each command runs twice, in a folder of its own: the first run fills the cache of compiled kernels, the second counts.
+With --scaling: what the final evaluation and its report take for more bars, seeds and instruments. Else each command runs twice, in a folder of its own: the first run fills the cache of compiled kernels, the second counts.
 """
 
 from __future__ import annotations
@@ -71,13 +72,46 @@ def timed(command: str, folder: Path, repeats: int) -> None:
         print(f"  {name}: {wall:.3f} s, {cpu:.3f} s of CPU", flush=True)
 
 
+SCALED = {  # what grows: the settings that stay, and the one that is doubled again and again, from and to
+    "test bars of one instrument": ("demo", {}, "market.length", 100_000, 1_600_000),
+    "seeds": ("demo", {"market.length": 100_000, "params.slippage": 1e-4}, "evaluation.seeds", 2, 32),
+    "instruments of 3,000 test bars each": ("demo", {"market.length": 20_000}, "market.symbols", 1, 32),
+    "instruments of a portfolio": ("demo_portfolio", {"market.length": 20_000}, "market.symbols", 2, 32),
+}
+
+
+def scaled(repeats: int) -> None:
+    """Print what an evaluation and its report take as its data grows."""
+    import velodrome as vd
+    from velodrome.runs.config.files import load_run_config
+    from velodrome.runs.evaluate import evaluate
+
+    untaught = {"teacher.policy": None, "market.check_leaks": False, "market.shorten": False, "device": "cpu"}
+    short = {"steps": 1_024, "num_envs": 32, "ppo.rollout_length": 32, "evaluation.every_steps": None}
+    for about, (preset, stays, grows, size, most) in SCALED.items():
+        print(f"{about} ({preset}, {grows}):", flush=True)
+        while size <= most:
+            with tempfile.TemporaryDirectory() as folder:
+                given = {**untaught, **short, **stays, grows: size, "logging.folder": folder}
+                run = vd.train(load_run_config(preset, given), mode="quiet", evaluate=False)
+                market = run.market_for("to time it", None, None)
+                play = lambda run=run, market=market: evaluate(run, market=market, to_store=False)
+                play()  # loads what is compiled
+                wall, cpu = map(statistics.median, zip(*(seconds_of(play) for _ in range(repeats)), strict=True))
+            print(f"  {size:>9,}: {wall:.2f} s, {cpu:.2f} s of CPU", flush=True)
+            size *= 2
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commands", nargs="*", default=COMMANDS, help="what follows `velodrome train`")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="times that each part is timed; the median counts")
     parser.add_argument("--whole", action="store_true", help="time the commands alone, not what they consist of")
+    parser.add_argument("--scaling", action="store_true", help="time evaluations of more and more data instead")
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     chosen = parser.parse_args()
+    if chosen.scaling:
+        return scaled(chosen.repeats)
     for command in chosen.commands:
         with tempfile.TemporaryDirectory() as folder:
             timed(command, Path(folder), 0 if chosen.whole else chosen.repeats)
