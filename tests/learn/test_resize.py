@@ -242,7 +242,8 @@ def test_dqn_goes_on_with_what_it_remembers():
 @pytest.mark.parametrize(
     ("network", "config"),
     [({}, {}), ({"shared": True, "activation": "relu"}, {"precision": "bfloat16"}), ({"kind": "gru"}, {}),
-     ({"kind": "conv"}, {"target_kl": 1e-3}), ({}, {"normalise_observations": True})],
+     # Every update stops after its first epoch: at a bound that some updates pass by little, rounding would decide.
+     ({"kind": "conv"}, {"target_kl": 1e-7}), ({}, {"normalise_observations": True})],
 )  # fmt: skip
 def test_graphs_are_captured_anew(network, config):
     from tests.learn.engines.test_graphs import learner as gpu_learner
