@@ -4,12 +4,15 @@
     python benchmarks/whole_commands.py --commands "gpu steps=100_000_000" "portfolio device=cuda num_envs=4096"
     python benchmarks/whole_commands.py --scaling
 
-With --scaling: what the final evaluation and its report take for more bars, seeds and instruments. Else each command runs twice, in a folder of its own: the first run fills the cache of compiled kernels, the second counts.
+Each command runs twice, in a folder of its own: the first run fills the cache of compiled kernels, the second counts.
+A lesson by a teacher is learning. With --scaling: what the final evaluation and its report take for more bars, seeds
+and instruments.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
 import re
@@ -95,7 +98,7 @@ def scaled(repeats: int) -> None:
                 given = {**untaught, **short, **stays, grows: size, "logging.folder": folder}
                 run = vd.train(load_run_config(preset, given), mode="quiet", evaluate=False)
                 market = run.market_for("to time it", None, None)
-                play = lambda run=run, market=market: evaluate(run, market=market, to_store=False)
+                play = functools.partial(evaluate, run, market=market, to_store=False)
                 play()  # loads what is compiled
                 wall, cpu = map(statistics.median, zip(*(seconds_of(play) for _ in range(repeats)), strict=True))
             print(f"  {size:>9,}: {wall:.2f} s, {cpu:.2f} s of CPU", flush=True)
@@ -111,7 +114,8 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     chosen = parser.parse_args()
     if chosen.scaling:
-        return scaled(chosen.repeats)
+        scaled(chosen.repeats)
+        return
     for command in chosen.commands:
         with tempfile.TemporaryDirectory() as folder:
             timed(command, Path(folder), 0 if chosen.whole else chosen.repeats)

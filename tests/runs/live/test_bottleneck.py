@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,11 @@ CASES = {
         "other", "Other 60% of the time, outside the phases (evaluation, checkpoints, logging): evaluate and save less "
         "often (evaluation.every_steps, checkpoint.every_seconds) or do more per iteration (num_envs, "
         "ppo.rollout_length).",
+    ),
+    "a first start": (
+        phases(10, 10, 20, 60), machine(gpu=gpu(0.1)), replace(ON_GPU, compiled=True),
+        "other", "Other 60% of the time, outside the phases, where kernels were compiled: the next start finds them "
+        "and is faster.",
     ),
     "the disk": (
         phases(10, 10, 20, 60), machine(process_cpu=0.4, machine_cpu=0.5, disk_wait=0.8), RunFacts(),

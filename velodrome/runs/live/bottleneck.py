@@ -32,6 +32,7 @@ class RunFacts:
     rule_environment: bool = True  # compiled from a rule, or else any Gymnasium environment
     shared_trunk: bool = False  # network.shared
     bfloat16: bool = False  # precision of the matrix products
+    compiled: bool = False  # whether kernels were compiled since the process began, which later ones will find
 
     @classmethod
     def of(cls, config: RunConfig, device: str) -> RunFacts:
@@ -146,6 +147,8 @@ def _learning(use: MachineUse | None, facts: RunFacts) -> str:
 
 
 def _other(use: MachineUse | None, facts: RunFacts) -> str:
+    if facts.compiled:
+        return ", outside the phases, where kernels were compiled: the next start finds them and is faster"
     return (
         ", outside the phases (evaluation, checkpoints, logging): evaluate and save less often "
         "(evaluation.every_steps, checkpoint.every_seconds) or do more per iteration "

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from numbers import Real
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.live.bottleneck import Bottleneck, RunFacts, find_bottleneck
 from velodrome.runs.machine.use import MachineUse
+from velodrome.vector.compile import kernel_cache
 
 PHASE_NAMES = ("environment", "inference", "learning", "other")
 # Figures of an account that are written in per cent.
@@ -216,7 +217,10 @@ class Progress:
 
     def bottleneck(self, use: MachineUse | None) -> Bottleneck:
         """Return what holds the training up at present."""
-        return find_bottleneck(self.phases(), use, self.facts)
+        with self.lock:
+            begin, end = self._recent[0].ended, self._recent[-1].ended
+        compiled = any(begin <= when <= end for when in kernel_cache.announced)
+        return find_bottleneck(self.phases(), use, replace(self.facts, compiled=compiled))
 
     def action_mix(self) -> dict[str, float]:
         """Return the share of each discrete action by its index, in order; empty for continuous actions."""

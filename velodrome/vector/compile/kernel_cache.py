@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType
@@ -25,6 +26,7 @@ from velodrome.vector.messages import tell
 from velodrome.writing import replace_text
 
 CACHE_VARIABLE = "VELODROME_CACHE"
+announced: list[float] = []  # when this process compiled what no earlier one had, by time.monotonic
 
 
 def cache_folder() -> Path:
@@ -97,6 +99,7 @@ def kernel_folder(
         for user_function in substitutions.get(USER_FUNCTIONS, {}).items():
             check_that_it_compiles(*user_function)
         if aloud:
+            announced.append(time.monotonic())
             tell(f"compiling {name} ({target}); the next start is faster")
         make_private_folder(folder / "__pycache__")  # which Numba would make as the umask says
         # Numba only compares the size and time of this file; what it stands for is in the folder's name.
