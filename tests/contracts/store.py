@@ -359,6 +359,14 @@ class StoreContract:
         add(range(600), 3.0)
         assert set(outline_of(store).values) == {3.0}
 
+    def test_a_row_that_is_written_again_leaves_no_block_without_an_outline(self, store):
+        store.create_run(RUN)
+        for first in range(0, 1024, 256):
+            store.add_metrics(RUN.id, [MetricRow(step, "loss", 1.0, 1.0) for step in range(first, first + 256)])
+        store.add_metrics(RUN.id, [MetricRow(1023, "loss", 5.0, 2.0)])
+        found = outline_of(store)
+        assert (found.rows, found.values[-1]) == (1024, 5.0)
+
     def test_a_store_of_version_2_is_taken_over_and_its_curves_are_outlined_when_there_is_time(self, store, tmp_path):
         store.create_run(RUN)
         rows = [MetricRow(step, name, float(step), 0.0) for step in range(5000) for name in ("loss", "other")]

@@ -75,6 +75,7 @@ def test_a_run_says_all_that_is_known_of_it(looked_at):
     assert any(one["meaning"] for one in found["differences"])
     assert sum(found["phases"].values()) == pytest.approx(1.0)
     assert sorted(name for names in found["metric_groups"].values() for name in names) == sorted(found["metrics"])
+    assert found["action_names"] == []  # of before they were noted
     assert found["evaluations"][0]["split"] == "test"
     assert {"evaluate", "promote"} <= set(found["actions"])
     assert found["has_log"]

@@ -34,6 +34,7 @@ def test_it_leaves_everything_in_its_folder(run):
     }  # fmt: skip
     assert run.folder.information["data_hash"] == run.market.content_hash
     assert run.folder.information["seeds"] == {"run": 0}
+    assert run.folder.information["actions"] == ["-1", "flat", "+1"]
     evaluated = {path.name for path in run.folder.evaluation_path.iterdir()}
     best = checkpoint.checkpoint_steps(checkpoint.pinned_checkpoints(run.path)[-1])
     parts = {".json", "-trades.csv", "-equity.png"}

@@ -47,7 +47,7 @@ KINDS: dict[str, tuple[type, bool]] = {
     **dict.fromkeys(("id", "name", "created"), (str, True)),
     **dict.fromkeys(("command", "folder_of_command", "data_hash", "group", "data"), (str, False)),
     **dict.fromkeys(("seeds", "versions"), (dict, True)),
-    "lineage": (list, False),
+    **dict.fromkeys(("lineage", "actions"), (list, False)),
 }
 
 log = logging.getLogger("velodrome.runs")
@@ -226,6 +226,11 @@ class RunFolder:
         relative = os.path.relpath(source.resolve(), self.path)
         if self.information.get("data") != relative:
             self._change(data=relative)
+
+    def note_actions(self, names: Sequence[str]) -> None:
+        """Note what discrete actions are called, for those who look at how often each is taken."""
+        if names and self.information.get("actions") != list(names):
+            self._change(actions=list(names))
 
     @property
     def data_place(self) -> Path | None:

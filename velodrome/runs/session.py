@@ -347,7 +347,8 @@ class Session:
     def _live_view(self, worlds: Worlds, device: str, sampler: MachineSampler) -> LiveView:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
-        about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", None)
+        about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", ())
+        run.folder.note_actions(about["action_names"])
         title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
         about["always"] = {"seed": config.seed} if self.place else {}
         final = final_in_validations(config, self.market) if self.evaluates else None

@@ -80,6 +80,8 @@ def test_figures_have_the_units_of_what_was_trained(visitor):
         (await import(new URL('static/pages/run/learning.js', document.baseURI))).chartGroups(names)
             .map(([title, , charts]) =>
                 [title, charts.map(([, , of, how]) => [of.join(), how.kind, Boolean(how.share)])]))"""
+    labels = """async called => (await import(new URL('static/pages/run/learning.js', document.baseURI)))
+        .chartGroups(['action/0', 'action/1'], called)[0][2][0][3].labels"""
     validated = "evaluation/validation/return"
     page = visitor.see("")
     account = page.evaluate(kinds, [validated, "evaluation/validation/sharpe", "action/mean", "action/std"])
@@ -89,6 +91,8 @@ def test_figures_have_the_units_of_what_was_trained(visitor):
     assert rewards["Out of sample"] == [[validated, "number", False]]
     assert rewards["In sample"] == [["episode/return", "number", False]]
     assert rewards["Actions"] == [["action/0,action/1", "percent", True]]
+    assert page.evaluate(labels, ["sell", "buy"]) == {"action/0": "sell", "action/1": "buy"}
+    assert page.evaluate(labels, []) == {"action/0": "action 0", "action/1": "action 1"}
 
 
 def test_charts_of_a_study_are_drawn_and_a_brush_keeps_trials(visitor, lab):

@@ -143,7 +143,8 @@ def _told(line: RunLine, config: dict[str, Any]) -> dict[str, Any]:
     ]
     machine = about.get("machine")
     told = {"preset": preset, "differences": differences, "command": command}
-    return {**told, "machine": machine, "git_commit": about.get("git_commit")}
+    told |= {"machine": machine, "git_commit": about.get("git_commit")}
+    return told | {"action_names": [str(name) for name in about.get("actions") or ()]}
 
 
 @functools.lru_cache(maxsize=32)

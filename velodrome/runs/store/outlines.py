@@ -69,8 +69,10 @@ class OutlineWriter:
 
         changed = (table.c.run == run, table.c.name == bindparam("of"), table.c.last >= bindparam("smallest"))
         smallest = [{"of": name, "smallest": min(steps)} for name, steps in own.items()]
-        connection.execute(table.delete().where(*changed), smallest)
+        forgotten = connection.execute(table.delete().where(*changed), smallest).rowcount
         for name, steps in own.items():
+            if forgotten:  # of which of them is not known: look at them all
+                self._waiting.pop((run, name), None)
             waiting = self._waiting.get((run, name), ROWS) + len(steps)
             if waiting >= ROWS:
                 waiting = extend(connection, run, name, blocks=2 + len(steps) // ROWS)

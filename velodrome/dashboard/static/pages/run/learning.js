@@ -21,15 +21,15 @@ const kindOf = (hasAccount) => (name) =>
         : "number";
 
 /** Shares of discrete actions in one chart; of continuous ones each figure in its own. */
-function actionCharts(names, isShare) {
+function actionCharts(names, isShare, called) {
   if (!names.length) return [];
   if (!isShare) return names.map((name) => [name, words(name), [name], { kind: "number" }]);
-  const labels = Object.fromEntries(names.map((name) => [name, `action ${words(name)}`]));
+  const labels = Object.fromEntries(names.map((name) => [name, called[lastPart(name)] ?? `action ${words(name)}`]));
   return [["actions", "share of actions", names, { share: true, kind: "percent", labels }]];
 }
 
-/** Names of a run's metrics, those of a group first as a reader would look for them. */
-export function chartGroups(names) {
+/** Names of a run's metrics, those of a group first as a reader would look for them. called: its actions. */
+export function chartGroups(names, called = []) {
   const kind = kindOf(names.some((name) => ACCOUNT.test(name)));
   const of = (prefix) => names.filter((name) => name.startsWith(`${prefix}/`));
   const order = (list) => list.slice().sort((a, b) => rank(a) - rank(b));
@@ -76,7 +76,11 @@ export function chartGroups(names) {
         ? [["phases", "share of time", PHASES.filter((name) => names.includes(name)), { share: true, kind: "percent" }]]
         : [],
     ],
-    ["Actions", isShare ? "how often each is taken" : "their mean and deviation", actionCharts(of("action"), isShare)],
+    [
+      "Actions",
+      isShare ? "how often each is taken" : "their mean and deviation",
+      actionCharts(of("action"), isShare, called),
+    ],
     ["Losses", null, single(of("loss"))],
     ["Policy", null, single([...of("policy"), ...of("value"), ...of("optimiser")])],
     [
@@ -108,7 +112,9 @@ export function learning(run, signal) {
         ),
       );
     await curves.load(all);
-    cards = chartGroups(all).map(([title, about, groups]) => metricCard(title, curves, groups, { about, signal }));
+    cards = chartGroups(all, now.action_names).map(([title, about, groups]) =>
+      metricCard(title, curves, groups, { about, signal }),
+    );
     fill(
       node,
       cards.map((card) => card.node),
