@@ -35,15 +35,16 @@ def observation(rows=6):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_have_their_shapes(kind, shared, space):
-    policy = make_policy(kind, space, shared=shared)
+    policy, seen = make_policy(kind, space, shared=shared), observation()
     memory = torch.zeros(6, policy.memory_size)
-    outputs = policy(observation(), memory=memory)
+    outputs = policy(seen, memory=memory)
     assert outputs.parameters.shape == (6, WIDTHS[space])
     assert outputs.value.shape == (6,)
     assert outputs.memory.shape == memory.shape
     assert outputs.parameters.dtype == outputs.value.dtype == torch.float32
     assert (policy.log_std is not None) == (space == "continuous")
     assert policy.recurrent == (kind == "gru")
+    assert policy.recurrent or torch.equal(policy.decide(seen), outputs.parameters)
 
 
 @pytest.mark.parametrize(("shared", "expected"), [(True, 10), (False, 20)])

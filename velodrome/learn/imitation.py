@@ -62,7 +62,7 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: fl
         apart = torch.zeros((), dtype=torch.float64, device=device)  # there: to ask for a number is to wait for it
         for rows in torch.randperm(len(values), generator=generator).to(device).split(MINIBATCH):
             seen = Observation(values[rows], cursor[rows], bank.gather(cursor[rows]).float())
-            loss = _distance(policy, policy(seen).parameters, targets[rows])
+            loss = _distance(policy, policy.decide(seen), targets[rows])
             optimiser.step(loss)
             apart += loss.detach().double() * len(rows)
     # A critic of random weights would value one position above another for no reason.

@@ -74,6 +74,10 @@ class ActorCritic(nn.Module):
         critic = features if self.shared else self.critic(observation, bank, critic_bars)
         return self._heads(features, critic, observation.values.new_zeros((observation.values.shape[0], 0)))
 
+    def decide(self, observation: Observation) -> Tensor:
+        """Return the distribution's parameters, [n, width], as `forward` does, without a value; not with memory."""
+        return self.policy_head(self.actor(observation, None, None)).float()
+
     def sequence(
         self, observation: Observation, bank: WindowBank | None, encoding: Encoding | None, memory: Tensor,
         starts: Tensor | None,
