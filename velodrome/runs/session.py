@@ -212,6 +212,8 @@ class Session:
             self._warn(f"{told}: it begins with {fewer:,}.")
             num_envs = fewer
         self.agent = setup.describe_agent(config, worlds)
+        self.action_names = tuple(map(str, getattr(getattr(worlds.envs, "world", None), "action_names", ())))
+        self.run.folder.note_actions(self.action_names)
         self.monitor = worlds.envs if isinstance(worlds.envs, VecMonitor) else None
         self.scaler = setup.make_autoscaler(config)
         return worlds
@@ -347,8 +349,7 @@ class Session:
     def _live_view(self, worlds: Worlds, device: str, sampler: MachineSampler) -> LiveView:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
-        about["action_names"] = getattr(getattr(worlds.envs, "world", None), "action_names", ())
-        run.folder.note_actions(about["action_names"])
+        about["action_names"] = self.action_names
         title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
         about["always"] = {"seed": config.seed} if self.place else {}
         final = final_in_validations(config, self.market) if self.evaluates else None

@@ -143,8 +143,9 @@ def _told(line: RunLine, config: dict[str, Any]) -> dict[str, Any]:
     ]
     machine = about.get("machine")
     told = {"preset": preset, "differences": differences, "command": command}
+    actions = about.get("actions")
     told |= {"machine": machine, "git_commit": about.get("git_commit")}
-    return told | {"action_names": [str(name) for name in about.get("actions") or ()]}
+    return told | {"action_names": [str(name) for name in actions] if isinstance(actions, list) else []}
 
 
 @functools.lru_cache(maxsize=32)

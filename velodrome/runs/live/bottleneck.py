@@ -32,7 +32,7 @@ class RunFacts:
     rule_environment: bool = True  # compiled from a rule, or else any Gymnasium environment
     shared_trunk: bool = False  # network.shared
     bfloat16: bool = False  # precision of the matrix products
-    compiled: bool = False  # whether kernels were compiled since the process began, which later ones will find
+    compiled: bool = False  # whether kernels were compiled while it was measured, which later starts will find
 
     @classmethod
     def of(cls, config: RunConfig, device: str) -> RunFacts:
