@@ -32,11 +32,12 @@ from velodrome.errors import ConfigError, RunError
 from velodrome.evaluation.result import Evaluation
 from velodrome.learn.ensembles import EnsemblePolicy, ensemble_of
 from velodrome.rollout.observation import WindowBank
-from velodrome.runs import session
 from velodrome.runs.config.changes import changes_between
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.run import Run
+from velodrome.runs.session import Session
+from velodrome.runs.together import group, processes
 from velodrome.runs.trained import Ensemble
 from velodrome.runs.walk_forward import walk_forward
 
@@ -181,8 +182,8 @@ def same_bits(run, reference):
 
 @pytest.mark.slow
 def test_members_that_are_trained_together_are_the_same(ensemble, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(session, "START_SECONDS", -1e9)
-    monkeypatch.setattr(session, "available_cores", lambda: 2)
+    monkeypatch.setattr(group, "START_SECONDS", -1e9)
+    monkeypatch.setattr(processes, "available_cores", lambda: 2)
     shown = Console(file=io.StringIO(), width=200)
     told = tiny(tmp_path, seed=3, ensemble=3, **SETTINGS)
     found = vd.train("smoke", console=shown, mode="plain", evaluate=False, **told)
@@ -196,8 +197,8 @@ def test_members_that_are_trained_together_are_the_same(ensemble, tmp_path, monk
 
 @pytest.mark.slow
 def test_an_interruption_reaches_members_that_are_trained_together(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "START_SECONDS", -1e9)
-    monkeypatch.setattr(session, "available_cores", lambda: 2)
+    monkeypatch.setattr(group, "START_SECONDS", -1e9)
+    monkeypatch.setattr(processes, "available_cores", lambda: 2)
     settings = {**SETTINGS, "steps": 64 * 500, "checkpoint.every_steps": 640, "evaluation.every_steps": 32_000}
 
     def interrupt() -> None:
@@ -218,20 +219,20 @@ def test_an_interruption_reaches_members_that_are_trained_together(tmp_path, mon
 
 
 def test_members_are_trained_together_where_that_is_faster(ensemble, monkeypatch):
-    done = session.Session(ensemble.members[0], None)
+    done = Session(ensemble.members[0], None)
     done.learner = SimpleNamespace(same_on_any_threads=True)
-    monkeypatch.setattr(session, "available_cores", lambda: 4)
-    monkeypatch.setattr(session, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(processes, "available_cores", lambda: 4)
+    monkeypatch.setattr(processes, "free_memory", lambda: 1 << 40)
     done.pace = 60.0 / done.config.steps  # a minute each
-    assert [session.together(done, left) for left in (7, 2, 1)] == [4, 2, 1]
+    assert [group.together(done, left) for left in (7, 2, 1)] == [4, 2, 1]
     done.pace = 1.0 / done.config.steps
-    assert session.together(done, 7) == 1  # to begin takes longer
+    assert group.together(done, 7) == 1  # to begin takes longer
     done.pace = 60.0 / done.config.steps
-    monkeypatch.setattr(session, "free_memory", lambda: 1)
-    assert session.together(done, 7) == 1
+    monkeypatch.setattr(processes, "free_memory", lambda: 1)
+    assert group.together(done, 7) == 1
     done.learner.same_on_any_threads = False
-    monkeypatch.setattr(session, "free_memory", lambda: 1 << 40)
-    assert session.together(done, 7) == 1
+    monkeypatch.setattr(processes, "free_memory", lambda: 1 << 40)
+    assert group.together(done, 7) == 1
 
 
 # What people see of it

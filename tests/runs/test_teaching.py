@@ -15,7 +15,7 @@ from velodrome.errors import ConfigError
 from velodrome.evaluation.forecast import teaching
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
-from velodrome.runs.session import session_of
+from velodrome.runs.together.group import session_of
 from velodrome.runs.trained import Run, as_member
 
 TAUGHT = {

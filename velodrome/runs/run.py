@@ -26,7 +26,8 @@ from velodrome.runs.live.display import choose_mode
 from velodrome.runs.machine import plan
 from velodrome.runs.ranks import launch
 from velodrome.runs.ranks.following import in_all_ranks
-from velodrome.runs.session import Session, session_of
+from velodrome.runs.session import Session
+from velodrome.runs.together.group import session_of
 from velodrome.runs.trained import Run, check_source
 from velodrome.vector.cores import is_rank
 

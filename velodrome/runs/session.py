@@ -7,13 +7,10 @@ to holds the details.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import math
-import pickle
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from velodrome.envs.catalog import CATALOG
-from velodrome.errors import MetricsError, RunError, VelodromeError, sentence
-from velodrome.learn.catalog import ALGORITHMS
+from velodrome.errors import MetricsError, RunError, VelodromeError
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
@@ -39,8 +34,8 @@ from velodrome.runs.evaluate import (
     steps_between_validations,
     told_report,
 )
-from velodrome.runs.folder import RunFolder, RunState, lineage_entry
-from velodrome.runs.interrupts import Interrupted, Interrupts, Job, Seen, train_together
+from velodrome.runs.folder import RunState, lineage_entry
+from velodrome.runs.interrupts import Interrupted, Interrupts
 from velodrome.runs.live.bottleneck import RunFacts
 from velodrome.runs.live.display import LiveView, choose_mode
 from velodrome.runs.live.progress import Besides
@@ -49,12 +44,10 @@ from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
 from velodrome.runs.metrics import MetricsWriter, with_names_of
 from velodrome.runs.official import official_evaluation
-from velodrome.runs.store.from_folder import forget_evaluations, members_of, steps_of
+from velodrome.runs.store.from_folder import forget_evaluations
 from velodrome.runs.store.mirror import mirrors_of
 from velodrome.runs.store.sinks import sinks_of_run
-from velodrome.runs.trained import Ensemble, Run, SeedGroup
-from velodrome.vector.cores import available_cores, free_memory, is_rank
-from velodrome.vector.fleet.autoscale import bytes_in_use
+from velodrome.runs.trained import Run
 from velodrome.writing import replace_text
 
 if TYPE_CHECKING:
@@ -64,7 +57,6 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 SHOWN_EVERY = 1.0  # seconds between samples of the machine that the terminal shows
-START_SECONDS = 10.0  # that a process takes to import, to receive the data and to load kernels
 
 log = logging.getLogger("velodrome.runs")
 
@@ -456,133 +448,6 @@ class Session:
             self._note(status, str(error))
         except (VelodromeError, OSError) as problem:  # a disk too full for a checkpoint is too full for this as well
             log.error("the folder does not say that the run %s: %s", status, problem)
-
-
-class GroupSession(Session):
-    """One sitting of a group or an ensemble, whose members are ordinary runs.
-
-    The first is trained in this process, so that the data is read and checked, and kernels are compiled, once. How fast
-    that went says whether the others go on one after the other, or several at once in processes of their own.
-    """
-
-    def _is_done(self, last: Path | None) -> bool:
-        return self.config == self.run.config
-
-    def _take_over(self, steps: int) -> None:
-        super()._take_over(sum(steps_of(member.folder) for member in self.run.members))
-        del self.remarks[1:]  # what becomes of schedules is told for each member
-
-    def _train(self) -> bool:
-        """Train the members that have not finished. Return whether all have."""
-        group = self.run
-        assert isinstance(group, SeedGroup)
-        self.remarks[:0] = setup.told_choices(self.market, self.shortened)
-        self._show_remarks()
-        finished = {run.config.seed for run in group.members if run.status == "finished" and group.has_all(run)}
-        left = [seed for seed in group.seeds if seed not in finished]
-        while left:
-            sitting = member_session(group, left.pop(0), self.market)
-            sitting.go(self.console, self.mode, evaluate=False)
-            self.mirror.changed()
-            if sitting.run.status != "finished":
-                return False
-            processes = together(sitting, len(left))
-            if processes > 1:
-                return self._train_together(group, left, processes)
-        return True
-
-    def _train_together(self, group: SeedGroup, left: list[int], processes: int) -> bool:
-        """Train members in this many processes at a time."""
-        if self.mode in ("live", "plain"):
-            told = f"{len(left)} more, {processes} at a time in processes of their own, which is faster"
-            self.console.print(told, soft_wrap=True)
-        mode = "json" if self.mode == "json" else "quiet"
-        jobs = [
-            Job(
-                f"seed {seed}",
-                _train_member,
-                (group.path, seed, self.market, mode),
-                self.config.steps,
-                functools.partial(_seen, group, seed),
-            )
-            for seed in left
-        ]
-        done, error = train_together(jobs, processes, self.console, self.mode, self.mirror.changed)
-        if error:
-            raise RunError(f"A member could not be trained: {sentence(error)} Go on: {group.resume_command}")
-        return done
-
-
-def _seen(group: SeedGroup, seed: int) -> Seen:
-    """Return what the folder of a member says."""
-    found = (folder for folder in members_of(group.folder) if folder.information["seeds"]["run"] == seed)
-    return next((seen_in(folder) for folder in found), Seen())
-
-
-def seen_in(folder: RunFolder) -> Seen:
-    """Return what a run's folder says of its training."""
-    state = folder.state
-    return Seen(steps_of(folder), state.status if state else "", state.error if state else "")
-
-
-def member_session(group: SeedGroup, seed: int, market: Market | Basket | None) -> Session:
-    """Return a sitting of a member of a group, which is made if there is none of this seed."""
-    member, told, new = group.member(seed, market)
-    number = f"{'member ' if isinstance(group, Ensemble) else ''}{seed - group.seeds[0] + 1}"
-    place = f", seed {seed} ({number} of {len(group.seeds)})"
-    return Session(member, market, not new, told=None if told == member.config else told, place=place)
-
-
-def together(trained: Session, left: int) -> int:
-    """Return in how many processes to train the other members at a time; 1: go on in this one.
-
-    trained: the one that was trained last. Several processes pay off where one uses one core, which is where learning
-    has the same bits on any number of threads; a GPU, torch's own threads and workers of environments have all cores
-    already. What Velodrome does not know by itself stays in this process.
-    """
-    seconds = trained.config.steps * trained.pace
-    same = getattr(trained.learner, "same_on_any_threads", False)
-    most = processes_for(trained.config, trained.market, left) if same else 1
-    return 1 if most < 2 or -(-left // most) * seconds + START_SECONDS >= left * seconds else most
-
-
-def processes_for(config: RunConfig, market: Market | Basket | None, count: int) -> int:
-    """Return how many of some trainings this machine takes side by side; 1 where they are better kept in this process.
-
-    market: what a process is sent.
-    """
-    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
-    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
-    shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
-    if count < 2 or not own or shared or is_rank() or config.usable_device() != "cpu":
-        return 1
-    try:
-        pickle.dumps(market)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        log.info("trained one after the other: the market cannot be sent to a process (%s)", error)
-        return 1
-    return max(min(count, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
-
-
-def _train_member(path: Path, seed: int, market: Market | Basket | None, mode: Mode) -> None:
-    """Train a member, in a process of its own."""
-    group = Run.open(path)
-    assert isinstance(group, SeedGroup)
-    try:
-        member_session(group, seed, market).go(None, mode, evaluate=False)
-    except VelodromeError:  # the folder says it
-        sys.exit(1)
-
-
-def session_of(
-    run: Run,
-    market: Market | Basket | None,
-    resumed: bool = False,
-    begin_from: checkpoints.Checkpoint | None = None,
-    told: RunConfig | None = None,
-) -> Session:
-    """Return a sitting of a run, or of a group of runs."""
-    return (GroupSession if isinstance(run, SeedGroup) else Session)(run, market, resumed, begin_from, told)
 
 
 def _due(before: int, steps: int, every: int | None) -> bool:

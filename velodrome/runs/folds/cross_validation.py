@@ -26,11 +26,10 @@ from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.config.sections import EvaluationConfig
 from velodrome.runs.evaluate import HELD_OUT, evaluate
 from velodrome.runs.folds.fold import Fold, Given, begun_run, date_text, finished_run, validation_share, wanted_by
-from velodrome.runs.interrupts import Job, Seen, train_together
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.report.folds import blocks_table
 from velodrome.runs.run import Run
-from velodrome.runs.session import processes_for, seen_in
+from velodrome.runs.together.processes import Job, Seen, processes_for, seen_in, train_together
 from velodrome.writing import replace_text
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ def _run(task: Task, job: Job) -> Run:
     from velodrome.runs import run as running
     from velodrome.runs import setup
     from velodrome.runs.config.files import load_run_config
-    from velodrome.runs.session import session_of
+    from velodrome.runs.together.group import session_of
     from velodrome.runs.trained import check_code
 
     console = Console(width=120, color_system=None)

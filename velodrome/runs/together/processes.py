@@ -1,0 +1,145 @@
+"""Trainings in processes side by side: how many of them, and how they are watched and stopped."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from velodrome.envs.catalog import CATALOG
+from velodrome.learn.catalog import ALGORITHMS
+from velodrome.runs.interrupts import Interrupts
+from velodrome.runs.store.from_folder import steps_of
+from velodrome.vector.cores import available_cores, free_memory, is_rank
+from velodrome.vector.fleet.autoscale import bytes_in_use
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from velodrome.runs.config.run_config import RunConfig
+    from velodrome.runs.folder import RunFolder
+    from velodrome.tables.basket import Basket
+    from velodrome.tables.market import Market
+
+POLL_SECONDS = 0.25
+
+log = logging.getLogger("velodrome.runs")
+
+
+class Seen(NamedTuple):
+    """What a run's folder says of a training."""
+
+    steps: int = 0
+    status: str = ""
+    error: str = ""
+
+
+def seen_in(folder: RunFolder) -> Seen:
+    """Return what a run's folder says of its training."""
+    state = folder.state
+    return Seen(steps_of(folder), state.status if state else "", state.error if state else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A training for a process of its own. The process ends with another code than 0 if it failed."""
+
+    title: str  # such as "fold 2"
+    work: Callable[..., None]  # of a module, so that another process finds it
+    arguments: tuple[Any, ...]
+    steps: int
+    look: Callable[[], Seen]
+
+
+def train_together(
+    jobs: Sequence[Job], processes: int, console: Console, mode: str, ended: Callable[[], None] = lambda: None
+) -> tuple[bool, str]:
+    """Train in this many processes at a time; whoever stops this one lets them save and stop, too.
+
+    Return whether all have ended by themselves, and what went wrong in the first that failed, "" if none did; the
+    others are stopped then. ended: called when one has ended.
+    """
+    from rich.progress import Progress
+
+    from velodrome.vector.workers.worker.starting import process_context, without_main_module
+
+    threads, waiting = max(1, available_cores() // processes), list(jobs)
+    running: dict[Job, Any] = {}
+    error, asked = "", False
+    with Interrupts() as interrupts, Progress(console=console, disable=mode != "live") as bars:
+        tasks: dict[Job, Any] = {}
+        try:
+            while running or (waiting and not asked):
+                while waiting and not asked and len(running) < processes:
+                    job = waiting.pop(0)
+                    about = (threads, job.work, *job.arguments)
+                    running[job] = process_context("spawn").Process(target=_work_apart, args=about)
+                    with without_main_module():
+                        running[job].start()
+                    tasks[job] = bars.add_task(job.title, total=job.steps)
+                time.sleep(POLL_SECONDS)
+                for job, process in list(running.items()):
+                    code, seen = process.exitcode, job.look()
+                    bars.update(tasks[job], completed=seen.steps)
+                    if code is None:
+                        continue
+                    del running[job]
+                    if code and not (asked or interrupts.requested):
+                        error = error or f"{job.title}: {seen.error or f'exit {code}'}"
+                    elif mode in ("live", "plain") and seen.status:
+                        console.print(f"{job.title}: {seen.status}", soft_wrap=True)
+                    ended()
+                if (error or interrupts.requested) and not asked:
+                    asked = True
+                    for process in running.values():
+                        process.terminate()
+        finally:
+            for process in running.values():  # a second signal: at once
+                process.terminate()
+            for process in running.values():
+                process.join()
+    return not asked, error
+
+
+def _work_apart(threads: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Do work in a process of its own, which stops, and saves, when it is asked to or when the first one is gone."""
+    import numba
+    import torch
+
+    os.setpgid(0, 0)  # Ctrl-C is the first process's, which passes it on; a service finds all by their session
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def stop() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    torch.set_num_threads(threads)
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    work(*arguments)
+
+
+def processes_for(config: RunConfig, market: Market | Basket | None, count: int) -> int:
+    """Return how many of some trainings this machine takes side by side; 1 where they are better kept in this process.
+
+    market: what a process is sent.
+    """
+    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
+    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
+    shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
+    if count < 2 or not own or shared or is_rank() or config.usable_device() != "cpu":
+        return 1
+    try:
+        pickle.dumps(market)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        log.info("trained one after the other: the market cannot be sent to a process (%s)", error)
+        return 1
+    return max(min(count, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
