@@ -6,16 +6,12 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome.runs.folder import LEASE
 from velodrome.vector.cores import is_rank
 
-if TYPE_CHECKING:
-    pass
-
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # the last is what Slurm sends before a machine is taken away
-POLL_SECONDS = 0.25
 
 
 class Interrupted(KeyboardInterrupt):
