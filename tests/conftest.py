@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing.forkserver
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +31,10 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="velodrome-tests-")
 # with them on the same cores and wait for one another. Tests of several threads ask for them.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Numba tries many signatures for one that fits, and paints the message of each that does not: a twentieth of compiling.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
