@@ -5,8 +5,8 @@
     python benchmarks/whole_commands.py --scaling
 
 Each command runs twice, in a folder of its own: the first run fills the cache of compiled kernels, the second counts.
-A lesson by a teacher is learning. With --scaling: what the final evaluation and its report take for more bars, seeds
-and instruments.
+With --once it runs once, after a shorter command that filled the cache. A lesson by a teacher is learning. With
+--scaling: what the final evaluation and its report take for more bars, seeds and instruments.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def seconds_of(call: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - began, sum(after[:4]) - sum(before[:4])
 
 
-def timed(command: str, folder: Path, repeats: int) -> None:
+def timed(command: str, folder: Path, repeats: int, times: int) -> None:
     """Print what a command takes and, if they are timed at all, the parts of it that are not learning."""
     words = [sys.executable, "-m", "velodrome", "train", *shlex.split(command), f"logging.folder={folder}"]
     # Python's own cache of what it compiles is warm, too, wherever its packages lie.
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "velodrome-python")}
     how: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "env": {**os.environ, **kept}}
-    for _ in range(2):
+    for _ in range(times):
         wall, cpu = seconds_of(lambda: subprocess.run(words, **how))
     print(f"velodrome train {command}: {wall:.1f} s, {cpu:.1f} s of CPU", flush=True)
 
@@ -110,6 +110,7 @@ def main() -> None:
     parser.add_argument("--commands", nargs="*", default=COMMANDS, help="what follows `velodrome train`")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="times that each part is timed; the median counts")
     parser.add_argument("--whole", action="store_true", help="time the commands alone, not what they consist of")
+    parser.add_argument("--once", action="store_true", help="run each command once; what it compiles is there already")
     parser.add_argument("--scaling", action="store_true", help="time evaluations of more and more data instead")
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     chosen = parser.parse_args()
@@ -118,7 +119,7 @@ def main() -> None:
         return
     for command in chosen.commands:
         with tempfile.TemporaryDirectory() as folder:
-            timed(command, Path(folder), 0 if chosen.whole else chosen.repeats)
+            timed(command, Path(folder), 0 if chosen.whole else chosen.repeats, 1 if chosen.once else 2)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,15 @@ from torch.nn import functional
 
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import Gaussian
+from velodrome.learn.config import LearnerConfig
+from velodrome.learn.engines.optimiser import Optimiser
 from velodrome.learn.learner import Learner, Taught
 from velodrome.learn.policy import ActorCritic
+from velodrome.rollout.launch import Captured
 from velodrome.rollout.observation import Observation
 
 RATE = 2e-3  # step size of Adam at the start; it falls to 0
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # of Adam
+EPSILON = 1e-8  # of Adam
 MINIBATCH = 1024  # samples
 
 
@@ -46,57 +49,54 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: fl
     The observed values' moments begin with those of the lessons, and the critic begins at 0. Nothing else changes.
     hold: share of the way back to what it was taught that the policy goes after every update.
     """
-    bank, device = learner.worlds.true_bank, learner.worlds.device
     assert isinstance(learner.policy, ActorCritic)
-    policy = copy.deepcopy(learner.policy).eval()  # an engine holds on to the gradients of its own
-    assert bank is not None
     if reason := cannot_imitate(learner):
         raise ConfigError(f"teacher.policy: {reason}. Leave teacher.policy out.")
-    values, cursor, targets = (part.to(device) for part in lessons)
+    policy = copy.deepcopy(learner.policy).eval()  # an engine holds on to the gradients of its own
+    values, cursor, targets = (part.to(learner.worlds.device) for part in lessons)
     if learner.moments is not None:
         learner.moments.update(values)
         values = learner.moments.normalise(values)
-    generator = torch.Generator().manual_seed(seed)
-    optimiser = _Adam(list(policy.parameters()), epochs * -(-len(values) // MINIBATCH))
-    for _ in range(epochs):
-        apart = torch.zeros((), dtype=torch.float64, device=device)  # there: to ask for a number is to wait for it
-        for rows in torch.randperm(len(values), generator=generator).to(device).split(MINIBATCH):
-            seen = Observation(values[rows], cursor[rows], bank.gather(cursor[rows]).float())
-            loss = _distance(policy, policy.decide(seen), targets[rows])
-            optimiser.step(loss)
-            apart += loss.detach().double() * len(rows)
+    apart = _descend(learner, policy, Lessons(values, cursor, targets), epochs, seed)
     # A critic of random weights would value one position above another for no reason.
     for parameter in policy.value_head.parameters():
         nn.init.zeros_(parameter)
     learner.policy.load_state_dict(policy.state_dict())
     learner.taught = Taught(policy, hold) if hold else None
+    return apart
+
+
+def _descend(learner: Learner, policy: ActorCritic, lessons: Lessons, epochs: int, seed: int) -> float:
+    """Bring a policy close to the rule, minibatch by minibatch; return the mean distance during the last epoch.
+
+    On a GPU a step is a graph: its hundred small kernels take less time than to launch them one by one.
+    """
+    (values, cursor, targets), bank, device = lessons, learner.worlds.true_bank, learner.worlds.device
+    assert bank is not None
+    optimiser = Optimiser(policy, LearnerConfig(learning_rate=RATE, max_gradient_norm=math.inf), epsilon=EPSILON)
+    apart = torch.zeros((), dtype=torch.float64, device=device)  # there: to ask for a number is to wait for it
+
+    def descend(rows: Tensor) -> None:
+        seen = Observation(values[rows], cursor[rows], bank.gather(cursor[rows]).float())
+        loss = _distance(policy, policy.decide(seen), targets[rows])
+        optimiser.descend(loss)
+        apart.add_(loss.detach().double() * len(rows))
+
+    chosen = torch.empty(MINIBATCH, dtype=torch.int64, device=device)  # where the graph looks for its rows
+    captured = Captured(lambda: descend(chosen), learner.generator) if learner.captures_updates() else None
+    generator = torch.Generator().manual_seed(seed)
+    steps, done = epochs * -(-len(values) // MINIBATCH), 0
+    for _ in range(epochs):
+        apart.zero_()
+        for rows in torch.randperm(len(values), generator=generator).to(device).split(MINIBATCH):
+            optimiser.set_rate(RATE * (1.0 - done / steps))
+            if captured is not None and len(rows) == MINIBATCH:
+                chosen.copy_(rows)
+                captured()
+            else:
+                descend(rows)
+            done += 1
     return float(apart) / len(values)
-
-
-class _Adam:
-    """Adam as torch has it, with a rate that falls to 0. torch's own imports 800 modules first, for 2 seconds."""
-
-    def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
-        self.parameters, self.steps, self.done = parameters, steps, 0
-        self.means, self.squares = ([torch.zeros_like(own) for own in parameters] for _ in range(2))
-
-    @torch.no_grad()
-    def step(self, loss: Tensor) -> None:
-        """Go one step down the gradient of a loss; what it does not depend on stays as it is."""
-        rate, self.done = RATE * (1.0 - self.done / self.steps), self.done + 1
-        corrections = 1.0 - BETAS[0] ** self.done, math.sqrt(1.0 - BETAS[1] ** self.done)
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        moved = [place for place, gradient in enumerate(found) if gradient is not None]
-        lists = ([each[place] for place in moved] for each in (found, self.parameters, self.means, self.squares))
-        gradients, parameters, means, squares = lists
-        # All parameters in one call: on a GPU each call takes as long as the arithmetic of many.
-        torch._foreach_lerp_(means, gradients, 1.0 - BETAS[0])
-        torch._foreach_mul_(squares, BETAS[1])
-        torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - BETAS[1])
-        sizes = torch._foreach_sqrt(squares)
-        torch._foreach_div_(sizes, corrections[1])
-        torch._foreach_add_(sizes, EPSILON)
-        torch._foreach_addcdiv_(parameters, means, sizes, -rate / corrections[0])
 
 
 def _distance(policy: ActorCritic, parameters: Tensor, targets: Tensor) -> Tensor:

@@ -143,3 +143,18 @@ def test_a_taught_policy_learns_on_a_gpu():
         learner.iterate()
     assert not torch.equal(learner.policy.policy_head.weight, before)
     assert not torch.equal(learner.acting.policy_head.weight, learner.policy.policy_head.weight)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("samples", [4096, 3000])  # the second ends on a shorter minibatch, which no graph holds
+def test_a_lesson_in_graphs_teaches_what_one_without_does(samples):
+    def taught(cuda_graphs):
+        envs = vd.make_vec("trading", 64, market=MARKET, split="train", backend="cuda", observation="cursor", seed=0)
+        learner = make_ppo(make_worlds(envs, "cuda"), cuda_graphs=cuda_graphs)
+        apart = teach(learner, teacher(MARKET, {}), "trading", MARKET, {}, Lesson(samples, 8, 0))
+        return apart, torch.cat([own.detach().flatten() for own in learner.policy.parameters()])
+
+    (apart, weights), (plain_apart, plain) = taught(True), taught(False)
+    assert apart == pytest.approx(plain_apart, rel=1e-3)
+    torch.testing.assert_close(weights, plain, rtol=0.0, atol=1e-3)
