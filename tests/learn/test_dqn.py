@@ -254,9 +254,28 @@ def test_a_bandit_is_solved(config):
     assert metrics["policy/epsilon"] == pytest.approx(0.05)
 
 
+# Rounds
+
+
+def test_an_iteration_of_several_rounds_learns_what_as_many_iterations_do():
+    alone, together = (make_dqn(learning_starts=60, prioritised=True, rounds=rounds, **NORMALISED) for rounds in (1, 3))
+    each = iterated(alone, 6)
+    metrics = iterated(together, 2)
+    assert together.steps == alone.steps
+    (tensors, plain), (expected, counts) = together.state(), alone.state()
+    assert plain == counts
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[name], tensor), name
+    for name in ("episode/mean_reward", "action/0", "loss/value"):
+        assert metrics[1][name] == pytest.approx(np.mean([one[name] for one in each[3:]]), rel=1e-5), name
+    assert metrics[1]["episode/count"] == sum(one["episode/count"] for one in each[3:])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("config", [{}, {"prioritised": True, "n_step": 3, **NORMALISED}, {"per_bar": "always"}])
+@pytest.mark.parametrize(
+    "config", [{}, {"rounds": 3}, {"prioritised": True, "n_step": 3, **NORMALISED}, {"per_bar": "always"}]
+)
 def test_cuda_graphs_give_what_eager_kernels_give(config):
     import velodrome as vd
     from tests.markets import small_market

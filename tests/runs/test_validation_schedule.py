@@ -10,6 +10,7 @@ from velodrome.errors import ConfigError
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.evaluate import VALIDATION_IN_STEPS, final_in_validations, split_bars, steps_between_validations
 from velodrome.runs.run import resume
+from velodrome.runs.setup import build_market
 
 AUTO = {"evaluation.every_steps": "auto"}
 
@@ -44,14 +45,22 @@ def test_there_are_at_least_four_and_what_is_asked_for_goes_before():
         load_run_config(config, {"evaluation.every_steps": 0})
 
 
-@pytest.mark.parametrize(("preset", "device", "longer"), [("demo", "cpu", 8_000_000), ("gpu", "cuda", 600_000_000)])
-def test_a_presets_short_run_chooses_among_ten_and_a_long_one_validates_its_share(preset, device, longer):
-    config = load_run_config(preset, {"device": "cpu"})
-    market = config.market.build()
-    assert steps_between_validations(config, market, device) == config.steps // 10
-    every = steps_between_validations(load_run_config(config, {"steps": longer}), market, device)
+MARKETS = {"demo": 10, "trading": 10, "demo_portfolio": 8, "portfolio": 16, "demo_dqn": 10, "dqn": 20, "ou": 10}
+
+
+PRESETS = [(name, fewest, device) for name, fewest in MARKETS.items() for device in ("cpu", "cuda")]
+PRESETS += [("gpu", 10, "cuda"), ("portfolio_gpu", 3, "cuda")]
+
+
+@pytest.mark.parametrize(("preset", "fewest", "device"), PRESETS)
+def test_a_presets_short_run_has_enough_to_choose_among_and_a_long_one_validates_its_share(preset, fewest, device):
+    own_files = {} if preset.startswith("demo") else {"market.source": "prices.csv"}
+    config = load_run_config(preset, {"device": "cpu", **own_files})
+    market = build_market(load_run_config("demo_portfolio" if "portfolio" in preset else "demo"))
+    assert steps_between_validations(config, market, device) == config.steps // fewest
+    every = steps_between_validations(load_run_config(config, {"steps": 100_000 * config.steps}), market, device)
     once, each = VALIDATION_IN_STEPS[device]
-    assert (once + each * split_bars(market, "validation")) / every < 0.06
+    assert (once + each * split_bars(market, "validation")) / every == pytest.approx(0.05, rel=1e-3)
 
 
 def test_environments_without_bars_have_a_number_for_each_kind_of_device():

@@ -253,6 +253,13 @@ class DQNConfig(LearnerConfig):
     updates: int = Field(
         8, ge=1, le=65536, description="gradient steps after each rollout", json_schema_extra=searched(1, 32, log=True)
     )
+    rounds: int = Field(
+        1,
+        ge=1,
+        le=65536,
+        description="rollouts, each with its gradient steps, in an iteration. What is learnt does not depend on it; "
+        "metrics are gathered, and a GPU is waited for, once an iteration",
+    )
     batch_size: int = Field(
         1024, ge=1, description="transitions in a gradient step", json_schema_extra=searched(128, 4096, log=True)
     )

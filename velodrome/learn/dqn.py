@@ -35,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 
 class DQN(Learner):
-    """One Q-network, its target, its environments and its memory. `iterate` is one rollout and some gradient steps."""
+    """One Q-network, its target, its environments and its memory. `iterate` is some rounds of it: a rollout, then
+    gradient steps.
+    """
 
     config: DQNConfig
     policy: QNetwork
@@ -82,6 +84,7 @@ class DQN(Learner):
         config, worlds = self.config, self.worlds
         size = (config.rollout_length, worlds.num_envs)
         self.actions = torch.zeros(size, dtype=torch.int64, device=worlds.device)
+        self.played = torch.zeros((config.rounds, *size), dtype=torch.int64, device=worlds.device)
         self.encode_rollout = self._worth_encoding(self.actions.numel())
         self.collect = self._collect
         self.learn: Callable[[], None] = self._learn
@@ -93,9 +96,22 @@ class DQN(Learner):
                 logger.info("the rollout is no CUDA graph: these environments run on the host")
 
     def iterate(self) -> dict[str, float]:
-        """Collect a rollout, take gradient steps; return what happened."""
-        config, began = self.config, self.done
-        scheduled = config.scheduled(began)
+        """Collect and learn for some rounds; return what happened in them."""
+        began, learned = self.done, 0
+        self.report.zero_()
+        self.mean_reward.zero_()
+        for played in self.played:
+            learned += self._round()
+            played.copy_(self.actions)
+        reported = self.report[: len(REPORTED) if learned else 0] / max(learned, 1)
+        own = (*REPORTED[: len(reported)], "policy/epsilon"), torch.cat([reported, self.epsilon.view(1)])
+        distribution = Categorical(self.policy.actions)
+        return self.metrics(self.played.flatten(0, 1), distribution, began, self.mean_reward, own)
+
+    def _round(self) -> int:
+        """Collect a rollout, take gradient steps; return how many. Nothing here waits for a GPU."""
+        config = self.config
+        scheduled = config.scheduled(self.done)
         self.optimiser.set_rate(scheduled["learning_rate"])
         self.epsilon.fill_(scheduled["epsilon"])
         self.correction.fill_(scheduled.get("importance", 0.0))
@@ -105,19 +121,15 @@ class DQN(Learner):
                 self._encode_target()
             self.collect()
         self.steps += self.actions.numel()
-        learned = 0
-        if self.steps >= max(config.learning_starts, config.n_step * self.worlds.num_envs):
-            with self.clock("learning"):
-                self.report.zero_()
-                for _ in range(config.updates):
-                    self.learn()
-                    self.updates += 1
-                    if self.updates % config.target_every == 0:
-                        self._copy_to_target()
-            learned = config.updates
-        reported = self.report[: len(REPORTED) if learned else 0] / max(learned, 1)
-        own = (*REPORTED[: len(reported)], "policy/epsilon"), torch.cat([reported, self.epsilon.view(1)])
-        return self.metrics(self.actions, Categorical(self.policy.actions), began, self.mean_reward, own)
+        if self.steps < max(config.learning_starts, config.n_step * self.worlds.num_envs):
+            return 0
+        with self.clock("learning"):
+            for _ in range(config.updates):
+                self.learn()
+                self.updates += 1
+                if self.updates % config.target_every == 0:
+                    self._copy_to_target()
+        return config.updates
 
     # Collect
 
@@ -128,7 +140,6 @@ class DQN(Learner):
         phase = self.phase()
         self._train(False)
         encoding = self._encode(self.encode_rollout)
-        self.mean_reward.zero_()
         for t in range(len(self.actions)):
             if self.moments is not None:
                 self.moments.update(worlds.observation.values)
@@ -139,7 +150,7 @@ class DQN(Learner):
             with phase("environment"):
                 worlds.step(self.actions[t])
             replay.store(self.actions[t], worlds)
-            self.mean_reward += worlds.reward.mean() / len(self.actions)
+            self.mean_reward += worlds.reward.mean() / (len(self.played) * len(self.actions))
             if self.scale is not None:
                 row = worlds.reward.clone().unsqueeze(0)  # scaled in place and thrown away: the buffer keeps them raw
                 self.scale.scale(row, worlds.terminated.unsqueeze(0), worlds.truncated.unsqueeze(0))
