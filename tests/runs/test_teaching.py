@@ -47,6 +47,26 @@ def test_the_rule_itself_is_a_candidate(tmp_path):
     assert any(not value.equal(latest_weights(run)[name]) for name, value in means.items())
 
 
+def test_without_validations_nothing_is_chosen_and_the_latest_policy_is_judged(tmp_path):
+    run = small_run(tmp_path, **TAUGHT, **{"evaluation.every_steps": None})
+    assert not any(pinned for _, pinned in checkpoint_names(run))
+    _, named = run.one_policy("best")
+    assert named.agents[0].step == named.agents[0].training_steps > 0
+
+
+@pytest.mark.parametrize(("alone", "is_told"), [(320, True), (319, False)])
+def test_a_policy_that_is_never_allowed_to_learn_is_told_of(tmp_path, alone, is_told):
+    screen = Console(file=io.StringIO(), width=400)
+    vd.train(
+        "smoke",
+        mode="plain",
+        console=screen,
+        evaluate=False,
+        **tiny(tmp_path, steps=320, **{"ppo.critic_first": alone}),
+    )
+    assert ("warning: the policy learns nothing in this run." in screen.file.getvalue()) is is_told
+
+
 def latest_weights(run):
     """Return the weights that learning goes on from."""
     found = run.find_checkpoint("latest").tensors

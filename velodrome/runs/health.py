@@ -135,6 +135,18 @@ def _mean_up_to(training: Series, steps: NDArray[np.int64], place: int, width: i
     return float(training.values[within].mean()) if within.any() else math.nan
 
 
+def learns_nothing(config: RunConfig) -> list[str]:
+    """Return a warning if the policy of a run is never allowed to learn."""
+    alone = getattr(config.learner, "critic_first", 0)
+    if config.steps > alone:
+        return []
+    return [
+        f"warning: the policy learns nothing in this run. For the first {alone:,} steps its critic learns alone "
+        f"({config.algorithm}.critic_first), and the run has {config.steps:,}. Give more steps, or "
+        f"{config.algorithm}.critic_first=0."
+    ]
+
+
 def enough_episodes(episodes: int, steps: int) -> str:
     """Return that a training has ended because its episodes have."""
     return f"training ended at step {steps:,}: {episodes:,} episodes have ended (episodes)"

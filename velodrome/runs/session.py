@@ -167,6 +167,7 @@ class Session:
             begins = not begun and not self.begin_from
             self.taught = setup.teach(self.config, self.market, self.learner, self.shelf) if begins else ""
             self.remarks[:0] = setup.told_choices(self.market, self.shortened, self.taught)
+            self.remarks += health.learns_nothing(self.config)
             how = "resumed" if self.resumed else "began"
             log.info("using %d environments (%s, %s)", worlds.num_envs, self.config.vector.env_type, device)
             log.info("%s at step %d on %s, %s", how, self.learner.steps, device, self.config.hash)
@@ -233,7 +234,9 @@ class Session:
             self.remarks.clear()
             try:
                 if not begun or self.has_less:
-                    self._save(best=bool(self.taught) and not self.has_less and self._validate())
+                    # What was taught is a candidate among others; without others nothing is chosen.
+                    chooses = bool(self.taught) and not self.has_less and self.validated_every is not None
+                    self._save(best=chooses and self._validate())
                 while not self._is_over and not self.interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
