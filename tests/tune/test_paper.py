@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 
 import pytest
@@ -288,6 +289,22 @@ def test_the_command_shows_the_end_and_goes_on(root, feed, capsys, tmp_path):
     assert "none, to the bit" in capsys.readouterr().out
     assert cli.run(["paper", "nobody", "--feed", str(feed), "--folder", str(root)]) == 2
     assert "no champion 'nobody'" in capsys.readouterr().err
+
+
+def test_bars_that_the_champion_knew_are_not_called_out_of_sample(root, good_run, capsys, tmp_path):
+    """A feed that begins before the test split: what was learnt from and chosen by is counted, and can be left out."""
+    market, bars = good_run.market, good_run.market_settings.bars()
+    known = int(market.split("validation").end.max())
+    feed = write_feed(tmp_path / f"{SYMBOL}.csv", some(bars, known - 60, known + 40)[SYMBOL])
+    words = ["paper", "trading", "--feed", str(feed), "--folder", str(root)]
+    assert cli.run([*words, "--state", str(tmp_path / "all"), "--quiet"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"warning: {60 - 5} of these bars are not out of sample" in told
+    assert ", from 10,000.00 (" in told
+    since = re.search(r"--since '([^']+)'", told)[1]
+    assert cli.run([*words, "--state", str(tmp_path / "later"), "--since", since, "--json"]) == 0
+    end = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (end["known"], end["bars"]) == (0, 40)
 
 
 @pytest.mark.slow

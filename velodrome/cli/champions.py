@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome.bars.timeframe import describe_time
 from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, champions, console, print_json
 
 if TYPE_CHECKING:
     from velodrome.tune.champions.registry import Record, Registry
+    from velodrome.tune.paper.loop import Summary
     from velodrome.tune.promotion import Verdict
 
 RUNS = Path("runs")
@@ -302,8 +304,7 @@ def paper(
     if json:
         shown.entry({"kind": "end", **asdict(done), "folder": str(done.folder), "drift": drift._asdict()})
     else:
-        equity = ", ".join(f"{name or 'portfolio'} {value:,.2f}" for name, value in done.equity.items())
-        screen.print(f"{champion}, promotion {done.number}: {done.bars:,} bars; equity {equity or 'none yet'}")
+        screen.print(_told_accounts(done), soft_wrap=True)
         same = (
             "none, to the bit" if drift.is_none else f"{drift.actions + drift.missing} bars, {drift.equity:g} of equity"
         )
@@ -312,6 +313,23 @@ def paper(
     if not drift.is_none:
         return PROBLEM_FOUND
     return INTERRUPTED if done.stopped else 0
+
+
+def _told_accounts(done: Summary) -> str:
+    """Return what became of the accounts, for people, and how much of it is out of sample."""
+    accounts = []
+    for name, equity in done.equity.items():
+        first = done.began.get(name)
+        change = f", from {first:,.2f} ({equity / first - 1.0:+,.2%})" if first else ""
+        accounts.append(f"{name or 'portfolio'} {equity:,.2f}{change}")
+    lines = [f"{done.name}, promotion {done.number}: {done.bars:,} bars; equity {'; '.join(accounts) or 'none yet'}"]
+    if done.known and done.known_until is not None:
+        until = describe_time(done.known_until)
+        lines.append(
+            f"warning: {done.known:,} of these bars are not out of sample: the champion learnt from bars until {until} "
+            f"(UTC) or was chosen by them. To begin after them: --since '{until}+00:00' --state FOLDER"
+        )
+    return "\n".join(lines)
 
 
 def _registry(folder: Path) -> Registry:

@@ -29,7 +29,7 @@ from velodrome.runs.config.parameters import price_data, softmax_of_actions
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.trained import Run, check_code
 from velodrome.runs.versions import versions
-from velodrome.tables.scaling import Scaler
+from velodrome.tables.scaling import TRAIN, Scaler
 from velodrome.writing import new_folder
 
 if TYPE_CHECKING:
@@ -101,6 +101,14 @@ class Champion:
         """What its environment plays on: "market" or "basket"."""
         return self.about["kind"]
 
+    @property
+    def known_until(self) -> int | None:
+        """When the last bar opened that it learnt from or was chosen by, in nanoseconds UTC.
+
+        None: it was promoted before that was noted.
+        """
+        return self.about.get("known_until")
+
     @cached_property
     def scalers(self) -> tuple[Scaler, ...]:
         """How its windows are scaled, as in training."""
@@ -164,6 +172,7 @@ def freeze(run: Run, bars: Bars, market: Market | Basket, home: Path, about: Map
         "timezone": bars.timezone,
         "members": members,
         "scalers": [scaler.to_dict() for scaler in market.scalers],
+        "known_until": _known_until(market, TRAIN, config.evaluation.split),
         "versions": versions(),
         "created": time.time(),
         **about,
@@ -177,6 +186,11 @@ def freeze(run: Run, bars: Bars, market: Market | Basket, home: Path, about: Map
             (folder / name).write_bytes(data)
             (folder / name).chmod(0o444)
     return Champion.open(place, found_hash)
+
+
+def _known_until(market: Market | Basket, *splits: str | None) -> int:
+    rows = [int(market.split(name).end.max()) - 1 for name in splits if name is not None and name in market.splits]
+    return max(int(market.time[row]) for row in rows)
 
 
 def content_hash(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -47,7 +48,10 @@ class Summary:
     name: str
     number: int  # of the promotion in use
     bars: int  # played by all accounts, by earlier loops in this folder too
+    known: int  # of these bars, how many a champion that played them had learnt from or was chosen by
+    known_until: int | None  # when the last such bar of the champion in use opened, in nanoseconds UTC
     equity: dict[str, float]  # by account
+    began: dict[str, float]  # equity of each account when it began
     drift: Drift
     folder: Path
     stopped: bool  # by a signal
@@ -247,5 +251,28 @@ class _Loop:
     def summary(self) -> Summary:
         """Return what became of it."""
         equity = {account: seat.equity for account, seat in self.desk.seats.items() if seat.held is not None}
-        stopped = self.interrupts.requested
-        return Summary(self.name, self.desk.number, self.bars, equity, self.drift, self.memory.folder, stopped)
+        began: dict[str, float] = {}
+        for entry in self.memory.entries("begin"):
+            began.setdefault(entry["account"], entry["equity"])
+        known = sum(
+            entry["nanoseconds"] <= self._known_until(entry["promotion"]) for entry in self.memory.entries("bar")
+        )
+        return Summary(
+            name=self.name,
+            number=self.desk.number,
+            bars=self.bars,
+            known=known,
+            known_until=self.desk.champion.known_until,
+            equity=equity,
+            began=began,
+            drift=self.drift,
+            folder=self.memory.folder,
+            stopped=self.interrupts.requested,
+        )
+
+    def _known_until(self, number: int) -> float:
+        """Return up to which moment the champion of a promotion knew bars; one that cannot be opened knew none."""
+        with contextlib.suppress(ChampionError):
+            until = self.names.champion(number).known_until
+            return -math.inf if until is None else until
+        return -math.inf
