@@ -1,8 +1,8 @@
 # Every target sets itself up: the first one that is run makes .venv and installs into it.
 PYTHON ?= python3
 BIN := .venv/bin
-# Made last by an installation; older than what it was made from means install again. To run the demo the package
-# alone is enough; everything else wants what development needs.
+# Made last by an installation; older than what it was made from means install again. To run the demo, and whatever else
+# the README shows, the package with its studies and dashboard is enough; tests want what development needs.
 READY := .venv/.ready
 INSTALLED := .venv/.installed
 # The build of torch that is wanted, installed first: pip then leaves it alone.
@@ -58,7 +58,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (once; a minute or more, most of it downloading torch)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[tune,dashboard]"
 	@touch $@
 
 $(INSTALLED): $(READY)

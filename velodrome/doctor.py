@@ -19,6 +19,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
+from velodrome.outside.extras import install
 from velodrome.runs.versions import cpu_model, installed_version
 from velodrome.vector.cores import available_cores, free_memory
 
@@ -41,6 +42,10 @@ OPTIONAL = {
     "numba-cuda": ("cuda", "the cuda backend"),
     "stable-baselines3": ("sb3", "vd.to_sb3, and comparison with Stable-Baselines3"),
     "torchrl": ("torchrl", "vd.to_torchrl"),
+    "optuna": ("tune", "velodrome tune"),
+    "starlette": ("dashboard", "velodrome serve in a browser"),
+    "ray": ("ray", "trainings on a cluster"),
+    "pyinstrument": ("profile", "flame graphs of velodrome profile"),
     "plotext": ("plot", "plots in the terminal"),
     "torchtrade": ("torchtrade", "comparison with TorchTrade"),
     "pytest": ("dev", "tests"),
@@ -278,7 +283,7 @@ def _numba_cuda(driver: bool) -> Generator[Row, None, str | None]:
     if version is None and importlib.util.find_spec("numba_cuda") is not None:
         version = "found, version unknown"
     if version is None:
-        yield _note("numba-cuda", "not installed", "for a GPU: pip install 'velodrome[cuda]'")
+        yield _note("numba-cuda", "not installed", f"for a GPU: {install('cuda')}")
         return None
     yield _ok("numba-cuda", version)
     for library, title in (("nvvm", "NVVM"), ("nvJitLink", "nvJitLink")):
@@ -289,7 +294,7 @@ def _numba_cuda(driver: bool) -> Generator[Row, None, str | None]:
         except Exception as error:
             found = str(error).strip().splitlines()
             value = f"not found ({type(error).__name__}{': ' + found[0] if found else ''})"
-            yield missing(title, value, "pip install 'velodrome[cuda]'")
+            yield missing(title, value, install("cuda"))
     for distribution in ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu13", "nvidia-cuda-nvcc-cu12", "cuda-bindings"):
         toolkit = installed_version(distribution)
         if toolkit is not None:
@@ -399,10 +404,10 @@ def _backend_failed(name: str, error: Exception) -> Row:
         return _problem(name, _told(error), "reinstall numba; VELODROME_CACHE=/tmp/x rules out the cache")
     absent = isinstance(error, BackendError | ImportError)
     if absent and driver_cuda_version() is None:
-        advice = "for a GPU: NVIDIA's driver, a CUDA build of torch, and pip install 'velodrome[cuda]'"
+        advice = f"for a GPU: NVIDIA's driver, a CUDA build of torch, and {install('cuda')}"
         return _note(name, f"no device: {error}", advice)
     if isinstance(error, ImportError) or installed_version("numba-cuda") is None:
-        return _note(name, str(error), "pip install 'velodrome[cuda]'")
+        return _note(name, str(error), install("cuda"))
     return _problem(name, _told(error), "see the rows under CUDA")
 
 
@@ -500,5 +505,5 @@ def _threads() -> Iterator[Row]:
 def _optional() -> Iterator[Row]:
     for name, (extra, purpose) in OPTIONAL.items():
         version = installed_version(name)
-        advice = f"for {purpose}: pip install 'velodrome[{extra}]'"
+        advice = f"for {purpose}: {install(extra)}"
         yield _ok(name, version) if version else _note(name, "not installed", advice)

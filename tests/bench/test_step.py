@@ -27,6 +27,7 @@ from velodrome.envs._template import template_world
 from velodrome.envs.catalog import CATALOG
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
+from velodrome.outside.extras import install
 
 PEERS = TradingOptions.PEERS
 SLOW_PEERS = {"torchtrade", "parallelenv"}
@@ -135,7 +136,7 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyP
     report = measured(tiny(against=("dummy", "subproc", "torchtrade"), sizes=(4,)), console)
     assert {peer.peer for peer in report.missing} == {"dummy", "subproc", "torchtrade"}
     for extra in ("sb3", "torchtrade"):
-        assert f"not installed: pip install 'velodrome[{extra}]'" in console.file.getvalue()
+        assert f"not installed: {install(extra)}" in console.file.getvalue()
     assert {row.peer for row in report.measurements} == {"velodrome", "memcpy"}
 
 

@@ -30,6 +30,7 @@ from velodrome.bench.train import TRAIN_PEERS, TrainBenchmark, TrainOptions, Tra
 from velodrome.bench.trainer import Trainer
 from velodrome.cli import REFUSED, run
 from velodrome.learn.catalog import AlgorithmEntry
+from velodrome.outside.extras import install
 
 
 def tiny(**values: Any) -> TrainOptions:
@@ -235,7 +236,7 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyP
     assert {peer.peer for peer in report.missing} == set(TRAIN_PEERS)
     assert {row.peer for row in report.measurements} == {"velodrome"}
     for extra in ("sb3", "torchrl"):
-        assert f"not installed: pip install 'velodrome[{extra}]'" in console.file.getvalue()  # type: ignore[attr-defined]
+        assert f"not installed: {install(extra)}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_failing_peer_is_reported_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

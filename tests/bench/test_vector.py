@@ -39,6 +39,7 @@ from velodrome.bench.vector import (
 )
 from velodrome.cli import REFUSED, run
 from velodrome.errors import ConfigError
+from velodrome.outside.extras import install
 from velodrome.vector.cores import available_cores
 
 
@@ -213,7 +214,7 @@ def test_a_peer_that_cannot_be_opened_is_reported_and_ours_is_an_error(monkeypat
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options_module.importlib.util, "find_spec", lambda *_: None)
-    assert VECTORISERS["dummy"].missing() == "not installed: pip install 'velodrome[sb3]'"
+    assert VECTORISERS["dummy"].missing() == f"not installed: {install('sb3')}"
     assert VECTORISERS["async"].missing() is None
     monkeypatch.setattr(VectorBenchmark, "measure", lambda *_: None)
     report = measured(tiny(env="CartPole-v1"))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.service.conftest import settings
 from velodrome import cli
+from velodrome.outside.extras import install
 from velodrome.service.service import AgentTrainingService
 
 
@@ -79,7 +80,7 @@ def test_the_dashboard_says_what_it_lacks_and_what_it_does_not_do_unasked(runs, 
     assert capsys.readouterr().out == f"http://127.0.0.1:8800/v/?token={'t' * 40}\n"
     monkeypatch.setitem(sys.modules, "starlette", None)
     told = refused(["serve"], capsys)
-    assert "the dashboard needs starlette: pip install 'velodrome[dashboard]'" in told
+    assert f"the dashboard needs starlette: {install('dashboard')}" in told
     assert "velodrome serve --no-dashboard" in told
 
 

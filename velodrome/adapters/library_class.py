@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from velodrome.errors import MissingDependencyError
+from velodrome.outside.extras import install
 
 
 def with_base(ours: type, module: str, base: str, library: str, needed_by: str) -> Any:
@@ -15,6 +16,6 @@ def with_base(ours: type, module: str, base: str, library: str, needed_by: str) 
     except ImportError as error:
         extra = needed_by.removeprefix("to_")
         raise MissingDependencyError(
-            f"{needed_by} needs {library}, which cannot be imported ({error}): pip install 'velodrome[{extra}]'."
+            f"{needed_by} needs {library}, which cannot be imported ({error}): {install(extra)}."
         ) from error
     return type(ours.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__module__": ours.__module__})

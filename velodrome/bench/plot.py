@@ -11,6 +11,7 @@ from typing import Any
 from velodrome.bench.render import COMPARED, best_by_label
 from velodrome.bench.report import OURS, PHASES, Comparison, Measurement, Report
 from velodrome.errors import MissingDependencyError
+from velodrome.outside.extras import install
 from velodrome.runs.live.progress import compact
 from velodrome.writing import replacing
 
@@ -30,7 +31,7 @@ def write_plot(report: Report, title: str, path: Path, more: Sequence[Draw] = ()
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingDependencyError("not installed: pip install 'velodrome[plot]'") from error
+        raise MissingDependencyError(f"not installed: {install('plot')}") from error
     matplotlib.use("Agg")
     from matplotlib.figure import Figure
 

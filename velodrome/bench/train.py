@@ -32,6 +32,7 @@ from velodrome.bench.sgemm import Bound, operations_per_step, sgemm_rate
 from velodrome.bench.timing import Contender, take_turns
 from velodrome.bench.trainer import Trainer, VelodromeTrainer, torch_threads
 from velodrome.learn.catalog import ALGORITHMS
+from velodrome.outside.extras import install
 from velodrome.runs.live.progress import compact
 from velodrome.vector.cores import available_cores
 
@@ -45,7 +46,7 @@ TRAIN_PEERS: dict[str, Peer] = {
     "dummy_1_thread": DUMMY._replace(label="SB3 DummyVecEnv, 1 thr."),
     "dummy64": DUMMY,
     "subproc": Peer("SB3 SubprocVecEnv", SUBPROC, **NEEDS_SB3, processes=True),
-    "torchrl": Peer("TorchRL SerialEnv", TorchRLTrainer, ("torchrl",), "pip install 'velodrome[torchrl]'"),
+    "torchrl": Peer("TorchRL SerialEnv", TorchRLTrainer, ("torchrl",), install("torchrl")),
 }
 ENVIRONMENTS = dict.fromkeys(TRAIN_PEERS, 8) | {"dummy64": 64}
 THREADS = {"dummy_1_thread": 1}  # of torch; else all cores

@@ -15,6 +15,7 @@ from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, Words, app, c
 from velodrome.cli.trained_runs import Place
 from velodrome.cli.training import split_source
 from velodrome.errors import ConfigError
+from velodrome.outside.extras import install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -396,8 +397,7 @@ def _serve_both(
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
-            f"the dashboard needs {error.name}: pip install 'velodrome[dashboard]'; without it: velodrome serve "
-            "--no-dashboard"
+            f"the dashboard needs {error.name}: {install('dashboard')}; without it: velodrome serve --no-dashboard"
         ) from error
     from velodrome.dashboard.login import own_token
     from velodrome.dashboard.server import Scheduler, link_of, listen, open_browser

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError
 from velodrome.learn.acting import TrainedPolicy, outputs_of
 from velodrome.learn.ensembles import EnsemblePolicy, disagreement
+from velodrome.outside.extras import install
 from velodrome.rollout.moments import LIMIT
 from velodrome.rollout.observation import Observation
 from velodrome.writing import replacing
@@ -91,7 +92,7 @@ def export_onnx(policy: TrainedPolicy, path: Path | str) -> Path:
             import_module(package)
         except ImportError as error:
             raise MissingDependencyError(
-                f"export to ONNX needs {package}, which is not installed: pip install 'velodrome[onnx]'."
+                f"export to ONNX needs {package}, which is not installed: {install('onnx')}."
             ) from error
 
     def write(function: FlatPolicy, examples: tuple[Tensor, ...], target: Path) -> None:

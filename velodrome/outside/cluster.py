@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from velodrome.errors import BackendError, ConfigError, MissingDependencyError, RunError, sentence
+from velodrome.outside.extras import install
 
 REFUSED = "InvalidAuthToken"  # what Ray prints about a wrong token, and leaves out of its error
-INSTALL = "Ray is not installed: pip install 'velodrome[ray]', on every machine of the cluster."
+INSTALL = f"Ray is not installed: {install('ray')}, on every machine of the cluster."
 
 
 def import_ray() -> Any:

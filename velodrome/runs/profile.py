@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.errors import ConfigError, MissingDependencyError
+from velodrome.outside.extras import install
 from velodrome.runs.machine.plan import without_tracing_notes
 from velodrome.writing import replace_text, replacing
 
@@ -93,9 +94,7 @@ def profile_iterations(
     if iterations < 1:
         raise ConfigError(f"A profile needs 1 or more iterations; received {iterations}.")
     if importlib.util.find_spec("pyinstrument") is None:
-        raise MissingDependencyError(
-            "A flame graph needs pyinstrument, which is not installed: pip install 'velodrome[profile]'"
-        )
+        raise MissingDependencyError(f"A flame graph needs pyinstrument, which is not installed: {install('profile')}")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for warmed in range(1, MOST_WARM_UP + 1):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from velodrome.errors import MissingDependencyError
+from velodrome.outside.extras import install
 from velodrome.tune.space import Dimension, Space
 from velodrome.tune.trial import FAILED, StudySettings, Trial
 from velodrome.tune.worth import Judgement, Landscape, judge
@@ -41,7 +42,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise MissingDependencyError("studies need Optuna: pip install 'velodrome[tune]'") from error
+        raise MissingDependencyError(f"studies need Optuna: {install('tune')}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from velodrome.envs.contract import LANES, World, state_dtype
 from velodrome.errors import BackendError, ConfigError
+from velodrome.outside.extras import install
 from velodrome.vector.argument_checks import check_that_they_fit
 from velodrome.vector.batch import Outputs
 from velodrome.vector.buffers import (
@@ -48,14 +49,14 @@ def unavailable_reason(device: str = "cuda") -> str | None:
     try:
         from velodrome.vector.compile import numba_cuda
     except Exception as error:
-        return f"numba's CUDA support does not import ({type(error).__name__}: {error}); pip install 'velodrome[cuda]'"
+        return f"numba's CUDA support does not import ({type(error).__name__}: {error}); {install('cuda')}"
     if numba_cuda.SIMULATED:
         return missing_device(device, 1)
     if not torch.cuda.is_available():
         build = torch.version.cuda or "none: a CPU build"
         return f"torch {torch.__version__} sees no CUDA device (CUDA of the build: {build})"
     if not numba_cuda.cuda.is_available():
-        return "torch sees a CUDA device but numba does not; pip install 'velodrome[cuda]' and run `velodrome doctor`"
+        return f"torch sees a CUDA device but numba does not; {install('cuda')} and run `velodrome doctor`"
     return missing_device(device, torch.cuda.device_count())
 
 

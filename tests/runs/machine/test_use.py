@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.runs.live.machines import GIB, machine
+from velodrome.outside.extras import install
 from velodrome.runs.machine import use as machine_use
 from velodrome.runs.machine.use import MachineSampler, ProcessorUse, bytes_text, open_gpu
 
@@ -217,7 +218,7 @@ def test_without_a_driver_or_the_package_there_is_no_gpu_and_a_reason(monkeypatc
     gpu, reason = open_gpu("cpu")
     assert gpu is None
     assert reason is not None
-    assert "velodrome[cuda]" in reason
+    assert install("cuda") in reason
 
 
 def test_hidden_gpus_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from velodrome.bars.frame import Series
 from velodrome.bench.options import Peer
 from velodrome.bench.timing import Stepper
+from velodrome.outside.extras import install
 from velodrome.vector.argument_checks import check_that_they_fit
 from velodrome.vector.cores import free_memory
 
@@ -98,6 +99,6 @@ def stepper_of(envs: Any, threads: int, actions: Callable[[], list]) -> Stepper:
     return Stepper(step, lambda: torch.set_num_threads(threads), close)
 
 
-NEEDS = (("torchtrade",), "pip install 'velodrome[torchtrade]'")
+NEEDS = (("torchtrade",), install("torchtrade"))
 TORCHTRADE = Peer("TorchTrade vectorised", open_torchtrade, *NEEDS, own_problem=True)
 PARALLEL = Peer("TorchTrade under ParallelEnv", open_parallel, *NEEDS, largest=256, own_problem=True)

@@ -9,8 +9,9 @@ import gymnasium
 
 from velodrome.bench.options import Peer
 from velodrome.bench.timing import Batch, Source
+from velodrome.outside.extras import install
 
-NEEDS_SB3: dict[str, Any] = {"modules": ("stable_baselines3",), "install": "pip install 'velodrome[sb3]'"}
+NEEDS_SB3: dict[str, Any] = {"modules": ("stable_baselines3",), "install": install("sb3")}
 
 
 def gymnasium_batch(envs: Any) -> Batch:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from velodrome.outside.extras import install
+
 
 @dataclass(frozen=True)
 class GpuUse:
@@ -32,7 +34,7 @@ def _open_nvidia(device: str) -> tuple[Gpu | None, str | None]:
     try:
         import pynvml
     except ImportError:
-        return None, "nvidia-ml-py is not installed (pip install 'velodrome[cuda]')"
+        return None, f"nvidia-ml-py is not installed ({install('cuda')})"
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import polars as pl
 
 from velodrome.errors import ConfigError, MissingDependencyError, RunError
+from velodrome.outside.extras import install
 from velodrome.outside.files import MOST_LINE, UNFIT, open_regular, parse_json
 from velodrome.runs.folder import RunFolder
 from velodrome.runs.metrics import Entry, MetricsError, Sink
@@ -157,8 +158,7 @@ class TensorBoardSink:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingDependencyError(
-                f"logging to TensorBoard needs a package that is not installed ({error.name}): "
-                "pip install 'velodrome[tensorboard]'"
+                f"logging to TensorBoard needs a package that is not installed ({error.name}): {install('tensorboard')}"
             ) from error
         self.name = "TensorBoard"
         purge = None if resume_step is None else resume_step + 1
@@ -198,9 +198,7 @@ class WandbSink:
         try:
             import wandb
         except ImportError as error:
-            raise MissingDependencyError(
-                "logging to Weights & Biases needs wandb: pip install 'velodrome[wandb]'"
-            ) from error
+            raise MissingDependencyError(f"logging to Weights & Biases needs wandb: {install('wandb')}") from error
         self.name = "Weights & Biases"
         # wandb would otherwise write to a temporary folder, which nobody would find.
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import polars as pl
 
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError, did_you_mean
+from velodrome.outside.extras import install
 from velodrome.runs.bucket.place import here
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.outlines import OutlineWriter, extend, unfinished
@@ -569,8 +570,8 @@ def _engine(address: str | URL, busy_seconds: float) -> tuple[Engine, str]:
         raise ConfigError(f"store: not the address of a database; {legal}.") from error
     except ModuleNotFoundError as error:
         driver = error.name or "driver"
-        extra = "velodrome[postgres]" if driver == "psycopg" else driver
-        raise MissingDependencyError(f"store {place!r}: needs {driver}: pip install '{extra}'") from error
+        command = install("postgres") if driver == "psycopg" else f"pip install {driver}"
+        raise MissingDependencyError(f"store {place!r}: needs {driver}: {command}") from error
     if sqlite:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

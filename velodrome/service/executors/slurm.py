@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import ConfigError, JobError, MissingDependencyError, did_you_mean, sentence
+from velodrome.outside.extras import install
 from velodrome.service.budget import Resources
 from velodrome.service.executors.there import Attempt
 from velodrome.service.worker.task import Task
@@ -32,7 +33,7 @@ class SlurmExecutor:
         try:
             import submitit
         except ImportError as error:
-            raise MissingDependencyError("submitit is not installed: pip install 'velodrome[slurm]'.") from error
+            raise MissingDependencyError(f"submitit is not installed: {install('slurm')}.") from error
         if cluster not in CLUSTERS:
             legal = ", ".join(CLUSTERS)
             raise ConfigError(
