@@ -20,6 +20,7 @@ from velodrome.runs.folder import new_identity
 from velodrome.runs.folds.cross_validation import before_the_test
 from velodrome.runs.folds.fold import date_text
 from velodrome.tables.hashing import price_hash
+from velodrome.tune.judged import JUDGED, judged_prices
 from velodrome.tune.outcome import legal_score, trades_for_nothing
 from velodrome.tune.space import Dimension
 from velodrome.tune.study import Study, StudyError
@@ -105,6 +106,9 @@ def new_study(
     searched: dict[str, Any] = {"dimensions": [one.content() for one in space], "needs": dict(needs)}
     if chosen.folds is not None:
         searched["folds"] = fold_dates(config, market, chosen.folds)
+        searched["embargo"] = config.market.embargo
+    if market is not None:
+        searched[JUDGED] = judged_prices(config, market, chosen.folds)
     searched["free"] = trades_for_nothing(config, market)
     now = time.time()
     identity = new_identity()
@@ -115,7 +119,11 @@ def new_study(
 
 
 def data_hash(config: RunConfig, market: Market | Basket | None) -> str:
-    """Return a hash of the prices that trials learn from and are judged on, whatever they are shown of them."""
+    """Return a hash of the prices of all splits, as they are cut: a study is continued on the same or not at all.
+
+    Windows and features change it, because the first decision is taken later. Which trials count as tried on the same
+    prices is another question (`on_same_prices`).
+    """
     if market is None:
         return hashlib.sha256(f"episodes of {config.env}".encode()).hexdigest()
     return price_hash(market, *market.splits)
@@ -132,8 +140,10 @@ def fold_dates(config: RunConfig, market: Market | Basket | None, folds: int) ->
     if span is not None:
         times = times[(times >= span[0]) & (times < span[1])]
     edges = np.linspace(0, len(times) - 1, folds + 2).astype(np.int64)
-    if int(np.diff(edges).min(initial=len(times))) < 2:
-        raise ConfigError(f"folds = {folds}: {len(times):,} bars before the test split are too few for so many.")
+    embargo = config.market.embargo
+    if int(np.diff(edges).min(initial=len(times))) < 2 + embargo:
+        left = f" with an embargo of {embargo:,} in each (market.embargo)" if embargo else ""
+        raise ConfigError(f"folds = {folds}: {len(times):,} bars before the test split are too few for so many{left}.")
     moments = [date_text(times[edge]) for edge in edges]
     return [
         {"train": [moments[fold], moments[fold + 1]], "validation": [moments[fold + 1], moments[fold + 2]]}
