@@ -148,14 +148,14 @@ def test_the_winner_is_chosen_over_all_seeds_and_shown_by_fresh_ones(straight):
 def test_what_is_reported_of_the_winner_of_pure_noise_is_nothing(sampler):
     """All settings are worth 0. The fresh seeds of the winner helped to choose it, and by themselves say otherwise."""
     settings = StudySettings(sampler=sampler, pruning=False, startup=12)  # all are spread evenly, which takes no time
-    reported, chosen_by, studies = [], [], 150
+    reported, chosen_by, studies = [], [], 100
     for number in range(studies):
         course, _ = simulate(SPACE[:1], settings, START, 12, Noise(number))
         reported.append(course.winner_mean)
         chosen_by.append(course.fresh_mean(course.winner))
     error = 0.58 / math.sqrt(studies)  # of the mean of so many means of three
     assert abs(np.mean(reported)) < 2.0 * error
-    assert np.mean(chosen_by) > 3.0 * error
+    assert np.mean(chosen_by) - np.mean(reported) > error
 
 
 class Noise:

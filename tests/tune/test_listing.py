@@ -39,6 +39,6 @@ def test_the_winner_is_reported_by_seeds_that_did_not_choose_it(view):
     first = out.getvalue().splitlines()[0]
     as_configured = view.score(course.fresh_mean(course.trials[0]))
     assert f"sharpe {view.score(reported)} with fresh seeds, as configured {as_configured}" in first
-    assert f"which chose it too: {view.score(own)}" in out.getvalue()
+    assert f"itself has {view.score(own)} with them, and they helped to choose it" in out.getvalue()
     assert f"{view.score(reported)} with fresh seeds" in facts_of(view)["Winner"]
     assert view.to_dict()["winner_mean"] == reported

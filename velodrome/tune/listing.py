@@ -244,10 +244,8 @@ def winner_lines(view: StudyView) -> list[Any]:
         told += f", as configured {view.score(view.course.fresh_mean(first))}"
     lines: list[Any] = [Text(told, style="bold"), _indented(told_params(winner))]
     if own != fresh:
-        said = (
-            f"each fresh seed judges what the others choose; those of trial {winner.number}, which chose it too: {own}"
-        )
-        lines.append(_indented(said, "dim"))
+        said = f"by what each fresh seed says of the others' choice; trial {winner.number} itself has {own} with them"
+        lines.append(_indented(f"{said}, and they helped to choose it", "dim"))
     if view.winning_run is not None:
         what = "trained anew" if view.final is not None else "with a fresh seed"
         lines.append(_indented(f"{what}: {view.winning_run.path}"))

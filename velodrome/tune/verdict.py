@@ -17,7 +17,7 @@ from velodrome.runs.bucket.place import bring
 from velodrome.runs.evaluate import evaluate
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
-from velodrome.tune.judged import on_same_bars, on_same_prices
+from velodrome.tune.beginning import on_same_bars, on_same_prices
 from velodrome.tune.outcome import PER_BAR, read_returns
 from velodrome.tune.overfitting import Overfitting, cscv
 from velodrome.tune.study import Studies, Study

@@ -1,4 +1,4 @@
-"""Which earlier trials count where a winner is deflated: all that were judged on the same prices."""
+"""How a study begins: with which folds, and on which prices, by which trials of earlier studies count."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.config.sections import SYNTHETIC
 from velodrome.runs.store.store import open_store
-from velodrome.tune.beginning import check_data, data_hash, new_study
-from velodrome.tune.judged import JUDGED, on_same_prices
+from velodrome.tune.beginning import JUDGED, check_data, data_hash, new_study, on_same_prices
 from velodrome.tune.outcome import PER_BAR
 from velodrome.tune.space import space_of
 from velodrome.tune.study import Studies, Study, StudyError
@@ -151,7 +150,7 @@ def test_a_winner_is_deflated_for_all_earlier_trials_on_its_prices(tmp_path):
     def enter(study: Study, *ratios: float) -> Study:
         trials = [Trial(number, {"ppo.learning_rate": 1e-3}, COMPLETE) for number in range(len(ratios))]
         ends = {(number, 0): Outcome(0.0, figures={PER_BAR: ratio}) for number, ratio in enumerate(ratios)}
-        # A step beyond its own is a fresh seed, by which no trial was found.
+        # Of a study with one seed this is a fresh one, which does not count; the last study has two.
         ends[0, 1] = Outcome(0.0, figures={PER_BAR: 99.0})
         studies.create(study)
         studies.enter(study, trials, ends)
@@ -166,7 +165,6 @@ def test_a_winner_is_deflated_for_all_earlier_trials_on_its_prices(tmp_path):
         enter(begun(windows=24), 0.7)  # later
         found = chosen_among(studies, last, tmp_path)
     assert (found.own, found.earlier) == (2, 5)
-    # The last study has two seeds, the second of which is the step that is 99 in its first trial.
     assert found.trials == Trials.of([(0.02 + 99.0) / 2, -0.03, 0.01, 0.02, -0.01, 0.03, 0.04])
 
 
