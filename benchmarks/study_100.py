@@ -92,13 +92,14 @@ def found_in(folder: Path) -> dict[str, Any]:
         ends = Counter(event.job for event in queue.events(kind="ended") if event.data.get("end") == "finished")
         begun_by = Counter(queue.job(identity).service for identity in jobs)
     preset, best, winner = course.trials[0], course.best, course.winner
-    steps, fresh = range(course.settings.steps), course.settings.fresh_steps
+    steps = range(course.settings.steps)
 
     def told(name: str, trial: Trial | None) -> dict[str, Any] | None:
         if trial is None:
             return None
         values = {step: one.value for step, one in sorted(trial.outcomes.items()) if step < course.settings.final_step}
-        means = {"mean": trial.mean(steps), "fresh": trial.mean(fresh)}
+        fresh = course.winner_mean if name == "winner" else course.fresh_mean(trial)
+        means = {"mean": trial.mean(steps), "fresh": fresh}
         return {"name": name, "trial": trial.number, "params": trial.params, **means, "values": values}
 
     return {

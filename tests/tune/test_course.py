@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.tune.planted import SPACE, START, Landscape, searched_at_random, studied, tpe_of_single_seeds
@@ -128,12 +131,51 @@ def test_the_winner_is_chosen_over_all_seeds_and_shown_by_fresh_ones(straight):
     by_mean = sorted(straight.trials, key=lambda trial: -trial.mean(range(3)) if trial.status == COMPLETE else 99.0)
     assert means.candidates[:5] == by_mean[:5]
     assert straight.fresh_mean(straight.winner) == pytest.approx(straight.winner.mean(SETTINGS.fresh_steps))
+    left_out = [worths(SPACE, straight.trials, [step for step in every if step != fresh]) for fresh in (3, 4, 5)]
+    chosen = [max(candidates, key=lambda trial: worth[trial.number]) for worth in left_out]
+    shown = [trial.outcomes[step].value for trial, step in zip(chosen, (3, 4, 5), strict=True)]
+    assert straight.winner_mean == pytest.approx(sum(shown) / 3)
     lost = Trial(0, START, COMPLETE, 1.0, outcomes={0: Outcome(1.0), 3: Outcome(math.nan, "lost")})
     course = Course(SPACE, StudySettings(seeds=1, confirm_seeds=1), START)
     course.trials = [lost]
     lost.outcomes = {0: Outcome(1.0), 1: Outcome(math.nan, "lost", "error")}
     assert course.is_confirmed
     assert course.winner is None
+    assert math.isnan(course.winner_mean)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "model"])
+def test_what_is_reported_of_the_winner_of_pure_noise_is_nothing(sampler):
+    """All settings are worth 0. The fresh seeds of the winner helped to choose it, and by themselves say otherwise."""
+    settings = StudySettings(sampler=sampler, pruning=False, startup=12)  # all are spread evenly, which takes no time
+    reported, chosen_by, studies = [], [], 100
+    for number in range(studies):
+        course, _ = simulate(SPACE[:1], settings, START, 12, Noise(number))
+        reported.append(course.winner_mean)
+        chosen_by.append(course.fresh_mean(course.winner))
+    error = 0.58 / math.sqrt(studies)  # of the mean of so many means of three
+    assert abs(np.mean(reported)) < 2.0 * error
+    assert np.mean(chosen_by) - np.mean(reported) > error
+
+
+class Noise:
+    """A study's trainings that come to a normal number, whatever their settings."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, params: Mapping[str, Any], step: int) -> float:
+        return random.Random(f"{self.number}|{params['ppo.learning_rate']}|{step}").gauss(0.0, 1.0)
+
+
+def test_where_the_winner_is_the_best_by_any_seeds_its_own_mean_is_reported():
+    function = {"tanh": 0.0, "relu": 1.0, "silu": 9.0}
+    settings = StudySettings(seeds=2, confirm=2, confirm_seeds=4, startup=3)
+    course, _ = simulate(
+        SPACE[4:5], settings, START, 6, lambda params, step: function[params["network.activation"]] + 0.1 * step
+    )
+    assert course.winner.params["network.activation"] == "silu"
+    assert course.winner_mean == pytest.approx(course.fresh_mean(course.winner))
 
 
 def test_what_a_trial_is_worth_is_read_from_its_neighbours_too():

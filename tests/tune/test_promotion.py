@@ -13,16 +13,20 @@ from tests.runs.small_runs import one_thread, small_run  # noqa: F401
 from tests.runs.test_portfolio_runs import TINY as PORTFOLIO
 from tests.tune.conftest import GOOD
 from velodrome import cli
+from velodrome.envs.catalog import CATALOG
+from velodrome.envs.parameters import with_preset
 from velodrome.errors import ChampionError, ConfigError, RunError
 from velodrome.evaluation.intervals import Interval
 from velodrome.evaluation.sharpe import Trials, moments
+from velodrome.runs.evaluate import evaluate
 from velodrome.runs.run import Run, train
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import open_store
+from velodrome.tune import promotion
 from velodrome.tune.champions.frozen import Champion
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import Registry, enter
-from velodrome.tune.promotion import Evidence, judge, lead_over, overfitting_of, promote
+from velodrome.tune.promotion import Evidence, _Trial, costs_of, judge, lead_over, looks_of, overfitting_of, promote
 
 TRIALS, BARS = 500, 400
 
@@ -170,6 +174,79 @@ def test_the_champion_does_not_lead_over_itself(folder, promoted, good_run):
     # The run that was refused before has looked at the same data, and its curve is known.
     assert verdict.said[0].startswith("2 trials: look number 2 at this test data")
     assert "slope" in verdict.checks[1].found
+
+
+def test_the_champion_pays_what_the_candidate_pays(folder, promoted, good_run, tmp_path):
+    """Of a champion that differs in its costs alone, be it by a preset's, nobody is ahead."""
+    shutil.copytree(folder / "champions", tmp_path / "champions")
+    champion = Registry(tmp_path).champion("trading")
+    costly = {"preset": "intraday", "flat_at_session_end": False, "cooldown": 0, "daily_drawdown": 0.0, "funding": 1e-4}
+    own = {key: value for key, value in champion.config.params.items() if key != "fee"}
+    vars(champion)["config"] = champion.config.model_copy(update={"params": {**own, **costly}})
+    trial = _Trial(good_run, None)
+    played = trial._beside(champion, "trading")
+    assert np.array_equal(played.curve.log_returns, trial.agents[0].curve.log_returns)
+
+
+@pytest.mark.parametrize(
+    ("env", "params", "found"),
+    [
+        ("trading", {"preset": "intraday"}, {"fee": 0.001, "half_spread": 0.0, "funding": 0.0, "funding_column": None}),
+        ("trading", {"preset": "intraday", "fee": 0.002}, {"fee": 0.002}),
+        ("trading", {"slippage": 0.01, "funding_side": "perpetual"}, {"slippage": 0.01, "funding_side": "perpetual"}),
+        ("portfolio", {"preset": "crypto"}, {"fee": None, "buy_fee": 0.0025, "sell_fee": 0.0025, "fee_tiers": ()}),
+        ("portfolio", {"fee": 0.001}, {"fee": 0.001, "buy_fee": 0.001, "sell_fee": 0.001}),
+    ],
+)
+def test_costs_are_those_of_preset_and_defaults_too(env, params, found):
+    class Asked:
+        """An evaluator, as far as its costs go."""
+
+        entry, config = CATALOG.get(env), None
+
+    Asked.params = params
+    costs = costs_of(Asked)
+    assert {name: costs[name] for name in found} == found
+    # All are named, so that nothing of another preset is left over.
+    model = CATALOG.get(env).parameter_model()
+    other = {"preset": {"trading": "intraday", "portfolio": "crypto"}[env], **costs}
+    whole = model.create(**with_preset(CATALOG.get(env).parameter_presets(), other.pop("preset"), other, model))
+    assert {name: getattr(whole, name) for name in costs} == costs
+
+
+def test_two_looks_of_a_run_are_two_curves_and_one_that_is_gone_is_said(good_run, fresh_folder, monkeypatch):
+    folder = fresh_folder(good_run)
+    other = small_run(folder, **{**GOOD, "seed": 5, "steps": 192, "evaluation.margin": 9.0})
+    best, latest = (other.find_checkpoint(which).steps for which in ("best", "latest"))
+    assert best != latest
+    for which in ("best", "latest"):
+        evaluate(other, checkpoint=which, report=False)
+    trial, seen = _Trial(Run.open(folder / good_run.path.name), None), []
+
+    def keep(curves):
+        seen.append(curves)
+        return overfitting_of(curves)
+
+    monkeypatch.setattr(promotion, "overfitting_of", keep)
+
+    def found():
+        with open_store(folder) as store:
+            return looks_of(trial.run, store, trial)
+
+    whole = found()
+    assert seen[0].shape[1] == whole.trials.count == 3
+    assert len({curve.tobytes() for curve in seen[0].T}) == 3
+    assert len(whole.said) == 1
+    for path in (other.path / "evaluation").glob(f"test-latest-{latest}*"):
+        path.unlink()
+    part = found()
+    assert seen[1].shape[1] == 2
+    assert part.trials.count == 3
+    assert "the curves of 1 of them are gone" in part.said[1]
+    # A promotion keeps the curve of its own checkpoint, and not that of another.
+    with open_store(folder) as store:
+        _Trial(other, None).keep_look(store)
+    assert found().said == part.said
 
 
 # The commands

@@ -1,4 +1,7 @@
-"""How a study begins, and what must be the same for it to be continued: configuration, space, settings and data."""
+"""How a study begins, and what must be the same for it to be continued: configuration, space, settings and data.
+
+And on which prices its trials are judged, by which they are counted together with those of other studies.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from velodrome.runs import setup
 from velodrome.runs.config.explain import value_text
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.config.run_config import RunConfig, dotted
+from velodrome.runs.config.sections import SYNTHETIC
 from velodrome.runs.folder import new_identity
 from velodrome.runs.folds.cross_validation import before_the_test
 from velodrome.runs.folds.fold import date_text
@@ -32,6 +37,9 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")  # a run's name begins with it
 MOST_TRIALS = 1_000_000
 NOT_COMPARED = ("name", "logging", "resources", "checkpoint")
+JUDGED = "judged"  # in the space of a study; older ones do not have it
+
+Spans = Mapping[str, list[list[int]]]  # by instrument: first and last bar of each piece, nanoseconds UTC
 
 
 def check_together(given: Mapping[str, Any]) -> None:
@@ -105,6 +113,9 @@ def new_study(
     searched: dict[str, Any] = {"dimensions": [one.content() for one in space], "needs": dict(needs)}
     if chosen.folds is not None:
         searched["folds"] = fold_dates(config, market, chosen.folds)
+        searched["embargo"] = config.market.embargo
+    if market is not None:
+        searched[JUDGED] = judged_prices(config, market, chosen.folds)
     searched["free"] = trades_for_nothing(config, market)
     now = time.time()
     identity = new_identity()
@@ -115,7 +126,11 @@ def new_study(
 
 
 def data_hash(config: RunConfig, market: Market | Basket | None) -> str:
-    """Return a hash of the prices that trials learn from and are judged on, whatever they are shown of them."""
+    """Return a hash of the prices of all splits together: a study is continued on the same ones or not at all.
+
+    Longer windows and slower features change it, because the first decision is taken later. Which trials were judged on
+    the same prices is another question (`on_same_prices`).
+    """
     if market is None:
         return hashlib.sha256(f"episodes of {config.env}".encode()).hexdigest()
     return price_hash(market, *market.splits)
@@ -132,8 +147,10 @@ def fold_dates(config: RunConfig, market: Market | Basket | None, folds: int) ->
     if span is not None:
         times = times[(times >= span[0]) & (times < span[1])]
     edges = np.linspace(0, len(times) - 1, folds + 2).astype(np.int64)
-    if int(np.diff(edges).min(initial=len(times))) < 2:
-        raise ConfigError(f"folds = {folds}: {len(times):,} bars before the test split are too few for so many.")
+    embargo = config.market.embargo
+    if int(np.diff(edges).min(initial=len(times))) < 2 + embargo:
+        left = f" with an embargo of {embargo:,} in each (market.embargo)" if embargo else ""
+        raise ConfigError(f"folds = {folds}: {len(times):,} bars before the test split are too few for so many{left}.")
     moments = [date_text(times[edge]) for edge in edges]
     return [
         {"train": [moments[fold], moments[fold + 1]], "validation": [moments[fold + 1], moments[fold + 2]]}
@@ -176,3 +193,65 @@ def check_data(study: Study, found: str) -> None:
 def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
     settings = dotted({key: value for key, value in config.items() if key not in NOT_COMPARED})
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+
+
+# On which prices trials are judged. Those that were judged on the same ones are all part of one search, whatever they
+# were shown of them, and however the splits were cut. So studies are compared by instrument and time: a hash is changed
+# by one bar.
+
+
+def judged_prices(config: RunConfig, market: Market | Basket, folds: int | None) -> dict[str, Any]:
+    """Return the size of the bars, and when each instrument is judged: in the validation split, or in the folds."""
+    split = None if folds is not None else config.evaluation.split
+    part = market if split is None else market.split(split)
+    limits = None if split is not None else before_the_test(config, market)
+    spans: dict[str, list[list[int]]] = {}
+    for low, high, members in zip(part.begin, part.end, part.members, strict=True):
+        times = part.time[low:high]
+        if limits is not None:
+            times = times[(times >= limits[0]) & (times < limits[1])]
+        for symbol in members if len(times) else ():
+            spans.setdefault(symbol, []).append([int(times[0]), int(times[-1])])
+    return {"timeframe": market.timeframe, "spans": spans}
+
+
+def on_same_prices(study: Study, other: Study) -> bool:
+    """Return whether the trials of two studies were judged on the same prices, or on some of them.
+
+    A study that does not say when it was judged counts if all its data is the same, or if it reads files of the same
+    name: nothing shows that its prices were others, and to count too many trials is safer than to count too few.
+    """
+    mine, its = (one.config.get("market", {}) for one in (study, other))  # empty where there are no prices
+    may_be = bool(mine and its) and _may_be_same(mine, its)
+    if JUDGED in study.space and JUDGED in other.space:
+        return may_be and _overlap(study.space[JUDGED]["spans"], other.space[JUDGED]["spans"])
+    same_name = may_be and PurePath(mine["source"]).name == PurePath(its["source"]).name
+    return same_name or (bool(study.data_hash) and study.data_hash == other.data_hash)
+
+
+def on_same_bars(study: Study, other: Study) -> bool:
+    """Return whether two studies trade bars of one size, as far as they say: else ratios per bar are not comparable."""
+    sizes = {_bar_size(study), _bar_size(other)} - {None}
+    return len(sizes) < 2
+
+
+def _bar_size(study: Study) -> str | None:
+    """Return the size of a study's bars; None: that of its data, whichever it was."""
+    judged = study.space.get(JUDGED) or study.config.get("market") or {}
+    return judged.get("timeframe")
+
+
+def _may_be_same(mine: Mapping[str, Any], its: Mapping[str, Any]) -> bool:
+    """Return whether both markets are read from files, or are drawn by the same process in the same way."""
+    process = {market["source"] if market["source"] in SYNTHETIC else None for market in (mine, its)}
+    if len(process) > 1 or process == {None}:
+        return process == {None}
+    # A shorter series is the beginning of a longer one. What an older version did not know of was at its default.
+    known = [key for key in SYNTHETIC[mine["source"]] if key != "length" and key in mine and key in its]
+    sizes = {market.get("timeframe") or "1m" for market in (mine, its)}
+    return len(sizes) == 1 and all(mine[key] == its[key] for key in known)
+
+
+def _overlap(mine: Spans, its: Spans) -> bool:
+    pairs = ((own, other) for symbol in mine.keys() & its.keys() for own in mine[symbol] for other in its[symbol])
+    return any(own[0] <= other[1] and other[0] <= own[1] for own, other in pairs)

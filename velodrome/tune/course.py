@@ -24,7 +24,8 @@ class Course:
         self.trials: list[Trial] = []
         self._start = start
         self._search: Search | None = None
-        self._known: dict[int, tuple[int, dict[int, float]]] = {}  # worths by so many steps, and how many were known
+        # Worths by the steps that they are read from, and how many outcomes were known then.
+        self._known: dict[tuple[int, ...], tuple[int, dict[int, float]]] = {}
 
     @property
     def search(self) -> Search:
@@ -114,29 +115,52 @@ class Course:
         return all(not self.due_again(trial) for trial in self.candidates)
 
     def fresh_mean(self, trial: Trial) -> float:
-        """Return a candidate's mean over fresh seeds, which did not choose it; NaN if they are not all known."""
+        """Return a candidate's own mean over the fresh seeds; NaN if they are not all known.
+
+        They did not make it a candidate, but they help to choose the winner: of that one, this is too good, and
+        `winner_mean` is what to report.
+        """
         return trial.mean(self.settings.fresh_steps)
 
     @property
     def winner(self) -> Trial | None:
         """The candidate that is worth the most by all its seeds, once the fresh ones are known."""
-        every = range(self.settings.final_step)
-        tested = [trial for trial in self.trials if every.stop in trial.outcomes]
+        final = self.settings.final_step
+        tested = [trial for trial in self.trials if final in trial.outcomes]
         if tested or not self.is_confirmed:  # who was tested was the winner then
             return next(iter(tested), None)
-        worth = self._worths(every)
-        known = [trial for trial in self.candidates if math.isfinite(trial.mean(every))]
+        return self._chosen_by(range(final))
+
+    @property
+    def winner_mean(self) -> float:
+        """What the winner comes to with fresh seeds that did not choose it; NaN if there is no winner.
+
+        Each fresh seed is left out in turn and says what the candidate comes to that all other seeds choose. So no seed
+        is asked about its own choice. Where all choose the same, this is the winner's own mean over the fresh seeds;
+        where luck decides between candidates, it is less.
+        """
+        if self.winner is None:
+            return math.nan
+        fresh, every = self.settings.fresh_steps, range(self.settings.final_step)
+        chosen = {left_out: self._chosen_by([step for step in every if step != left_out]) for left_out in fresh}
+        values = [math.nan if trial is None else trial.outcomes[step].value for step, trial in chosen.items()]
+        return math.fsum(values) / len(values)
+
+    def _chosen_by(self, steps: Sequence[int]) -> Trial | None:
+        """Return the candidate that is worth the most by some steps, of those that have a score in all."""
+        worth = self._worths(steps)
+        known = [trial for trial in self.candidates if math.isfinite(trial.mean(range(self.settings.final_step)))]
         return max(known, key=lambda trial: (worth[trial.number], -trial.number), default=None)
 
-    def _worths(self, steps: range) -> dict[int, float]:
+    def _worths(self, steps: Sequence[int]) -> dict[int, float]:
         """Return what each trial that is over is worth by some steps; looked at often, and learnt when one is new."""
         over = [trial for trial in self.trials if trial.is_over]
         if self.settings.sampler == "tpe":
             return {trial.number: trial.mean(steps) for trial in over}
-        seen = sum(step in trial.outcomes for trial in over for step in steps)
-        if self._known.get(len(steps), (-1, {}))[0] != seen:
-            self._known[len(steps)] = (seen, worths(self.space, over, steps))
-        return self._known[len(steps)][1]
+        key, seen = tuple(steps), sum(step in trial.outcomes for trial in over for step in steps)
+        if self._known.get(key, (-1, {}))[0] != seen:
+            self._known[key] = (seen, worths(self.space, over, steps))
+        return self._known[key][1]
 
 
 def simulate(

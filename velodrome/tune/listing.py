@@ -76,7 +76,7 @@ def facts_of(view: StudyView) -> dict[str, str]:
         "Searched": ", ".join(f"{one.key} {one.told()}" for one in view.course.space),
     }
     if winner is not None:
-        fresh = view.score(view.course.fresh_mean(winner))
+        fresh = view.score(view.course.winner_mean)
         found["Winner"] = f"trial {winner.number}, {fresh} with fresh seeds: {told_params(winner)}"
     if view.winning_run is not None:
         found["Its run"] = view.winning_run.path.name
@@ -238,11 +238,14 @@ def winner_lines(view: StudyView) -> list[Any]:
     winner, first = view.winner, view.preset
     if winner is None:
         return []
-    fresh = view.score(view.course.fresh_mean(winner))
+    fresh, own = (view.score(value) for value in (view.course.winner_mean, view.course.fresh_mean(winner)))
     told = f"winner: trial {winner.number}, {view.course.settings.score} {fresh} with fresh seeds"
     if first is not None and first is not winner and first.status == COMPLETE:
         told += f", as configured {view.score(view.course.fresh_mean(first))}"
     lines: list[Any] = [Text(told, style="bold"), _indented(told_params(winner))]
+    if own != fresh:
+        said = f"by what each fresh seed says of the others' choice; trial {winner.number} itself has {own} with them"
+        lines.append(_indented(f"{said}, and they helped to choose it", "dim"))
     if view.winning_run is not None:
         what = "trained anew" if view.final is not None else "with a fresh seed"
         lines.append(_indented(f"{what}: {view.winning_run.path}"))

@@ -7,6 +7,7 @@ above a margin. docs/champions.md explains what each is made of.
 
 from __future__ import annotations
 
+import glob
 import math
 import shlex
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.envs.parameters import with_preset
 from velodrome.errors import ConfigError, RunError, VelodromeError
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT, LABELS
 from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
@@ -49,7 +51,7 @@ FRESH_SEEDS = range(7_000_001, 7_000_006)  # of what an environment draws; no ev
 BLOCKS = (16, 8, 4, 2)  # of CSCV; the most that leave each block BARS_IN_A_BLOCK
 BARS_IN_A_BLOCK = 8
 CHAMPION = "champion"
-RETURNS = "promotion-returns.npy"  # of a candidate on its test split, in its run's folder
+FUNDING = ("funding", "funding_column", "funding_side")  # parameters: what holding a position costs
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ class _Trial:
 
     def keep_look(self, store: SqlStore) -> None:
         """Enter this look at the test data, and keep the returns for those who are compared with it later."""
-        with replacing(self.run.path / RETURNS) as new, new.open("wb") as file:
+        with replacing(self.run.path / _returns_name(self.look)) as new, new.open("wb") as file:
             np.save(file, self.returns.mean(axis=1), allow_pickle=False)
         add_looks(store, [self.look])
 
@@ -289,7 +291,7 @@ class _Trial:
 
     def _beside(self, rival: Champion, name: str) -> Played:
         """Play the present champion on the same bars, with its own windows and scalers and the candidate's costs."""
-        from velodrome.evaluation.evaluator import COSTS, evaluator_for
+        from velodrome.evaluation.evaluator import evaluator_for
 
         other = f"Give the candidate a name of its own: --name (champion {name!r} stays as it is)."
         if rival.config.env != self.config.env or set(rival.symbols) != set(self.market.symbols):
@@ -304,8 +306,8 @@ class _Trial:
             market = rival.lay_out(self.bars, splits={self.split: span})
         except VelodromeError as error:
             raise ConfigError(f"champion {name!r} cannot be played on this data: {error} {other}") from error
-        costs = {key: value for key, value in self.config.params.items() if key in COSTS}
-        own = {key: value for key, value in rival.config.params.items() if key not in COSTS}
+        costs = costs_of(self.evaluator)
+        own = {key: value for key, value in rival.config.params.items() if key not in costs}
         evaluator = evaluator_for(self.config.env, market, self.split, {**own, **costs})
         played = _play(evaluator, CHAMPION, rival.policy(), market, self.seeds)
         if not np.array_equal(played.curve.time, self.agents[0].curve.time):
@@ -370,6 +372,19 @@ def _play(evaluator: Evaluator, name: str, policy: Any, market: Market | Basket,
     return evaluator.play(name, shown, seeds if evaluator.draws else seeds[:1], 1, None)
 
 
+def costs_of(evaluator: Evaluator) -> dict[str, Any]:
+    """Return what trading and holding cost in an evaluator's environment, with preset and defaults filled in."""
+    from velodrome.evaluation.evaluator import COSTS
+
+    given, entry = dict(evaluator.params), evaluator.entry
+    model = entry.parameter_model()
+    found = with_preset(entry.parameter_presets(), given.pop("preset", None), given, model)
+    config = evaluator.config or (None if model is None else model.create(**found))
+    if config is not None:
+        found = {name: getattr(config, name) for name in type(config).model_fields}
+    return {name: found[name] for name in (*COSTS, *FUNDING) if name in found}
+
+
 # What counts as a trial
 
 
@@ -381,7 +396,7 @@ def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
         return Evidence(Trials(1, 0.0), None, (f"1 trial: {told}",))
     folders = {record.id: Path(record.folder) for record in store.runs()}
     own = trial.returns.mean(axis=1)
-    found = [_returns_in(folders[look.run], trial) for look in looks if look.run in folders]
+    found = [_returns_in(folders[look.run], look, trial) for look in looks if look.run in folders]
     curves = [own, *(curve for curve in found if curve is not None)]
     said = [f"{len(looks) + 1} trials: {told}"]
     if len(curves) <= len(looks):
@@ -428,16 +443,38 @@ def promote_study(
     return promote(run, name=champion or run_name(study.run_config), evidence=evidence, root=root, **options)
 
 
-def _returns_in(folder: Path, trial: _Trial) -> NDArray[np.float64] | None:
-    """Return the returns that another run's evaluation, or its promotion, has kept; None: gone, or of other bars."""
-    from velodrome.evaluation.result import Evaluation
+def _returns_in(folder: Path, look: Look, trial: _Trial) -> NDArray[np.float64] | None:
+    """Return the returns of one look: those that its evaluation, or its promotion, has kept; None: gone.
 
-    try:
-        growth = Evaluation.load(folder, trial.split).equity["agent"].to_numpy()
-        returns = growth[1:] / growth[:-1] - 1.0
-    except (VelodromeError, OSError, LookupError, ValueError):
+    A run has several looks if several of its checkpoints were played, and each has a curve of its own.
+    """
+    returns = _evaluated(folder, look)
+    if returns is None:
         try:
-            returns = np.load(folder / RETURNS, allow_pickle=False)
+            returns = np.load(folder / _returns_name(look), allow_pickle=False)
         except (OSError, *UNFIT):
             return None
     return returns if returns.shape == (len(trial.returns),) and np.isfinite(returns).all() else None
+
+
+def _returns_name(look: Look) -> str:
+    """Return the file in a run's folder that keeps the returns of a candidate on its test split."""
+    return f"promotion-returns-{look.step}-{look.data_hash[:16]}.npy"
+
+
+def _evaluated(folder: Path, look: Look) -> NDArray[np.float64] | None:
+    """Return the returns of the evaluation that a look was; None if there is none, or its files are damaged."""
+    import polars as pl
+
+    from velodrome.evaluation.result import Evaluation
+
+    for path in sorted((folder / "evaluation").glob(f"{glob.escape(look.split)}-*.json")):
+        try:
+            known = Evaluation.read_figures(path)
+            seen = (known["look"] or {}).get("data_hash"), known["policy"] and known["policy"].step
+            if seen == (look.data_hash, look.step):
+                growth = Evaluation.read(path).equity["agent"].to_numpy()
+                return growth[1:] / growth[:-1] - 1.0
+        except (VelodromeError, OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException, *UNFIT):
+            continue
+    return None

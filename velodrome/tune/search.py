@@ -184,7 +184,7 @@ class Search:
 # The model
 
 
-def landscape(space: Space, trials: Sequence[Trial], steps: range) -> Landscape | None:
+def landscape(space: Space, trials: Sequence[Trial], steps: Sequence[int]) -> Landscape | None:
     """Return a model of what settings are worth, by what some steps of trials came to; None if no trial has a row.
 
     What failed by its own fault is as bad as the worst; of what failed by another's, nothing is known.
@@ -200,7 +200,7 @@ def landscape(space: Space, trials: Sequence[Trial], steps: range) -> Landscape 
     return Landscape(places[known], values[known], np.array([bool(one.choices) for one in space]))
 
 
-def worths(space: Space, trials: Sequence[Trial], steps: range) -> dict[int, float]:
+def worths(space: Space, trials: Sequence[Trial], steps: Sequence[int]) -> dict[int, float]:
     """Return what trials are worth by their numbers: by the model, or by their means where nothing else is known."""
     found = {trial.number: trial.mean(steps) for trial in trials}
     known = [one for one in trials if _is_inside(space, one) and any(map(math.isfinite, _values_of(one, steps)))]
@@ -213,7 +213,7 @@ def worths(space: Space, trials: Sequence[Trial], steps: range) -> dict[int, flo
     )
 
 
-def _values_of(trial: Trial, steps: range) -> list[float]:
+def _values_of(trial: Trial, steps: Sequence[int]) -> list[float]:
     return [trial.outcomes[step].value if step in trial.outcomes else math.nan for step in steps]
 
 

@@ -42,7 +42,7 @@ class Study:
     config: dict[str, Any]
     space: dict[str, Any]
     settings: dict[str, Any]
-    data_hash: str  # of the prices that its trials are judged on
+    data_hash: str  # of the prices of all splits
     trials: int  # that are wanted
     created: float  # seconds since 1970
     updated: float
@@ -83,8 +83,10 @@ class Study:
         if settings.folds is None:
             return {"seed": seed + place + (FRESH if fresh else 0)}
         splits = self.space["folds"][place]
+        # Studies from before the embargo was kept go on without one, as they began.
+        cut = {"market.splits": splits, "market.embargo": self.space.get("embargo", 0)}
         judged = {"evaluation.split": "validation", "evaluation.final_split": None}
-        return {"seed": seed + (FRESH if fresh else 0), "market.splits": splits, "market.embargo": 0, **judged}
+        return {"seed": seed + (FRESH if fresh else 0), **cut, **judged}
 
 
 FIELDS = tuple(each.name for each in fields(Study))

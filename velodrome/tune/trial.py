@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -131,7 +131,7 @@ class Trial:
         failed = [outcome for outcome in self.outcomes.values() if not outcome.is_good]
         return all(outcome.kind in ITS_OWN_FAULT for outcome in failed)
 
-    def mean(self, steps: range) -> float:
+    def mean(self, steps: Sequence[int]) -> float:
         """Return its mean score over some steps; NaN if one is missing or has none."""
         known = [self.outcomes[step].value for step in steps if step in self.outcomes]
         return math.fsum(known) / len(steps) if len(known) == len(steps) else math.nan

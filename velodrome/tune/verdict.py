@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from velodrome.runs.bucket.place import bring
 from velodrome.runs.evaluate import evaluate
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
+from velodrome.tune.beginning import on_same_bars, on_same_prices
 from velodrome.tune.outcome import PER_BAR, read_returns
 from velodrome.tune.overfitting import Overfitting, cscv
 from velodrome.tune.study import Studies, Study
@@ -34,7 +35,7 @@ LEAST_BARS = 4 * BLOCKS
 class Chosen:
     """Among what the winner was chosen."""
 
-    trials: Trials | None  # all of them, pruned ones and those of earlier studies on the same data too
+    trials: Trials | None  # all of them, pruned ones and those of earlier studies on the same prices too
     own: int  # of this study
     earlier: int  # of earlier studies
     effective: float  # trials without correlation that would be as many; NaN: not known
@@ -72,15 +73,13 @@ class Chosen:
 
 def chosen_among(studies: Studies, study: Study, root: Path) -> Chosen:
     """Return among what the winner of a study was chosen."""
-    own = studies.trials(study)
-    earlier = [
-        trial
-        for other in studies.all()
-        if study.data_hash and other.data_hash == study.data_hash and other.created < study.created
-        for trial in studies.trials(other)
-    ]
-    steps = study.told.steps
-    ratios = [ratio for trial in (*own, *earlier) if math.isfinite(ratio := _sharpe(trial, steps))]
+    before = [other for other in studies.all() if other.created < study.created and on_same_prices(study, other)]
+    known = {one.id: studies.trials(one) for one in (study, *before)}
+    own, earlier = known[study.id], [trial for other in before for trial in known[other.id]]
+    ratios = {one.id: _sharpes(known[one.id], one.told.steps) for one in (study, *before)}
+    count = sum(map(len, ratios.values()))
+    # Bars of another size have ratios of another scale: their trials count, but do not say how far ratios vary.
+    varied = [ratio for one in (study, *before) if on_same_bars(study, one) for ratio in ratios[one.id]]
     columns = returns_of(studies.store, own, study, root)
     matrix = _joined(columns)
     found = None
@@ -89,9 +88,14 @@ def chosen_among(studies: Studies, study: Study, root: Path) -> Chosen:
             found = cscv(matrix, BLOCKS)
         except ConfigError:  # returns that are not finite: an account lost all
             found = None
-    trials = Trials.of(ratios) if ratios else None
-    counted, before = (sum(1 for trial in some if trial.outcomes) for some in (own, earlier))
-    return Chosen(trials, counted, before, effective_number(matrix, len(ratios)), found)
+    trials = replace(Trials.of(varied), count=count) if varied else None
+    of_own, of_earlier = (sum(1 for trial in some if trial.outcomes) for some in (own, earlier))
+    return Chosen(trials, of_own, of_earlier, effective_number(matrix, count), found)
+
+
+def _sharpes(trials: Sequence[Trial], steps: int) -> list[float]:
+    """Return the Sharpe ratios per bar of those trials that have one."""
+    return [ratio for trial in trials if math.isfinite(ratio := _sharpe(trial, steps))]
 
 
 def _sharpe(trial: Trial, steps: int) -> float:

@@ -223,6 +223,7 @@ class StudyView(Summarised):
             "seconds_left": number(self.seconds_left) if study.status == "running" else None,
             "best": None if best is None else best.number,
             "winner": None if winner is None else winner.number,
+            "winner_mean": None if winner is None else number(self.course.winner_mean),
             "winning_run": None if self.winning_run is None else str(self.winning_run.path),
             "importances": self.importances,
             "created": study.created,

@@ -117,9 +117,9 @@ def _page(view: StudyView) -> dict[str, Any]:
         "settings": view.study.settings,
         "data_hash": view.study.data_hash,
         "importances": view.importances,
-        "winner": None if winner is None else _chosen(view, winner),
+        "winner": None if winner is None else _chosen(view, winner, course.winner_mean),
         "winning_run": None if run is None else run.folder.id,
-        "preset": None if preset is None else _chosen(view, preset),
+        "preset": None if preset is None else _chosen(view, preset, course.fresh_mean(preset)),
         "test": _test(view),
         "facts": [[name, text] for name, text in facts_of(view).items()],
         "history": _history(view),
@@ -135,10 +135,9 @@ def _dimension(one: Any) -> dict[str, Any]:
     return {"key": one.key, "kind": kind, **ends, "log": one.log, "choices": choices, "text": one.told()}
 
 
-def _chosen(view: StudyView, trial: Trial) -> dict[str, Any]:
+def _chosen(view: StudyView, trial: Trial, fresh: float) -> dict[str, Any]:
     from velodrome.tune.view import told_params
 
-    fresh = view.course.fresh_mean(trial)
     texts = {"text": view.score(trial.value), "fresh_text": view.score(fresh), "settings": told_params(trial)}
     return {"number": trial.number, "value": trial.value, "fresh": fresh, **texts, "params": trial.params}
 
