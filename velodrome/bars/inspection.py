@@ -167,9 +167,8 @@ def with_names(
     alike: dict[tuple[str, ...], Finding] = {}
     for one in findings:
         told = replace(one, symbol=symbols.get(one.file, one.symbol)) if one.symbol else one
-        key = (told.severity, told.rule, told.symbol, told.column, told.message)
-        if told.severity != NOTE or not told.symbol:
-            key = (*key, told.file)
+        file = "" if told.severity == NOTE and told.symbol else told.file
+        key = (told.severity, told.rule, told.symbol, told.column, told.message, file)
         known = alike.get(key)
         alike[key] = told if known is None else replace(known, count=known.count + told.count)
     return named, [*alike.values(), *naming.findings], symbols

@@ -163,7 +163,8 @@ def judge_closes(rows: SymbolRows) -> list[Finding]:
     if rows.close_only:
         message = "there are closes and no other price: open, high and low are the close"
         advice = (
-            "Orders fill at closes. If there are other prices, name them: columns={'open': …, 'high': …, 'low': …}."
+            "Orders fill at closes. If there are other prices, name their columns in place of NAME: "
+            "columns={'open': 'NAME', 'high': 'NAME', 'low': 'NAME'}."
         )
         findings.append(rows.finding(NOTE, CLOSE_ONLY, 0, "close", message, advice, 1))
     if rows.adjusted is None:

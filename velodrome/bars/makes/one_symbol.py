@@ -1,4 +1,4 @@
-"""Which files are one instrument by their names: BTCUSDT-1m-2023-05 and -06, EURUSD_2020 and _2021, GOLD-part1 and -part2.
+"""Which files are one instrument by their names: BTCUSDT-1m-2023-05 and -06, EURUSD_2020 and _2021, GOLD-part1, -part2.
 
 Names of Binance's form say so by themselves. Of others the bars must bear it out: they follow each other in time, agree
 where they overlap, and begin when the name says. Files that do not are kept apart, each the symbol of its own name.
@@ -81,7 +81,7 @@ def _symbol(name: FileName | None, stem: str, symbols: Mapping[NameSeries, str])
 def choose_symbols(joined: Sequence[NameSeries], taken: set[str]) -> dict[NameSeries, str]:
     """Return a symbol for each series of files: without the interval, unless that leaves two with one name."""
     plain = [series.symbol for series in joined]
-    symbols = {}
+    symbols: dict[NameSeries, str] = {}
     for series in joined:
         alone = plain.count(series.symbol) == 1 and series.symbol not in taken
         symbol = series.symbol if alone else f"{series.symbol}-{series.interval}"
