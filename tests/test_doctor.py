@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib.metadata
+import io
 import json
 import os
 import re
@@ -188,3 +189,20 @@ def test_the_simulator_flag_is_told():
         [sys.executable, "-c", code], env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True
     )
     assert answer.stdout.strip() == "['note']"
+
+
+def test_a_narrow_terminal_breaks_no_word(report):
+    from rich.console import Console
+
+    advice = "for the cuda backend: pip install 'velodrome[cuda]'"
+    rows = (*report.rows, Row("optional packages", "a-name", "note", "not installed", advice))
+    console = Console(width=80, file=io.StringIO())
+    console.print(doctor.rich_table(DoctorReport(rows)))
+    printed = console.file.getvalue()
+    assert max(map(len, printed.splitlines())) <= 80
+    told = " ".join(printed.split())
+    assert f"to do: {advice}" in told
+    assert all(" ".join(row.name.split()) in told for row in rows)
+    wide = Console(width=140, file=io.StringIO())
+    wide.print(doctor.rich_table(DoctorReport(rows)))
+    assert "what to do" in wide.file.getvalue()

@@ -35,6 +35,9 @@ ROCM = (
     "device=cuda learns on an AMD GPU by autograd, with environments on the CPU (native); what is NVIDIA's does not "
     "run: the cuda backend, its compiled engine and CUDA graphs. device=auto is the CPU"
 )
+WIDE = 120  # columns of a terminal from which on the report is a table
+NAMES = 18  # columns of the names of what was examined, in a narrow terminal
+STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 LOW_MEMORY = 2e9  # bytes; torch and a compile need about half of that
 
 # Package of each extra -> the extra that brings it, and what it is for.
@@ -130,22 +133,48 @@ def doctor() -> DoctorReport:
 def rich_table(report: DoctorReport) -> Any:
     """Return a rich renderable: a row for each thing, then the verdict."""
     from rich.console import Group
+    from rich.text import Text
+
+    from velodrome.outside.screen import ByWidth
+
+    problems = sum(row.status == "problem" for row in report.rows)
+    found = f"{problems} problem{'s' if problems != 1 else ''}" if problems else "No problem"
+    return Group(ByWidth(_table(report), _list(report), WIDE), Text(f"{found} found.", style="bold"))
+
+
+def _list(report: DoctorReport) -> Any:
+    """Return the rows for a narrow terminal: what was found, and below it what to do."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for section in dict.fromkeys(row.section for row in report.rows):
+        rows = Table.grid(padding=(0, 2, 0, 0))
+        rows.add_column(no_wrap=True, min_width=len("problem"))
+        rows.add_column(min_width=NAMES, max_width=NAMES)
+        rows.add_column(overflow="fold")
+        for row in report.of(section).values():
+            told = f"{row.value}\nto do: {row.advice}" if row.advice else row.value
+            rows.add_row(Text(row.status, style=STYLES[row.status]), Text(row.name), Text(told))
+        parts += [Text(section, style="bold"), rows, ""]
+    return Group(*parts)
+
+
+def _table(report: DoctorReport) -> Any:
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
-    style = {"ok": "green", "note": "yellow", "problem": "bold red"}
     table = Table(title="velodrome doctor")
     for heading in ("", "what", "", "found", "what to do"):
         table.add_column(heading, overflow="fold")
     for section in dict.fromkeys(row.section for row in report.rows):
         table.add_section()
         for label, row in zip(chain([section], repeat("")), report.of(section).values(), strict=False):
-            status = Text(row.status, style=style[row.status])
+            status = Text(row.status, style=STYLES[row.status])
             table.add_row(label, escape(row.name), status, escape(row.value), escape(row.advice))
-    problems = sum(row.status == "problem" for row in report.rows)
-    found = f"{problems} problem{'s' if problems != 1 else ''}" if problems else "No problem"
-    return Group(table, Text(f"{found} found.", style="bold"))
+    return table
 
 
 def _told(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from velodrome.bars import check_bars, read_bars, synthetic_bars
-from velodrome.bars.check import find_gaps, rich_table
+from velodrome.bars.check import PrintedReport, find_gaps
 from velodrome.bars.timeframe import DAY, HOUR, MINUTE, parse_timeframe
 
 
@@ -44,7 +44,9 @@ def test_gaps(tmp_path):
     assert report.ok
     finding = found(report, "gaps")
     assert (finding.severity, finding.count, finding.place) == ("note", 2, "line 500")
-    assert "the longest gap is 4m" in finding.message
+    assert (
+        "4 bars are missing (0.40%); the longest gap lacks 3 bars, between 2020-01-01 08:19:00 and" in finding.message
+    )
     (summary,) = report.symbols
     assert summary.missing_bars == 4
     assert summary.missing_share == pytest.approx(0.004)
@@ -135,12 +137,12 @@ def test_all_refusals_are_listed(tmp_path):
     assert report.symbols[0].nan_counts == {"close": 1}
 
 
-def test_rich_table(tmp_path):
+def test_PrintedReport(tmp_path):
     write_bars(tmp_path / "A.csv", synthetic_bars("gbm", 30)["gbm_0"])
     (tmp_path / "B[1].csv").write_text("time,o,h,l,c\n2020-01-01,1,2,0.5,1\n2020-01-02,1,2,0.5,-1\n")
     console = Console(width=200, file=io.StringIO())
     for path in (tmp_path, tmp_path / "A.csv", tmp_path / "missing.csv"):
-        console.print(rich_table(check_bars(path)))
+        console.print(PrintedReport(check_bars(path)))
     text = console.file.getvalue()
     assert "These bars would be refused" in text
     assert "These bars can be read" in text
@@ -148,11 +150,49 @@ def test_rich_table(tmp_path):
     assert "no such file" in text
 
 
-def test_a_narrow_terminal_cuts_no_date(tmp_path):
-    name = "A_LONGER_NAME"
-    write_bars(tmp_path / f"{name}.csv", synthetic_bars("gbm", 300, timeframe="1h", symbols=[name])[name])
-    console = Console(width=80, file=io.StringIO())
-    console.print(rich_table(check_bars(tmp_path)))
-    printed = console.file.getvalue()
-    assert "2020-01-01" in printed
-    assert "…" not in printed
+def printed(report, width: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(PrintedReport(report))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["A", "A_LONGER_NAME", "A_NAME_THAT_IS_LONGER_THAN_ANY_SYMBOL_SHOULD_BE"])
+def test_a_narrow_terminal_cuts_nothing(tmp_path, name):
+    keep = [hour for hour in range(300) if hour != 100]
+    series = synthetic_bars("gbm", 300, timeframe="1h", symbols=[name])[name]
+    write_bars(tmp_path / f"{name}.csv", series, keep)
+    told = printed(check_bars(tmp_path), 80)
+    assert all(len(line.rstrip()) <= 80 for line in told.splitlines())
+    words = (name, "2020-01-01", "2020-01-13 11:00", "1 (0.33%)", "0.0%", "session", "breaks", "zero", "volume")
+    assert all(word in told for word in words)
+    assert "…" not in told
+
+
+def test_findings_are_paragraphs_of_whole_words_in_a_narrow_terminal_and_a_table_in_a_wide_one(tmp_path):
+    write_bars(tmp_path / "A.csv", synthetic_bars("gbm", 30, timeframe="1h")["gbm_0"], [*range(9), *range(10, 30)])
+    report = check_bars(tmp_path)
+    narrow = printed(report, 80)
+    advice = "Fill short gaps from another source, or let windows end at long ones; single days may be holidays."
+    assert advice in " ".join(narrow.split())
+    assert len(narrow.splitlines()) < 14
+    assert "what to do" in printed(report, 140)
+
+
+def test_one_of_anything_is_not_many(tmp_path):
+    write_bars(tmp_path / "A.csv", synthetic_bars("gbm", 30, timeframe="1h")["gbm_0"], [*range(9), *range(10, 30)])
+    report = check_bars(tmp_path)
+    assert "1 note, 0 refusals" in report.verdict
+    told = "1 bar is missing (3.33%); the longest gap lacks 1 bar, between 2020-01-01 08:00:00 and 2020-01-01 10:00:00"
+    assert told in found(report, "gaps").message
+
+
+def test_the_number_of_files_of_each_symbol_is_shown(tmp_path):
+    series = synthetic_bars("gbm", 48, timeframe="1h")["gbm_0"]
+    write_bars(tmp_path / "A-1h-2020-01-01.csv", series, range(24))
+    assert " files " not in printed(check_bars(tmp_path), 80)
+    write_bars(tmp_path / "A-1h-2020-01-02.csv", series, range(24, 48))
+    told = printed(check_bars(tmp_path), 80)
+    assert " files " in told
+    assert "A is 2 files, joined in order of time: A-1h-2020-01-01.csv and A-1h-2020-01-02.csv." in " ".join(
+        told.split()
+    )

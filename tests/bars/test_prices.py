@@ -51,7 +51,7 @@ def test_adjusting_can_be_switched_off(write):
 
 def test_an_adjusted_close_with_holes_is_refused_and_an_empty_one_is_left_out(write):
     path = write(*YAHOO, "2020-01-04,6,7,5,6,,100")
-    with pytest.raises(DataError, match=r"line 5, column 'Adj Close': the adjusted close is None.*adjust=False"):
+    with pytest.raises(DataError, match=r"line 5, column 'Adj Close': the adjusted close is empty.*adjust=False"):
         vd.read_bars(path)
     empty = write(*(",".join(x for i, x in enumerate(line.split(",")) if i != 5) + "," for line in YAHOO[1:]))
     empty.write_text("Date,Open,High,Low,Close,Volume,Adj Close\n" + empty.read_text())

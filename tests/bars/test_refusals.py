@@ -41,7 +41,7 @@ def refuse(path, *parts, **arguments) -> str:
         ("2020-01-04,1,2,0.5,,10", ("column 'close'", "close is ")),
         ("2020-01-04,1,inf,0.5,1,10", ("column 'high'", "high is 'inf'")),
         ("2020-01-04,1,2,abc,1,10", ("column 'low'", "low is 'abc'")),
-        ("2020-01-04,1,2,0.5", ("column 'close'", "close is None")),
+        ("2020-01-04,1,2,0.5", ("column 'close'", "close is empty")),
         ("2020-01-04,1,2,0.5,1,", ("column 'volume'", "volume is ")),
         ("2020-01-04,1,2,0.5,1,-3", ("column 'volume'", "volume is '-3'")),
         ("2020-01-03,1,2,0.5,1.6,10", ("column 'close'", "two rows for 2020-01-03", "the other is TEST.csv, line 4")),
@@ -63,7 +63,7 @@ def test_parquet_rows_count_from_zero(tmp_path):
     frame = pl.DataFrame({"Date": ["2020-01-01", "2020-01-02"], "Open": [1.0, 1.0], "High": [2.0, 2.0]})
     path = tmp_path / "TEST.parquet"
     frame.with_columns(Low=pl.Series([0.5, 0.5]), Close=pl.Series([1.0, None])).write_parquet(path)
-    refuse(path, "TEST.parquet, row 1 (counted from 0), column 'Close': close is None")
+    refuse(path, "TEST.parquet, row 1 (counted from 0), column 'Close': close is empty")
 
 
 def test_conflict_between_files(tmp_path, write):
@@ -103,7 +103,7 @@ def test_missing_columns(write):
     path = write("when,open,high,close", "2020-01-01,1,2,1")
     message = refuse(path, "no column for time, low", "'when', 'open', 'high', 'close'", "low: low, l, lowprice")
     assert "open: open" not in message
-    refuse(write("2020-01-01,1,2,0.5,1", "2020-01-02,1,2,0.5,1"), "put a header line above the data")
+    refuse(write("2020-01-01,1,2,0.5,1", "2020-01-02,1,2,0.5,1"), "Put a header line above the data")
 
 
 def test_empty_and_short(write, tmp_path):

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.errors import ConfigError, printable
-from velodrome.outside.screen import Figures, FittedTable, Screen
+from velodrome.outside.screen import ByWidth, Figures, FittedTable, Screen, wrapped
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\u202eb\u2066\x9b31m\x7f\r"
 
@@ -56,3 +56,28 @@ def test_printed_json_stays_json():
     text = json.dumps({HOSTILE: HOSTILE}, ensure_ascii=False)
     assert is_harmless(printable(text))
     assert json.loads(printable(text)) == {HOSTILE: HOSTILE}
+
+
+def test_prose_ends_its_lines_between_words_in_a_terminal_and_stays_one_line_elsewhere():
+    told = "Chosen by 5,600 training bars of 1h and what trading costs. Windows show the latest 1 of 32 rows. " * 2
+    path = "/a/path/that/is/longer/than/the/line/and/stays/in/one/piece/to/be/copied"
+    terminal = Screen(width=40, file=io.StringIO(), force_terminal=True, color_system=None)
+    terminal.print(f"{told}{path}", soft_wrap=True)
+    lines = terminal.file.getvalue().splitlines()
+    assert lines[-1] == path
+    assert all(len(line) <= 40 for line in lines[:-1])
+    assert " ".join(" ".join(lines).split()) == " ".join(f"{told}{path}".split())
+    pipe = Screen(width=40, file=io.StringIO())
+    pipe.print(told, soft_wrap=True)
+    assert pipe.file.getvalue() == f"{told}\n"
+
+
+def test_lines_keep_their_indents():
+    assert wrapped("  one two three four\nfive", 12) == "  one two\n  three four\nfive"
+
+
+def test_what_is_wide_gives_way_where_it_is_narrow():
+    for width, shown in ((79, "narrow\n"), (80, "wide\n")):
+        screen = Screen(width=width, file=io.StringIO())
+        screen.print(ByWidth("wide", "narrow", 80))
+        assert screen.file.getvalue() == shown

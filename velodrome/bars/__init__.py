@@ -1,8 +1,9 @@
 """Outside data in: readers of files and frames, synthetic generators, and checks that refuse or report what they find.
 
 Read `summary` (how things show themselves), `frame`, what bars are, and `timeframe`, their sizes. Then a file's way:
-`columns`, `rules`, `gaps`, `files`, a frame's: `dataframes`, and what they share: `values`, `inspection`, `read`. Then
-`check`, the report on what was found, and `factors` and `synthetic`, bars that are made.
+`columns`, `rules`, `gaps`, `makes` (what makers of files do in their own ways), `files`, a frame's: `dataframes`, and
+what they share: `values`, `inspection`, `read`. Then `check`, the report on what was found, and `factors` and
+`synthetic`, bars that are made.
 """
 
 from velodrome.bars.check import check_bars

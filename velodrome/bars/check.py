@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from velodrome.bars.frame import BAR_COLUMNS, Series
-from velodrome.bars.gaps import AUTO, describe_length, find_gaps
+from velodrome.bars.gaps import AUTO, find_gaps
 from velodrome.bars.rules import NOTE, OK, REFUSED, Finding, SymbolRows
-from velodrome.bars.summary import Summarised, Summary
+from velodrome.bars.summary import Summarised, Summary, counted
 from velodrome.bars.timeframe import Timeframe, describe_time, infer_timeframe
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
     from velodrome.bars.inspection import Source
+    from velodrome.outside.screen import FittedTable
 
 JUMP = 0.2  # relative change from close to close that is worth a look
 FLAT_BARS = 20  # bars in a row without any movement that are worth a look
 LISTED_GAPS = 5
-DATE = 10  # characters of a date, which a narrow terminal must not cut
+STYLES = {REFUSED: "bold red", NOTE: "yellow"}
+WIDE = 120  # columns of a terminal from which on findings are a table; below they are paragraphs
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class BarsReport(Summarised):
     @property
     def verdict(self) -> str:
         """Whether bars can be read, and what was found, in a line."""
-        counts = f"{len(self.of(OK))} checks passed, {len(self.of(NOTE))} notes, {len(self.of(REFUSED))} refusals"
+        of = {kind: len(self.of(kind)) for kind in (OK, NOTE, REFUSED)}
+        counts = f"{counted(of[OK], 'check')} passed, {counted(of[NOTE], 'note')}, {counted(of[REFUSED], 'refusal')}"
         return f"These bars {'can be read' if self.ok else 'would be refused'}. {counts}"
 
     def summary(self) -> Summary:
@@ -181,9 +187,10 @@ def summarise_gaps(
         for last, first, missing in zip(before, after, gaps.missing[longest], strict=True)
     )
     missing = int(gaps.missing.sum())
+    verb = "is" if missing == 1 else "are"
     message = (
-        f"{missing} bars are missing ({missing / (missing + len(series)):.2%}); the longest gap is "
-        f"{describe_length(int(gaps.length[longest[0]]))}, after {examples[0].after} UTC"
+        f"{counted(missing, 'bar')} {verb} missing ({missing / (missing + len(series)):.2%}); the longest gap lacks "
+        f"{counted(examples[0].missing, 'bar')}, between {examples[0].after} and {examples[0].before} UTC"
     )
     advice = "Fill short gaps from another source, or let windows end at long ones; single days may be holidays."
     note = note_at(rows, series.time[gaps.before[longest[0]]], "gaps", "time", message, advice, len(gaps.before))
@@ -230,36 +237,89 @@ def note_at(
     return rows.finding(NOTE, rule, rows.row_at(moment), column, message, advice, count)
 
 
-def rich_table(report: BarsReport) -> Any:
-    """Return a rich renderable: the symbols, then the findings that are not ok, then the verdict."""
-    from rich.console import Group
-    from rich.markup import escape
+@dataclass(frozen=True)
+class PrintedReport:
+    """A report in a terminal: the symbols, then the findings that are not ok, then the verdict."""
+
+    report: BarsReport
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield what fits into the width that there is: where it is narrow, findings as paragraphs."""
+        from rich.text import Text
+
+        from velodrome.outside.screen import ByWidth
+
+        if self.report.symbols:
+            yield self._symbols(options.max_width >= WIDE)
+            yield ""
+        if found := (*self.report.of(REFUSED), *self.report.of(NOTE)):
+            yield ByWidth(_findings_table(found), _findings_list(found), WIDE)
+            yield ""
+        sentence, _, counts = self.report.verdict.partition(". ")
+        yield Text(f"{sentence}. ", style="bold") + Text(counts)
+
+    def _symbols(self, wide: bool) -> FittedTable:
+        from velodrome.outside.screen import Figures, FittedTable
+
+        entries = self.report.symbols
+        first, last = [entry.first for entry in entries], [entry.last for entry in entries]
+        if not wide:
+            first, last = shortened(first), shortened(last)
+        columns = [
+            Figures("symbol", [entry.symbol for entry in entries], number=False),
+            Figures("rows", [f"{entry.rows:,}" for entry in entries]),
+            Figures("first (UTC)", first),
+            Figures("last (UTC)", last),
+            Figures("bar", [entry.timeframe for entry in entries]),
+            Figures("missing", [f"{entry.missing_bars:,} ({entry.missing_share:.2%})" for entry in entries]),
+            Figures("session breaks", [f"{entry.session_breaks:,}" for entry in entries]),
+            Figures("zero volume", [f"{entry.zero_volume_share:.1%}" for entry in entries]),
+        ]
+        if any(len(entry.files) > 1 for entry in entries):
+            columns.insert(1, Figures("files", [f"{len(entry.files):,}" for entry in entries]))
+        return FittedTable(self.report.path, columns)
+
+
+def shortened(times: Sequence[str]) -> list[str]:
+    """Return times without seconds where all of them are whole minutes, and as dates where they are midnights."""
+    for end in (" 00:00:00", ":00"):
+        if all(time.endswith(end) or not time for time in times):
+            return [time.removesuffix(end) for time in times]
+    return list(times)
+
+
+def _place(finding: Finding) -> str:
+    from velodrome.bars.files import suffix_of
+
+    file = Path(finding.file)
+    where = (file.name if suffix_of(file) else finding.file, finding.place, finding.column)
+    return ", ".join(part for part in where if part)
+
+
+def _findings_list(found: Sequence[Finding]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from velodrome.bars.files import suffix_of
+    paragraphs = Table.grid(padding=(0, 2, 0, 0))
+    paragraphs.add_column(no_wrap=True)
+    paragraphs.add_column(overflow="fold")
+    for finding in found:
+        short = replace(finding, file="", place="", column="")
+        subject = finding.symbol if finding.symbol not in f"{finding.file} {finding.message}" else ""
+        about = ", ".join(part for part in (subject, _place(finding)) if part)
+        told = Text(f"{finding.rule}: ", style="bold") + Text(f"{about}: {short}" if about else str(short))
+        paragraphs.add_row(Text(finding.severity, style=STYLES[finding.severity]), told)
+    return paragraphs
 
-    overview = Table(title=escape(report.path))
-    for heading in ("symbol", "rows", "first (UTC)", "last (UTC)", "bar", "missing", "session breaks", "zero volume"):
-        side: Literal["left", "right"] = "left" if heading in ("symbol", "bar") else "right"
-        overview.add_column(heading, justify=side, overflow="fold", min_width=DATE if "UTC" in heading else None)
-    for entry in report.symbols:
-        span = (f"{entry.rows:,}", entry.first, entry.last, entry.timeframe)
-        missing = f"{entry.missing_bars:,} ({entry.missing_share:.2%})"
-        shares = (missing, f"{entry.session_breaks:,}", f"{entry.zero_volume_share:.1%}")
-        overview.add_row(escape(entry.symbol), *span, *shares)
-    details = Table(title="findings")
+
+def _findings_table(found: Sequence[Finding]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    details = Table(title="findings", title_justify="left")
     for heading in ("", "symbol", "rule", "count", "first at", "what", "what to do"):
         details.add_column(heading, overflow="fold")
-    style = {REFUSED: "bold red", NOTE: "yellow"}
-    shown = (*report.of(REFUSED), *report.of(NOTE))
-    for finding in shown:
-        file = Path(finding.file)
-        where = (file.name if suffix_of(file) else finding.file, finding.place, finding.column)
-        location = " ".join(part for part in where if part)
-        cells = (finding.symbol, finding.rule, f"{finding.count:,}", location, finding.message, finding.advice)
-        details.add_row(Text(finding.severity, style=style[finding.severity]), *map(escape, cells))
-    sentence, _, counts = report.verdict.partition(". ")
-    verdict = Text(f"{sentence}. ", style="bold")
-    tables = [table for table, filled in ((overview, report.symbols), (details, shown)) if filled]
-    return Group(*tables, verdict + Text(counts))
+    for finding in found:
+        cells = (finding.symbol, finding.rule, f"{finding.count:,}", _place(finding), finding.message, finding.advice)
+        details.add_row(Text(finding.severity, style=STYLES[finding.severity]), *map(Text, cells))
+    return details

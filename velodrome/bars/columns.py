@@ -170,13 +170,13 @@ def _missing(names: Sequence[str], time: str | None, prices: Mapping[str, str | 
 def _not_found(names: Sequence[str], origin: str, missing: Sequence[str]) -> str:
     accepted = {"time": TIME_SPELLINGS, **PRICE_SPELLINGS}
     spellings = "; ".join(f"{name}: {', '.join(accepted[name])}" for name in missing)
-    example = {missing[-1]: names[-1] if names else "…"}
+    example = ", ".join(f"{name!r}: 'NAME'" for name in missing)
     wide = (
         " If each column holds the closes of one instrument, give them by name: {name: frame[name] for name in frame}."
     )
     return (
         f"{origin}: no column for {', '.join(missing)}; the columns found are "
         f"{', '.join(repr(name) for name in names) or 'none'}. Accepted spellings (case, spaces and signs do not "
-        f"matter) are {spellings}. Say which column it is, as in columns={example}, or "
-        f"put a header line above the data if it has none.{wide if origin.startswith(A_FRAME) else ''}"
+        f"matter) are {spellings}. Say which column it is: columns={{{example}}}, with its name in place of NAME."
+        f"{wide if origin.startswith(A_FRAME) else ''}"
     )

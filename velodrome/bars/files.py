@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from velodrome.bars.columns import TIME_SPELLINGS, count_price_names, spelling_key
 from velodrome.bars.frame import BAR_COLUMNS, Bars
+from velodrome.bars.makes.headers import KLINES, about_headless, are_klines, is_headless, ticker_rows
 from velodrome.errors import DataError, did_you_mean, printable
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -29,6 +30,7 @@ SUFFIXES = (*TEXT_SUFFIXES, *PARQUET_SUFFIXES)
 SEPARATORS = (",", ";", "\t")
 PREAMBLE_LINES = 30  # no header is looked for further down
 PREAMBLE_BYTES = 1 << 16
+TICKER_LINES = 3  # prices, tickers and the name of the index, as pandas writes columns of two levels
 # Prices that never move shrink to a nineteenth of their text. What grows more than this was made to fill the memory.
 MOST_GROWTH = 100
 ALWAYS_FITS = 1 << 26  # bytes
@@ -47,6 +49,7 @@ class Table:
     symbol: str  # where no column holds one: the file's name without its ending
     named: bool = False  # the symbol was given with the table, whatever a column says
     roles: Mapping[str, str] = field(default_factory=dict)  # columns whose meaning is known, such as a time index
+    read_as: str = ""  # how it was read, where the file itself does not say how
 
     def place(self, index: int) -> str:
         """Return where a frame row stands in the file, as an editor or Polars counts."""
@@ -132,17 +135,34 @@ def read_text(file: Path, named: Collection[str] = ()) -> Table:
     content = file_bytes(file)
     if not content.strip():
         raise DataError(f"{file}: the file is empty. Check that the export finished, or remove the file.")
-    header_line, separator = find_header(content, named)
-    from_header = content.split(b"\n", header_line - 1)[-1]
-    found = fields_of(from_header.split(b"\n", 1)[0].decode("utf-8", errors="replace"), separator)
+    lines = first_lines(content)
+    if (levels := ticker_rows([fields_of(line, ",") for line in lines[:TICKER_LINES]])) is not None:
+        check_columns(file, len(levels[0]))
+        time = fields_of(lines[TICKER_LINES - 1], ",")[0]
+        names = [time, *(f"column {number}" for number in range(1, len(levels[0]) + 1))]
+        return by_ticker(read_body(file, content, TICKER_LINES, ",", names), *levels)
+    header_line, separator = find_header(lines, named)
+    # The whole line: a header of thousands of columns is longer than what was looked at.
+    found = fields_of(content.split(b"\n", header_line)[header_line - 1].decode("utf-8", errors="replace"), separator)
+    if is_headless(found) and set(found).isdisjoint(named):
+        if not are_klines([fields_of(line, separator) for line in lines[header_line - 1 :] if line.strip()]):
+            raise DataError(f"{file}: {about_headless(lines[header_line - 1])}.")
+        table = read_body(file, content, header_line - 1, separator, KLINES)
+        return replace(table, read_as="there is no header line; the twelve columns are read as Binance's klines")
+    if content.split(b"\n", header_line - 1)[-1].startswith(PACKED):  # Polars would unpack it, however large it grows
+        raise DataError(f"{file}: this is a packed file, not text. Unpack it, or call it .csv.gz if it is gzip.")
     check_columns(file, len(found))
-    names = unique_names(found)
+    return read_body(file, content, header_line, separator, unique_names(found))
+
+
+def read_body(file: Path, content: bytes, header_line: int, separator: str, names: Sequence[str]) -> Table:
+    """Return the lines below the header as a table with these columns. header_line: 0 where there is none."""
     if not names:
         raise DataError(f"{file}: line {header_line} is no header that can be read. Check that it is a text file.")
-    if from_header.startswith(PACKED):  # Polars would unpack it, however large it grows
-        raise DataError(f"{file}: this is a packed file, not text. Unpack it, or call it .csv.gz if it is gzip.")
+    # Polars takes the width of the table from the first row: one is put there that has every column.
+    full_row = separator.join("-" * len(names)).encode() + b"\n"
+    from_header = full_row + b"".join(content.split(b"\n", header_line)[header_line:])
     try:
-        # The header goes in as a row of data: Polars takes the width of the table from the first one.
         frame = pl.read_csv(
             io.BytesIO(from_header),
             has_header=False,
@@ -158,6 +178,27 @@ def read_text(file: Path, named: Collection[str] = ()) -> Table:
     if blank.any():
         frame, row = frame.filter(~blank), row[~blank.to_numpy()]
     return Table(str(file), frame, row, separator, stem_of(file))
+
+
+def by_ticker(table: Table, prices: Sequence[str], tickers: Sequence[str]) -> Table:
+    """Return a table with a column for the symbol, of one in which each ticker has columns of its own.
+
+    prices, tickers: of every column but the first, which is the time. Where there are several tickers, a row in which
+    one has no values is no row of it.
+    """
+    time, *columns = table.frame.columns
+    frames, rows = [], []
+    for ticker in dict.fromkeys(tickers):
+        own = [number for number, name in enumerate(tickers) if name == ticker]
+        labels = unique_names([prices[number] for number in own])
+        chosen = {columns[number]: label for number, label in zip(own, labels, strict=True)}
+        frame = table.frame.select(time, *chosen).rename(chosen).with_columns(pl.lit(ticker).alias("Ticker"))
+        values = pl.col(labels)
+        filled = frame.select(~pl.all_horizontal(values.is_null() | (values.str.strip_chars() == ""))).to_series()
+        kept = filled | (len(set(tickers)) == 1)
+        frames.append(frame.filter(kept))
+        rows.append(table.row[kept.to_numpy()])
+    return replace(table, frame=pl.concat(frames, how="diagonal"), row=np.concatenate(rows))
 
 
 def file_bytes(file: Path) -> bytes:
@@ -200,14 +241,19 @@ def check_columns(file: Path, count: int) -> None:
         raise DataError(f"{file}: it has {count:,} columns, and prices have {MOST_COLUMNS:,} at most. Check the file.")
 
 
-def find_header(content: bytes, named: Collection[str] = ()) -> tuple[int, str]:
+def first_lines(content: bytes) -> list[str]:
+    """Return the lines among which a header is looked for."""
+    lines = content[:PREAMBLE_BYTES].decode("utf-8", errors="replace").split("\n")[:PREAMBLE_LINES]
+    return [line.strip("\r") for line in lines]
+
+
+def find_header(lines: Sequence[str], named: Collection[str] = ()) -> tuple[int, str]:
     """Return the header's line, counted from 1, and the separator.
 
     The header is the first line that names at least two of the four prices, or all columns that the caller named. Lines
     above it are a preamble, such as the address in the first line of CryptoDataDownload's files. Where no line does, it
     is the first that names a time and one price, and else the first one that is not blank.
     """
-    lines = content[:PREAMBLE_BYTES].decode("utf-8", errors="replace").split("\n")[:PREAMBLE_LINES]
     wanted = {spelling_key(name) for name in named}
     for least in (2, 1):
         for number, line in enumerate(lines, start=1):

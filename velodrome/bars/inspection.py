@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from velodrome.bars.columns import ColumnMap, check_roles, map_columns
 from velodrome.bars.dataframes import describe_source, frame_tables, is_frame
-from velodrome.bars.files import Table, find_files, read_table
+from velodrome.bars.files import Table, find_files, read_table, stem_of
 from velodrome.bars.frame import Bars, Series
 from velodrome.bars.gaps import AUTO, check_max_gap, judge_gaps
+from velodrome.bars.makes.one_symbol import name_symbols, note_joined
 from velodrome.bars.rules import (
     ADJUSTED,
     CLOSE_ONLY,
     FUTURE,
+    JOINED,
     NOTE,
     REFUSED,
     Finding,
@@ -44,6 +46,7 @@ SAID = {
     CLOSE_ONLY: "there are closes and no other price: open, high and low are the close, and orders fill at closes",
     ADJUSTED: "prices are multiplied by adjusted close over close",
     FUTURE: "some bars lie in the future",
+    JOINED: "several files are joined in order of time",
 }
 NAMED = 3  # symbols that such a note names
 
@@ -98,13 +101,20 @@ def inspect_bars(source: Source, reading: Reading) -> Inspection:
     reading.check()
     requested, where = reading.requested, describe_source(source)
     findings: list[Finding] = []
-    parts: dict[str, list[SymbolRows]] = {}
+    read: list[SymbolRows] = []
+    unread: list[str] = []  # origins
     for get_table, origin in tables_of(source, reading):
         try:
-            for part in read_rows(get_table(), reading, findings):
-                parts.setdefault(part.symbol, []).append(part)
+            read += read_rows(get_table(), reading, findings)
         except DataError as error:
             findings.append(file_refusal(error, origin))
+            unread.append(origin)
+    file_symbols: dict[str, str] = {}
+    if isinstance(source, str | Path):
+        read, findings, file_symbols = with_names(read, unread, findings)
+    parts: dict[str, list[SymbolRows]] = {}
+    for part in read:
+        parts.setdefault(part.symbol, []).append(part)
     if requested is not None:
         unknown = [symbol for symbol in requested if symbol not in parts]
         if unknown and not any(finding.severity == REFUSED for finding in findings):
@@ -113,11 +123,16 @@ def inspect_bars(source: Source, reading: Reading) -> Inspection:
                 f"{did_you_mean(unknown[0], parts)}"
             )
         if not unknown:  # faults elsewhere in the folder do not concern these symbols
-            findings = [finding for finding in findings if finding.symbol in requested]
+            findings = [
+                finding
+                for finding in findings
+                if (finding.symbol or (finding.severity == REFUSED and file_symbols.get(finding.file))) in requested
+            ]
         parts = {symbol: parts[symbol] for symbol in requested if symbol in parts}
 
     rows = {symbol: joined(parts[symbol]) for symbol in (requested or sorted(parts)) if symbol in parts}
     for symbol_rows in rows.values():
+        findings.extend(note_joined(symbol_rows))
         findings.extend(judge_rows(symbol_rows))
     series = {symbol: clean_series(symbol_rows) for symbol, symbol_rows in rows.items()}
     for symbol, own in series.items():
@@ -135,6 +150,28 @@ def inspect_bars(source: Source, reading: Reading) -> Inspection:
         except DataError as error:
             findings.append(file_refusal(error, "", rule="bar size"))
     return Inspection(tuple(findings), rows, series, bars)
+
+
+def with_names(
+    read: Sequence[SymbolRows], unread: Sequence[str], findings: Sequence[Finding]
+) -> tuple[list[SymbolRows], list[Finding], dict[str, str]]:
+    """Return rows and findings under the symbols that the names of their files say, and those symbols by origin.
+
+    What is found alike in several files of a symbol is one finding.
+    """
+    of_files = [part for part in read if part.from_name]
+    by_column = {part.symbol for part in read if not part.from_name}
+    naming = name_symbols(of_files, {origin: stem_of(Path(origin)) for origin in unread}, by_column)
+    symbols = naming.symbols
+    named = [replace(part, symbol=symbols[part.tables[0].origin]) if part.from_name else part for part in read]
+    alike: dict[tuple[str, ...], Finding] = {}
+    for one in findings:
+        told = replace(one, symbol=symbols.get(one.file, one.symbol)) if one.symbol else one
+        file = "" if told.severity == NOTE and told.symbol else told.file
+        key = (told.severity, told.rule, told.symbol, told.column, told.message, file)
+        known = alike.get(key)
+        alike[key] = told if known is None else replace(known, count=known.count + told.count)
+    return named, [*alike.values(), *naming.findings], symbols
 
 
 def what_is_said(findings: Sequence[Finding]) -> Iterator[str]:
@@ -182,6 +219,9 @@ def too_short(symbol: str, series: Series, rows: SymbolRows) -> Finding:
 def read_rows(table: Table, reading: Reading, findings: list[Finding]) -> list[SymbolRows]:
     """Return the table's rows by symbol; what is found in its columns is added to the findings."""
     columns = map_columns(table.frame.columns, table.origin, {**table.roles, **(reading.columns or {})})
+    if table.read_as:
+        advice = "Nothing to do if that is so; else put a header line above the data."
+        findings.append(Finding(NOTE, "no header", table.symbol, 1, table.origin, "", "", table.read_as, advice))
     adjusted = columns.adjusted if reading.adjust else None
     close_only = len(columns.prices) == 1
     names = {"time": columns.time, **columns.prices}
@@ -224,6 +264,7 @@ def read_rows(table: Table, reading: Reading, findings: list[Finding]) -> list[S
         volume_column is not None,
         close_only,
         adjusted,
+        columns.symbol is None,
     )
     return split_symbols(everything, table, columns)
 
@@ -302,9 +343,10 @@ def chosen(rows: SymbolRows, keep: NDArray[np.int64]) -> SymbolRows:
 
 
 def joined(parts: list[SymbolRows]) -> SymbolRows:
-    """Return one symbol's rows of several files together; a column that one of them lacks is NaN there."""
+    """Return one symbol's rows of several files together, in order of time; a column that one lacks is NaN there."""
     if len(parts) == 1:
         return parts[0]
+    parts = sorted(parts, key=lambda part: part.time[part.timed].min(initial=np.iinfo(np.int64).max))
 
     def together(arrays: Callable[[SymbolRows], Mapping[str, NDArray]], absent: float) -> dict[str, NDArray]:
         names = dict.fromkeys(name for part in parts for name in arrays(part))
@@ -325,6 +367,7 @@ def joined(parts: list[SymbolRows]) -> SymbolRows:
         any(part.has_volume for part in parts),
         any(part.close_only for part in parts),
         next((part.adjusted for part in parts if part.adjusted is not None), None),
+        all(part.from_name for part in parts),
     )
 
 

@@ -29,7 +29,9 @@ def read_bars(
 
     Args:
         source: A file, or a folder; its own files and those of the folders in it are read. A file holds one symbol,
-            named as the file, or many by a column `symbol`, `ticker`, `tic`, `pair` or the like. Or a pandas or Polars
+            named as the file, or many by a column `symbol`, `ticker`, `tic`, `pair` or the like. Files whose names
+            differ only in a date or a part number at the end, such as Binance's BTCUSDT-1m-2023-05 and -06, are one
+            symbol if their bars bear that out (docs/data_path.md); `Bars.notes` says so. Or a pandas or Polars
             DataFrame, a pandas Series of closes, or several by symbol: {"AAPL": frame, "MSFT": frame}. In pandas an
             index of dates is the time, and columns of two levels (price and ticker) hold several symbols.
         symbols: Those to keep, in this order; None keeps all, by name. One name is also that of a frame without any.

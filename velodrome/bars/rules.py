@@ -30,7 +30,7 @@ TIME_ADVICE = {
     ROW_NUMBER: "The numbers are too small for an epoch after March 1973: give the file a column with times.",
 }
 # Notes that stay with the bars, as `Bars.notes`.
-CLOSE_ONLY, ADJUSTED, FUTURE = "close only", "adjusted prices", "in the future"
+CLOSE_ONLY, ADJUSTED, FUTURE, JOINED = "close only", "adjusted prices", "in the future", "several files"
 RATIO_NOISE = 1e-12  # an adjusted close this near to the close is the close
 TOLERANCE = 1e-9  # relative: a close this far above the high is rounding, and the high is widened
 
@@ -71,6 +71,7 @@ class SymbolRows:
     has_volume: bool
     close_only: bool = False  # there is no other price; the other three are the close
     adjusted: str | None = None  # the value by which prices are adjusted: a close less splits and dividends
+    from_name: bool = False  # no column says the symbol; it is that of the file's name
 
     def __len__(self) -> int:
         return len(self.time)
@@ -92,11 +93,13 @@ class SymbolRows:
         return Finding(severity, rule, self.symbol, count, *where, message, advice)
 
     def received(self, row: int, column: str) -> str:
-        """Return the value as the file has it, quoted."""
+        """Return the value as the file has it, quoted; 'empty' of an empty cell."""
         table, name = self.tables[self.table[row]], self.names[self.table[row]].get(column)
         if name is None:
             return "nothing"
         value = table.frame[name][int(self.index[row])]
+        if value is None or value == "":
+            return "empty"
         return repr(str(value) if isinstance(value, date) else value)
 
     def row_at(self, moment: int | np.int64) -> int:
@@ -160,7 +163,8 @@ def judge_closes(rows: SymbolRows) -> list[Finding]:
     if rows.close_only:
         message = "there are closes and no other price: open, high and low are the close"
         advice = (
-            "Orders fill at closes. If there are other prices, name them: columns={'open': …, 'high': …, 'low': …}."
+            "Orders fill at closes. If there are other prices, name their columns in place of NAME: "
+            "columns={'open': 'NAME', 'high': 'NAME', 'low': 'NAME'}."
         )
         findings.append(rows.finding(NOTE, CLOSE_ONLY, 0, "close", message, advice, 1))
     if rows.adjusted is None:
@@ -231,13 +235,19 @@ def judge_duplicates(rows: SymbolRows) -> list[Finding]:
     def moment(row: int) -> str:
         return f"{describe_time(rows.time[row])} UTC"
 
-    def tell_conflict(row: int) -> str:
-        earlier = int(order[np.argmax(differs) - 1])
+    def other_row(marked: NDArray[np.bool_]) -> tuple[int, str]:
+        """Return which table the row before the first of those marked is in, and the place there."""
+        earlier = int(order[np.argmax(marked) - 1])
         other = rows.tables[rows.table[earlier]]
-        place = f"{Path(other.origin).name}, {other.place(rows.index[earlier])}"
-        return f"two rows for {moment(row)} with different values; the other is {place}"
+        return int(rows.table[earlier]), f"{Path(other.origin).name}, {other.place(rows.index[earlier])}"
+
+    def tell_conflict(row: int) -> str:
+        return f"two rows for {moment(row)} with different values; the other is {other_row(differs)[1]}"
 
     def tell_repeated(row: int) -> str:
+        table, place = other_row(repeats & ~differs)
+        if table != rows.table[row]:
+            return f"the row for {moment(row)} stands in two files; the other is {place}"
         return f"the row for {moment(row)} stands in the file more than once"
 
     advice = "Delete the wrong row. If clocks went back in that hour, export the file in UTC."

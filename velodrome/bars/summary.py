@@ -50,6 +50,11 @@ class Summarised:
         return "".join(parts)
 
 
+def counted(number: int, what: str) -> str:
+    """Return '1 bar' or '1,200 bars'."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def listed(texts: tuple[str, ...], most: int) -> list[str]:
     """Return the first texts, and how many more there are."""
     return [*texts[:most], *([f"and {len(texts) - most:,} more"] if len(texts) > most else [])]

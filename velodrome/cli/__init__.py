@@ -1,9 +1,9 @@
 """The command `velodrome`: parsing only. What a command needs is imported when it runs, so that `--help` is quick.
 
-Read `shared` (what all commands use), then the commands: `training` (train, eval, config, profile), `trained_runs`
-(runs list, show, compare, export, rebuild), `champions` (promote, champions list, show, rollback, paper), `service`
-(submit, jobs, serve, top), `studies` (tune, studies list, show), `inspection` (data check, features, doctor) and
-`measuring` (bench).
+Read `shared` (what all commands use) and `wording` (how options are written there), then the commands: `training`
+(train, eval, config, profile), `trained_runs` (runs list, show, compare, export, rebuild), `champions` (promote,
+champions list, show, rollback, paper), `service` (submit, jobs, serve, top), `studies` (tune, studies list, show),
+`inspection` (data check, features, doctor) and `measuring` (bench).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from cyclopts import CycloptsError
 
 from velodrome.cli import champions, inspection, measuring, service, studies, trained_runs, training
 from velodrome.cli.shared import DEBUG_FLAG, DEBUG_VARIABLE, GIVEN, INTERRUPTED, PROBLEM_FOUND, REFUSED, app
+from velodrome.cli.wording import told_error
 from velodrome.errors import VelodromeError
 
 __all__ = ["INTERRUPTED", "PROBLEM_FOUND", "REFUSED", "app", "main", "run"]
@@ -52,12 +54,13 @@ def run(arguments: Sequence[str]) -> int:
     except VelodromeError as error:
         if debug:
             raise
-        sys.stderr.write(f"velodrome: {error}\n")
+        sys.stderr.write(f"{told_error(error)}\n")
         return REFUSED
     if arguments[:1] == ["train"] and {"--help", "-h"} & set(arguments):
-        from velodrome.runs.config.explain import help_text
+        from velodrome.runs.config.explain import WIDTH, help_text
 
-        sys.stdout.write(f"\nSettings, each with its default:\n\n{help_text()}\n")
+        told = help_text(width=shutil.get_terminal_size((WIDTH, 24)).columns)
+        sys.stdout.write(f"\nSettings, each with its default:\n\n{told}\n")
     return result if isinstance(result, int) else 0
 
 

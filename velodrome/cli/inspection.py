@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from velodrome.cli.shared import PROBLEM_FOUND, Words, app, console, data
+from velodrome.cli.wording import as_flags
 from velodrome.errors import ConfigError
+
+WIDE = 120  # columns of a terminal from which on the table of features has room for all of its columns
 
 
 @data.command
@@ -47,7 +51,7 @@ def check(
     max_gap
         Longest time without a bar, besides nights and weekends, such as 30d; none for any.
     """
-    from velodrome.bars.check import check_bars, rich_table
+    from velodrome.bars.check import PrintedReport, check_bars
 
     given = {role: column for role, _, column in (word.partition("=") for word in columns or ())}
     if unequal := [word for word in columns or () if "=" not in word]:
@@ -55,7 +59,9 @@ def check(
     longest = None if max_gap == "none" else max_gap
     options: dict[str, Any] = {"columns": given, "adjust": adjust, "max_gap": longest}
     report = check_bars(path, symbols, timeframe, timezone, day_first, **options)
-    console().print(rich_table(report))
+    typed = (replace(one, message=as_flags(one.message), advice=as_flags(one.advice)) for one in report.findings)
+    report = replace(report, findings=tuple(typed))
+    console().print(PrintedReport(report))
     return 0 if report.ok else PROBLEM_FOUND
 
 
@@ -63,26 +69,33 @@ def check(
 def features() -> None:
     """List the features that `vd.build_market` and `vd.build_basket` know by name, by family."""
     from rich.table import Table
+    from rich.text import Text
 
+    from velodrome.outside.screen import ByWidth
     from velodrome.tables import describe_features
     from velodrome.tables.features.cross_section import describe_cross_features
     from velodrome.tables.features.families import DEFAULT_FEATURES, FAMILIES
 
     described = describe_features()
-    table = Table(title="features", caption=f"used if none are named: {', '.join(DEFAULT_FEATURES)}")
-    for heading in ("family", "written", "numbers (default)", "value"):
-        table.add_column(heading)
+    rows = []
     for family in FAMILIES.values():
         numbers = ", ".join(
             f"{number.name} ({'required' if number.default is None else f'{number.default:g}'})"
             for number in family.numbers
         )
-        table.add_row(family.name, family.example, numbers, described.pop(family.example))
-    for name, explanation in described.items():
-        table.add_row("columns of the data", name, "", explanation)
-    for name, explanation in describe_cross_features().items():
-        table.add_row("instruments of a basket", name, "", explanation)
-    console().print(table)
+        rows.append((family.name, family.example, numbers, described.pop(family.example)))
+    rows += [("columns of the data", name, "", explanation) for name, explanation in described.items()]
+    rows += [("instruments of a basket", name, "", text) for name, text in describe_cross_features().items()]
+    used = f"used if none are named: {', '.join(DEFAULT_FEATURES)}"
+    wide = Table(title="features", caption=used)
+    for heading in ("family", "written", "numbers (default)", "value"):
+        wide.add_column(heading)
+    narrow = Table("written", "value, and numbers (default)", title="features", caption=used)
+    for title, written, numbers, value in rows:
+        wide.add_row(*map(Text, (title, written, numbers, value)))
+        kind = "" if title in FAMILIES else f" ({title})"
+        narrow.add_row(Text(written), Text(f"{value}{kind}{f'; {numbers}' if numbers else ''}"))
+    console().print(ByWidth(wide, narrow, WIDE))
 
 
 @app.command

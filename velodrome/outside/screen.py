@@ -1,11 +1,12 @@
-"""A terminal on which names are shown and never obeyed, and tables that fit it.
+"""A terminal on which names are shown and never obeyed, and tables and prose that fit it.
 
-Control characters in names arrive escaped; no number of a table is ever cut.
+Control characters in names arrive escaped; no number of a table is ever cut, and no word of a sentence broken.
 """
 
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -29,6 +30,38 @@ class Screen(Console):
         """Yield the parts of what is to be printed; the console's own commands to the terminal stay as they are."""
         for part in super().render(renderable, options):
             yield part if part.control or part.text.isprintable() else Segment(printable(part.text), part.style)
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print as rich does. What is not to be broken into lines is, in a terminal, broken between words.
+
+        The terminal itself would break inside them. Elsewhere a line stays one, for programs that read it.
+        """
+        if soft_wrap and self.is_terminal:
+            objects = tuple(wrapped(each, self.width) if isinstance(each, str) else each for each in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **options)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a text in lines of this width, indented as they were; a longer word, such as a path, stays whole."""
+    lines = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        shape: dict[str, Any] = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
+        lines += textwrap.wrap(line, width, **shape) if cell_len(line) > width else [line]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ByWidth:
+    """Something that is shown in one way where there is room for it, and in another where there is not."""
+
+    wide: Any
+    narrow: Any
+    least: int  # columns from which on there is room
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the one that fits."""
+        yield self.wide if options.max_width >= self.least else self.narrow
 
 
 class Figures(NamedTuple):

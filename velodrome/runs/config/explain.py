@@ -25,6 +25,7 @@ from velodrome.writing import replace_text
 
 RUN = "run"  # the name for the fields outside any section
 WIDTH = 100  # columns of a comment in YAML, and of help
+WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 TABLES_BEGIN = "<!-- tables: python -m velodrome.runs.config.explain docs/configuration.md -->"
 TABLES_END = "<!-- end of tables -->"
 UNNAMED = (DEFAULT_PRESET, "demo")  # presets in use where none is named: with price files, and without
@@ -126,28 +127,32 @@ def _tables(section: str | None, env: str) -> Iterator[tuple[str, dict[str, int]
         yield "presets: given in place of a file", {"preset": 0, "what it is for": 1}, describe_presets().items()
 
 
-def help_text(section: str | None = None, env: str = "trading") -> str:
+def help_text(section: str | None = None, env: str = "trading", width: int = WIDTH) -> str:
     """Return the same as plain text, for --help: a line for each field with its default, then what it means.
 
-    Values of the presets that are used where none is named stand beside the default.
+    Values of the presets that are used where none is named stand beside the default. width: columns of a line, up to
+    those of help.
     """
+    width = min(width, WIDTH)
     unnamed = {name: {key: value_text(value) for key, value in preset_settings(name).items()} for name in UNNAMED}
     parts = []
     for title, _, rows in _tables(section, env):
-        parts += ["", title]
+        parts += ["", *_wrapped(title, "", width)]
         for row in rows:
             if isinstance(row, FieldLine):
                 chosen = [f"{name} {content[row.key]}" for name, content in unnamed.items() if row.key in content]
                 in_presets = f"  (preset {', '.join(chosen)})" if chosen else ""
-                parts += [f"  {row.key}={row.default}{in_presets}", *_wrapped(row.sentence, "      ")]
+                setting = _wrapped(f"{row.key}={row.default}{in_presets}", "  ", width, " " * 4)
+                parts += [*setting, *_wrapped(row.sentence, "      ", width)]
             else:
-                parts.append(f"  {row[0]:14} {row[1]}")
+                parts += _wrapped(f"{row[0]:14} {row[1]}", "  ", width, " " * 17)
     return "\n".join(parts[1:]) + "\n"
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    wrapper = textwrap.TextWrapper(WIDTH, indent, indent, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(text)
+def _wrapped(text: str, indent: str, width: int = WIDTH, further: str | None = None) -> list[str]:
+    """Return the lines of a text. further: indent of all lines but the first, where it is another."""
+    rest = indent if further is None else further
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=rest, **WHOLE_WORDS)
 
 
 # YAML
