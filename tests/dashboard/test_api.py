@@ -15,6 +15,7 @@ from tests.runs.test_old_runs import DQN, PORTFOLIO, PPO
 from velodrome.dashboard.answers import Stretch
 from velodrome.dashboard.api import ENDPOINTS
 from velodrome.dashboard.curves import Kept, curve
+from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.tune.study import Studies, Study
 from velodrome.tune.trial import COMPLETE, FAILED, PRUNED, Outcome, Trial
 
@@ -524,6 +525,19 @@ def test_top_prints_the_page_once_where_there_is_no_terminal(capsys, trained, tm
     assert run(["top", "--json", "--folder", str(tmp_path / "runs")]) == 0
     assert json.loads(capsys.readouterr().out)["empty"]
     assert run(["top", "--seconds", "0"]) == 2
+
+
+def test_top_shows_the_return_of_an_account_in_per_cent_and_sums_of_rewards_as_numbers(serve):
+    from velodrome.dashboard.api.overview import live
+    from velodrome.dashboard.top import _live
+
+    client = serve()
+    store = client.site.store
+    for identity, more in (("a" * 8, {"episode/equity_return": 0.0108}), ("b" * 8, {})):
+        store.create_run(RunRecord(identity, identity, "/none"))
+        rows = {"episode/return": 896.25, **more}
+        store.add_metrics(identity, [MetricRow(1, name, value, 1.0) for name, value in rows.items()])
+    assert [_live(live(client.site, identity * 8)) for identity in "ab"] == ["+1.08%", "896.2"]
 
 
 def test_top_fits_80_columns_and_shows_names_as_text(served):

@@ -18,7 +18,7 @@ from velodrome.dashboard.site import Site
 from velodrome.errors import VelodromeError
 from velodrome.evaluation.measures import format_figure
 from velodrome.outside.screen import Figures, FittedTable
-from velodrome.runs.live.progress import compact, duration, sparkline
+from velodrome.runs.live.progress import EQUITY_RETURN, compact, duration, sparkline
 from velodrome.runs.machine.use import bytes_text
 from velodrome.runs.report.listing import NOTHING, age
 
@@ -218,7 +218,9 @@ def _result(result: Mapping[str, Any], value: float | None) -> str:
 
 
 def _live(live: Mapping[str, Any] | None) -> str:
-    return NOTHING if live is None or live["value"] is None else f"{live['value']:.4g}"
+    if live is None or live["value"] is None:
+        return NOTHING
+    return format_figure(live["value"], "change") if live["name"] == EQUITY_RETURN else f"{live['value']:.4g}"
 
 
 def _rate(rate: float | None) -> str:

@@ -163,13 +163,16 @@ def test_shares_are_in_per_cent_and_names_say_what_has_to_be_known(store, tmp_pa
     measured = {
         f"{group}/{name}": value for group in ("episode", "evaluation/validation") for name, value in account.items()
     }
+    measured |= {"episode/return": 896.27, "episode/equity_return": -0.25}  # the sum of rewards, and what is earned
     store.add_metrics(run.id, [MetricRow(9, name, value, 1.0) for name, value in measured.items()])
     for view in (show_view(store, run), compare_view(store, [run, add(store, tmp_path, "other")])):
         lines = [line.split("│")[1:] for line in text_of(view).splitlines() if "│" in line]
         told = {cells[0].strip(): cells[1].strip() for cells in lines}
-        assert told["episode/return"] == told["evaluation/validation/return (used for selection)"] == "-25.00%"
+        assert told["episode/equity_return"] == told["evaluation/validation/return (used for selection)"] == "-25.00%"
+        assert told["episode/return (sum of rewards)"] == "896.3"
         assert told["evaluation/validation/max_drawdown (used for selection)"] == "50.00%"
         assert told["episode/sharpe (per bar)"] == "0.125"
+    assert text_of(show_view(store, run)).splitlines()[-1].endswith("-25.00% to -25.00%, best -25.00%")
 
 
 def test_a_run_that_has_only_begun_is_shown(store, tmp_path):

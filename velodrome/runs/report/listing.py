@@ -17,7 +17,7 @@ from velodrome.runs.bucket.place import url_of
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
-from velodrome.runs.live.progress import SHARES, compact, figure, sparkline
+from velodrome.runs.live.progress import EQUITY_RETURN, REWARDS, SHARES, compact, figure, sparkline
 from velodrome.runs.store.rows import RunRecord, trainings
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import SqlStore
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from velodrome.outside.screen import FittedTable
 
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
-SPEED, RETURN = "time/steps_per_second", "episode/return"
+SPEED = "time/steps_per_second"
 CURVE_WIDTH = 60  # characters
 LEVELS = "▁▂▃▄▅▆▇█"
 NOTHING = "–"
@@ -197,13 +197,13 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
         "lineage": [row._asdict() for _, row in store.lineage(run.id)],
         "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
-        "episode_return": _curve(store, run),
+        "episode_return": _curve(store, run, REWARDS),
     }
 
 
-def _curve(store: SqlStore, run: RunRecord) -> list[float | None]:
-    """Return the learning curve; that of a group is the mean over its members at each step."""
-    found = store.metrics(run.id, [RETURN])
+def _curve(store: SqlStore, run: RunRecord, name: str) -> list[float | None]:
+    """Return the course of a metric; that of a group is the mean over its members at each step."""
+    found = store.metrics(run.id, [name])
     if "seed" in found.columns:
         found = found.select("step", "value").group_by("step").mean().sort("step")
     return [_plain(value) for value in found["value"]]
@@ -219,7 +219,7 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
     counted = _counted_metrics(store, [run])
     known = {name: values[0] for name, values in counted.items()}
-    metrics = [(_metric_name(name), _metric(name, value, known)) for name, value in known.items()]
+    metrics = [(_metric_name(name, known), _metric(name, value, known)) for name, value in known.items()]
     place = (
         "of the members, means of the last" if content["members"] else f"at step {run.steps:,}, or the last before it"
     )
@@ -235,11 +235,12 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     parts += _evaluations_view(content["evaluations"])
     if content["overfitting"] is not None:
         parts.append(Text(f"warning: {content['overfitting']}", "yellow"))
-    if curve := [value for value in content["episode_return"] if value is not None]:
+    followed = EQUITY_RETURN if EQUITY_RETURN in known else REWARDS
+    if curve := [value for value in _curve(store, run, followed) if value is not None]:
         drawn = sparkline(curve, CURVE_WIDTH, LEVELS)
-        first, last, best = (_metric(RETURN, value, known) for value in (curve[0], curve[-1], max(curve)))
+        first, last, best = (_metric(followed, value, known) for value in (curve[0], curve[-1], max(curve)))
         ends = f"{first} to {last}, best {best}"
-        parts.append(Text(f"{RETURN}  {drawn}  {ends}"))
+        parts.append(Text(f"{followed}  {drawn}  {ends}"))
     return Group(*parts)
 
 
@@ -250,7 +251,7 @@ def overfitting(store: SqlStore, run: RunRecord) -> str | None:
     if not validated:
         return None
     split = validated[0].split("/")[1]
-    parted = overfitting_of(store.metrics(run.id, [RETURN, validated[0]]), split)
+    parted = overfitting_of(store.metrics(run.id, [REWARDS, validated[0]]), split)
     return None if parted is None else parted.sentence(split, f"evaluation/{split}/max_drawdown" in known)
 
 
@@ -372,7 +373,8 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
     ]
     measured = _counted_metrics(store, runs)
     metrics = [
-        (_metric_name(name), *(_metric(name, value, measured) for value in values)) for name, values in measured.items()
+        (_metric_name(name, measured), *(_metric(name, value, measured) for value in values))
+        for name, values in measured.items()
     ]
     parts: list[Any] = [
         _table("runs", heads, state),
@@ -480,15 +482,17 @@ def _figure(name: str, value: float | None) -> str:
 def _metric(name: str, value: float | None, known: Collection[str]) -> str:
     """Return a metric of a training: of an account, return, drawdown and share of the optimum in per cent."""
     group, _, own = name.rpartition("/")
-    if value is None or own not in SHARES:
+    if value is None or own not in SHARES or name == REWARDS:
         return _number(value)
     return figure(own, value, [other.removeprefix(f"{group}/") for other in known if other.startswith(f"{group}/")])
 
 
-def _metric_name(name: str) -> str:
-    """Return a metric's name with what has to be known about it."""
+def _metric_name(name: str, known: Collection[str]) -> str:
+    """Return a metric's name with what has to be known about it. known: all that were measured."""
     if name == "episode/sharpe":
         return f"{name} (per bar)"
+    if name == REWARDS and EQUITY_RETURN in known:
+        return f"{name} (sum of rewards)"
     return f"{name} ({USED_FOR_SELECTION})" if name.startswith("evaluation/") else name
 
 
