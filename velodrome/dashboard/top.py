@@ -20,7 +20,7 @@ from velodrome.evaluation.measures import format_figure
 from velodrome.outside.screen import Figures, FittedTable
 from velodrome.runs.live.progress import EQUITY_RETURN, compact, duration, sparkline
 from velodrome.runs.machine.use import bytes_text
-from velodrome.runs.report.listing import NOTHING, age
+from velodrome.runs.report.listing import CHOOSING, NOTHING, age
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -201,6 +201,7 @@ def _studies(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
 def _finished(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
     results = [line["result"] or {} for line in lines]
     baselines = [result.get("baseline") or {} for result in results]
+    held_out = [line["held_out"] or {} for line in lines]
     columns = [
         Figures("run", [line["id"] for line in lines], number=False),
         Figures("name", [_short(line["name"]) for line in lines], number=False),
@@ -208,6 +209,7 @@ def _finished(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
         Figures("out of sample", [_result(result, result.get("value")) for result in results]),
         Figures("baseline", [_result(own, base.get("value")) for own, base in zip(results, baselines, strict=True)]),
         Figures("which", [str(base.get("label") or NOTHING) for base in baselines], number=False, rank=3),
+        *([Figures(CHOOSING, [_result(one, one.get("value")) for one in held_out], rank=1)] if any(held_out) else []),
         Figures("ended", [age(max(0.0, time.time() - line["updated"])) for line in lines], rank=1),
     ]
     return FittedTable("last finished", columns)

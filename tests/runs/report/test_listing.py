@@ -14,8 +14,10 @@ from rich.console import Console
 
 from velodrome.errors import ConfigError
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import RunError, RunFolder
 from velodrome.runs.report.listing import (
+    CHOOSING,
     age,
     compare_content,
     compare_view,
@@ -128,6 +130,24 @@ def test_without_a_final_evaluation_the_last_of_training_is_shown(store, tmp_pat
     about = {"split": "test", "label": "test (used for selection)", "policy": None}
     assert list_content(store)[0]["evaluation"] == {**about, "value": 0.2, "low": None, "high": None}
     assert "+20.00% (used for selection)" in text_of(list_table(store), 160)
+
+
+def test_the_block_that_a_fold_leaves_out_is_no_test(store, tmp_path, learned):
+    """Settings are chosen by it, so that its return would flatter whoever read it as a test's."""
+    told = RunConfig().content()
+    told["evaluation"]["final_split"] = HELD_OUT
+    fold = add(store, tmp_path, "fold-1-of-5", status="finished", config=told)
+    store.add_evaluations(fold.id, [EvaluationRow(64, HELD_OUT, "return", 8.75, 5.0, 13.5)])
+    assert [row["evaluation"]["label"] for row in list_content(store)] == [CHOOSING, "test"]
+    lines = text_of(list_table(store), 200).splitlines()
+    (heading,) = (line for line in lines if "test return" in line)
+    (own,) = (line for line in lines if fold.id in line)
+    assert heading.index(CHOOSING) > heading.index("test return")
+    assert own.index("+875.0%") > heading.index(CHOOSING)
+    assert "13.5" not in own
+    assert f"evaluation on {CHOOSING};" in text_of(show_view(store, fold))
+    assert f"{CHOOSING}/return" in text_of(compare_view(store, [fold, learned]))
+    assert CHOOSING not in text_of(list_table(store, name="learned"), 200)
 
 
 def test_a_run_is_shown_with_what_differs_from_the_defaults(store, learned):

@@ -15,6 +15,7 @@ from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.bucket.place import url_of
 from velodrome.runs.config.changes import told_lineage
+from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
 from velodrome.runs.live.progress import EQUITY_RETURN, REWARDS, SHARES, compact, figure, sparkline
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
 SPEED = "time/steps_per_second"
+CHOOSING = "held out (for choosing settings)"  # how results on HELD_OUT are called
 CURVE_WIDTH = 60  # characters
 LEVELS = "▁▂▃▄▅▆▇█"
 NOTHING = "–"
@@ -79,12 +81,8 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
     found = [line for run in runs for line in (run, *(run["members"] if members else ()))]
     if not found:
         return Text("no runs")
-    tests = [entry["evaluation"] for entry in found]
     speeds = [entry["steps_per_second"] for entry in found]
-    returns = [
-        NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"])
-        for test in tests
-    ]
+    held_out = [_held_out_return(entry) for entry in found]
     columns = [
         Figures("id", [entry["id"] for entry in found], number=False),
         Figures("name", [_name(entry) for entry in found], number=False),
@@ -93,10 +91,25 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
         Figures("algorithm", [entry["algorithm"] for entry in found], number=False, rank=4),
         Figures("steps", [_steps(entry) for entry in found], rank=1),
         Figures("steps/s", [NOTHING if speed is None else compact(speed) for speed in speeds], rank=5),
-        Figures("test return", returns),
+        Figures("test return", [_test_return(entry) for entry in found]),
+        *([Figures(CHOOSING, held_out, rank=1)] if set(held_out) > {NOTHING} else []),
         Figures("age", [age(entry["age_seconds"]) for entry in found], rank=3),
     ]
     return FittedTable("runs", columns)
+
+
+def _test_return(entry: Mapping[str, Any]) -> str:
+    """Return a run's return in its test, with what has to be known of the split."""
+    test = entry["evaluation"]
+    if test is None or test["split"] == HELD_OUT:
+        return NOTHING
+    return _with_interval("return", test) + test["label"].removeprefix(test["split"])
+
+
+def _held_out_return(entry: Mapping[str, Any]) -> str:
+    """Return a fold's return on the block it left out: settings are chosen by it, so it is no test."""
+    found = entry["evaluation"]
+    return NOTHING if found is None or found["split"] != HELD_OUT else _figure("return", found["value"])
 
 
 def _name(entry: Mapping[str, Any]) -> str:
@@ -137,14 +150,14 @@ def _summary(
         "status": run.shown_status(),
         "total_steps": total and total * trainings(run.config),
         "steps_per_second": _plain(math.nan if speed is None else speed),
-        "evaluation": _test_return(facts, run, members),
+        "evaluation": _final_return(facts, run, members),
         "created": _moment(run.created),
         "updated": _moment(run.updated),
         "age_seconds": max(0.0, time.time() - run.created),
     }
 
 
-def _test_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -> dict[str, Any] | None:
+def _final_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -> dict[str, Any] | None:
     """Return the last return on the final split: of the final evaluation, or of one during training.
 
     The best checkpoint goes before the latest: it is what the run is evaluated by at its end.
@@ -154,7 +167,8 @@ def _test_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) ->
     found = [row for row in facts.returns.get(run.id, ()) if row["split"] == split]
     if found:
         row = max(enumerate(found), key=lambda place: (place[1]["checkpoint"] != "latest", place[0]))[1]
-        return {name: _plain(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
+        about = {name: _plain(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
+        return about if split != HELD_OUT else {**about, "label": CHOOSING}
     value = facts.last(f"evaluation/{split}/return", run, members)
     if value is None:
         return None
@@ -174,6 +188,7 @@ def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
     for row in store.evaluations(run.id).iter_rows(named=True):
         policy = named.get((row["split"], row["step"]))
         about = (row["split"], None, None) if policy is None else (policy.label, policy.checkpoint, policy.policy)
+        about = about if row["split"] != HELD_OUT else (CHOOSING, *about[1:])
         found.append(
             {name: _plain(value) for name, value in row.items()}
             | dict(zip(("label", "checkpoint", "policy"), about, strict=True))
@@ -276,12 +291,13 @@ def _members_table(title: str, members: Sequence[Mapping[str, Any]]) -> FittedTa
 
     tests = [one["evaluation"] for one in members]
     returns = [NOTHING if test is None else _with_interval("return", test) for test in tests]
+    chooses = any(test is not None and test["split"] == HELD_OUT for test in tests)
     columns = [
         Figures("seed", [str(one["seed"]) for one in members], number=False),
         Figures("id", [one["id"] for one in members], number=False),
         Figures("status", [_status(one) for one in members], number=False),
         Figures("steps", [_steps(one) for one in members]),
-        Figures("test return [data alone]", returns),
+        Figures(f"{CHOOSING if chooses else 'test return'} [data alone]", returns),
     ]
     return FittedTable(title, columns)
 

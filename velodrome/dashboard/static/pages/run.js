@@ -218,13 +218,17 @@ function topTiles() {
           "at this speed",
         );
       else made.left.set(duration(run.updated - run.created), `ended ${ago(run.updated)}`);
-      const { result } = run;
-      made.result.set(
-        resultFigure(result, result?.value),
-        result
-          ? [...new Set([result.metric.replaceAll("_", " "), result.label ?? result.split])].join(", ")
-          : "not evaluated yet",
-      );
+      const { result, held_out: heldOut } = run;
+      write(made.result.node.firstChild, heldOut ? "Held out" : "Out of sample");
+      if (heldOut)
+        made.result.set(resultFigure(heldOut, heldOut.value), `${heldOut.metric}, for choosing settings: no test`);
+      else
+        made.result.set(
+          resultFigure(result, result?.value),
+          result
+            ? [...new Set([result.metric.replaceAll("_", " "), result.label ?? result.split])].join(", ")
+            : "not evaluated yet",
+        );
       made.baseline.set(resultFigure(result, result?.baseline?.value), result?.baseline?.label ?? "");
     },
   };

@@ -1,5 +1,6 @@
 /** Small parts of pages: cards, tiles, badges, bars, commands to copy, empty states and failures. */
 
+import { part } from "../core/api.js";
 import { fill, freshId, h, write } from "../core/element.js";
 import { NOTHING, figure, percent } from "../core/format.js";
 import { announce, notice } from "./notices.js";
@@ -216,6 +217,16 @@ export function resultText(result) {
     resultFigure(result, result?.value),
     baseline ? `${baseline.label} ${resultFigure(result, baseline.value)}` : NOTHING,
   ];
+}
+
+/** What a run is worth on the block that it left out as a fold: settings are chosen by it, so it is no test. */
+export const heldOutText = (found) =>
+  found ? `held out ${resultFigure(found, found.value)} (for choosing settings)` : "";
+
+/** The name of a run in a table, and what tells it from others of that name. */
+export function runName(run, ...more) {
+  const under = [run.id, ...more, heldOutText(run.held_out)].filter(Boolean).join(" · ");
+  return [h("a", { href: `runs/${part(run.id)}` }, run.name), h("span.sub", under)];
 }
 
 /** The foot of a page: whose work draws the charts. */
