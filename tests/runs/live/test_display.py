@@ -149,6 +149,15 @@ def test_counters_are_shown_once_they_have_counted(clock: Clock) -> None:
     assert "refused cash" not in told
 
 
+def test_a_resumed_run_names_the_checkpoint_that_it_came_from_until_there_is_another(clock: Clock) -> None:
+    target = console(color_system=None)
+    saved = (90.0, "checkpoint at step 499,712, which it came from")
+    shown = LiveView(1_000_000, "resumed", target, "live", first_steps=499_712, saved=saved, clock=clock)
+    assert "Saved      checkpoint at step 499,712, which it came from, 1:30 ago" in text_of(target, shown)
+    shown.note("checkpoint at step 600,000")
+    assert "Saved      checkpoint at step 600,000, 0 s ago" in text_of(target, shown)
+
+
 def test_the_curves_rise_with_the_returns(clock: Clock) -> None:
     target = console(color_system=None)
     page = text_of(target, view(target, clock))

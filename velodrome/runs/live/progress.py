@@ -86,6 +86,7 @@ class Progress:
         facts: RunFacts | None = None,
         clock: Callable[[], float] = time.monotonic,
         besides: Besides | None = None,
+        saved: tuple[float, str] | None = None,
     ) -> None:
         self.total_steps = total_steps
         self.besides = besides or Besides()
@@ -97,7 +98,8 @@ class Progress:
         self.curves: dict[str, Curve] = {name: Curve() for name in RETURNS}
         self.evaluations: dict[str, dict[str, float]] = {}  # the last of each split
         self.notes: deque[str] = deque(maxlen=3)
-        self.checkpoint: tuple[float, str] | None = None  # when the last one was noted, by the clock, and the remark
+        # When the last one was noted, by the clock, and the remark.
+        self.checkpoint = None if saved is None else (clock() - saved[0], saved[1])
         self.steps = first_steps
         self.clock = clock
         self.lock = threading.RLock()
