@@ -16,7 +16,7 @@ from velodrome.evaluation.baselines import LABELS
 from velodrome.outside.files import UNFIT, read_json
 from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import RunFolder
-from velodrome.runs.report.listing import SPEED
+from velodrome.runs.report.speed import SPEED
 from velodrome.runs.store.rows import shown_status, trainings
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore, store_file

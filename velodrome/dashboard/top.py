@@ -20,7 +20,7 @@ from velodrome.evaluation.measures import format_figure
 from velodrome.outside.screen import Figures, FittedTable
 from velodrome.runs.live.progress import EQUITY_RETURN, compact, duration, sparkline
 from velodrome.runs.machine.use import bytes_text
-from velodrome.runs.report.listing import CHOOSING, NOTHING, age
+from velodrome.runs.report.listing import CHOOSING, NOTHING, age, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,7 +129,8 @@ def _head(found: Mapping[str, Any]) -> Text:
     clock = time.strftime("%H:%M:%S", time.localtime(found["now"]))
     head = Text(f"velodrome {found['version']}", style="bold")
     return head.append(
-        f"  {clock}  {counts['runs']:,} runs, {counts['champions']:,} champions; {told}", style="not bold"
+        f"  {clock}  {counted(counts['runs'], 'run')}, {counted(counts['champions'], 'champion')}; {told}",
+        style="not bold",
     )
 
 

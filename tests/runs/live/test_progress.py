@@ -78,7 +78,9 @@ def test_plain_lines_come_every_few_seconds_and_events_at_once(clock: Clock) -> 
     told = "return -12.50%  Sharpe nan  max drawdown 20.00%"
     assert f"evaluation at 51,000 steps on validation (used for selection): {told}" in lines
     assert all(line.isascii() for line in lines)
-    assert lines[-1].startswith("done: 100,000 of 1,000,000 steps in 50 s, 2.00 k steps/s. Learning 90% of the time")
+    assert lines[-1].startswith(
+        "done: 100,000 of 1,000,000 steps in 50 s, 2.00 k steps/s on average. Learning 90% of the time"
+    )
 
 
 def test_the_return_of_an_account_is_that_of_its_equity_and_not_the_sum_of_rewards() -> None:

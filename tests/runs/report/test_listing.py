@@ -29,6 +29,7 @@ from velodrome.runs.report.listing import (
     show_content,
     show_view,
 )
+from velodrome.runs.report.speed import SPEED, mean_speed
 from velodrome.runs.store.rows import CheckpointRow, EvaluationRow, MetricRow, RunRecord
 from velodrome.runs.store.store import SqlStore, open_store
 
@@ -130,6 +131,27 @@ def test_without_a_final_evaluation_the_last_of_training_is_shown(store, tmp_pat
     about = {"split": "test", "label": "test (used for selection)", "policy": None}
     assert list_content(store)[0]["evaluation"] == {**about, "value": 0.2, "low": None, "high": None}
     assert "+20.00% (used for selection)" in text_of(list_table(store), 160)
+
+
+def test_the_speed_of_a_run_is_that_of_all_its_steps(store, tmp_path, learned):
+    """Two iterations of which one takes nine times as long have half of the steps each, and not half of the time."""
+    slow = add(store, tmp_path, "compiled-at-first", status="finished")
+    speeds = [MetricRow(64 * (k + 1), SPEED, value, 1.0) for k, value in enumerate((10_000.0, 90_000.0))]
+    store.add_metrics(slow.id, [*speeds, MetricRow(192, SPEED, math.nan, 1.0)])
+    assert show_content(store, slow)["mean_steps_per_second"] == pytest.approx(18_000.0)
+    assert show_content(store, learned)["mean_steps_per_second"] == pytest.approx(81_234.0)
+    (told,) = (line for line in text_of(compare_view(store, [slow, learned])).splitlines() if "mean steps/s" in line)
+    assert [cell.strip() for cell in told.split("│")[2:4]] == ["18.0 k", "81.2 k"]
+    assert mean_speed(store, [slow.id, learned.id]) == pytest.approx((18_000.0 + 81_234.0) / 2)
+    assert mean_speed(store, []) is None
+
+
+@pytest.mark.parametrize(("number", "told"), [(1, "group (1 seed)"), (2, "group (2 seeds)")])
+def test_seeds_are_counted_in_words(number, told, store, tmp_path):
+    group = add(store, tmp_path, "group")
+    for seed in range(number):
+        store.add_member(group.id, add(store, tmp_path, f"seed{seed}").id)
+    assert told in text_of(list_table(store), 200)
 
 
 def test_the_block_that_a_fold_leaves_out_is_no_test(store, tmp_path, learned):

@@ -333,7 +333,7 @@ def closing_line(progress: Progress, use: MachineUse | None, error: BaseExceptio
         how = "interrupted"
     line = (
         f"{how}: {progress.steps:,} of {progress.total_steps:,} steps in {duration(progress.elapsed)}, "
-        f"{compact(progress.speed_mean())} steps/s"
+        f"{compact(progress.speed_mean())} steps/s on average"
     )
     found = progress.bottleneck(use)
     return line if found.kind == "unknown" else f"{line}. {found.sentence}"

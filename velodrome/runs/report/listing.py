@@ -19,6 +19,7 @@ from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
 from velodrome.runs.live.progress import EQUITY_RETURN, REWARDS, SHARES, compact, figure, sparkline
+from velodrome.runs.report.speed import SPEED, mean_speed
 from velodrome.runs.store.rows import RunRecord, trainings
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import SqlStore
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from velodrome.outside.screen import FittedTable
 
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
-SPEED = "time/steps_per_second"
 CHOOSING = "held out (for choosing settings)"  # how results on HELD_OUT are called
 CURVE_WIDTH = 60  # characters
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -81,7 +81,6 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
     found = [line for run in runs for line in (run, *(run["members"] if members else ()))]
     if not found:
         return Text("no runs")
-    speeds = [entry["steps_per_second"] for entry in found]
     held_out = [_held_out_return(entry) for entry in found]
     columns = [
         Figures("id", [entry["id"] for entry in found], number=False),
@@ -90,7 +89,7 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
         Figures("env", [entry["env"] for entry in found], number=False, rank=2),
         Figures("algorithm", [entry["algorithm"] for entry in found], number=False, rank=4),
         Figures("steps", [_steps(entry) for entry in found], rank=1),
-        Figures("steps/s", [NOTHING if speed is None else compact(speed) for speed in speeds], rank=5),
+        Figures("last steps/s", [_speed(entry["steps_per_second"]) for entry in found], rank=5),
         Figures("test return", [_test_return(entry) for entry in found]),
         *([Figures(CHOOSING, held_out, rank=1)] if set(held_out) > {NOTHING} else []),
         Figures("age", [age(entry["age_seconds"]) for entry in found], rank=3),
@@ -116,7 +115,7 @@ def _name(entry: Mapping[str, Any]) -> str:
     name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
     if entry["ensemble"] > 1:
         return f"{name} (ensemble of {entry['ensemble']})"
-    return f"{name} ({len(entry['members'])} seeds)" if entry["members"] else name
+    return f"{name} ({counted(len(entry['members']), 'seed')})" if entry["members"] else name
 
 
 class _Facts:
@@ -202,7 +201,7 @@ def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
 def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run in plain values."""
     return {
-        **_with_members(_Facts(store), run, store.members(run.id)),
+        **_with_speed(store, _Facts(store), run),
         "group": store.groups().get(run.id),
         **{name: getattr(run, name) for name in ("config_hash", "data_hash", "error", "config", "versions")},
         "config_differences": config_differences(run.config),
@@ -214,6 +213,13 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
         "episode_return": _curve(store, run, REWARDS),
     }
+
+
+def _with_speed(store: SqlStore, facts: _Facts, run: RunRecord) -> dict[str, Any]:
+    """Return the summary of a run with its speed on the whole, for which all its iterations are looked at."""
+    members = store.members(run.id)
+    mean = mean_speed(store, [one.id for one in members or (run,)])
+    return {**_with_members(facts, run, members), "mean_steps_per_second": mean}
 
 
 def _curve(store: SqlStore, run: RunRecord, name: str) -> list[float | None]:
@@ -307,7 +313,8 @@ def _facts(content: Mapping[str, Any]) -> Table:
 
     checkpoints, members = content["checkpoints"], content["members"]
     last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
-    seeds = f"seed {content['seed']}" if not members else f"{len(members)} training seeds from {content['seed']} on"
+    several = f"{counted(len(members), 'training seed')} from {content['seed']} on"
+    seeds = several if members else f"seed {content['seed']}"
     if content["ensemble"] > 1:
         seeds = f"ensemble of {content['ensemble']}, seeds from {content['seed']} on"
     facts = {
@@ -316,6 +323,7 @@ def _facts(content: Mapping[str, Any]) -> Table:
         **({"group": content["group"]} if content["group"] else {}),
         "environment": f"{content['env']}, {content['algorithm']}, {seeds}",
         "steps": _steps(content),
+        "mean steps/s": _speed(content["mean_steps_per_second"]),
         "began": f"{content['created'][:19].replace('T', ' ')} UTC, {age(content['age_seconds'])} ago",
         "data": content["data_hash"][:16] or NOTHING,
         "checkpoints": "those of its members" if members else last,
@@ -347,8 +355,7 @@ def compare_content(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any
     if len({run.id for run in runs}) < 2:
         raise ConfigError(f"compare needs two different runs or more, and got {len({run.id for run in runs})}.")
     facts = _Facts(store)
-    summaries = [_with_members(facts, run, store.members(run.id)) for run in runs]
-    return {"runs": summaries, **compared(store, runs)}
+    return {"runs": [_with_speed(store, facts, run) for run in runs], **compared(store, runs)}
 
 
 def compared(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any]:
@@ -380,7 +387,7 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
         ("status", *(run["status"] for run in summary)),
         ("training seeds", *(str(max(1, len(run["members"]))) for run in summary)),
         ("steps", *(_steps(run) for run in summary)),
-        ("steps/s", *(_number(run["steps_per_second"]) for run in summary)),
+        ("mean steps/s", *(_speed(run["mean_steps_per_second"]) for run in summary)),
     ]
     told = [(key, *map(_text, values)) for key, values in content["config"].items()]
     evaluations = [
@@ -446,6 +453,11 @@ def flattened(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
+def counted(number: int, one: str) -> str:
+    """Write how many there are of something: 1 seed, 2 seeds."""
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
 def age(seconds: float) -> str:
     """Write how long ago something was, in its largest unit."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
@@ -476,6 +488,10 @@ def _status(entry: Mapping[str, Any]) -> Text:
 def _steps(entry: Mapping[str, Any]) -> str:
     total = entry["total_steps"]
     return f"{compact(entry['steps'])} of {compact(total)}" if total else compact(entry["steps"])
+
+
+def _speed(value: float | None) -> str:
+    return NOTHING if value is None else compact(value)
 
 
 def _plain(value: Any) -> Any:

@@ -209,7 +209,9 @@ function topTiles() {
       const share = run.total_steps ? run.steps / run.total_steps : run.status === "finished" ? 1 : 0;
       progress.set(share);
       made.steps.set(short(run.steps), run.total_steps ? `of ${short(run.total_steps)}` : "");
-      made.speed.set(run.steps_per_second ? short(run.steps_per_second) : NOTHING, run.machine?.cpu ?? "");
+      const speed = run.status === "running" ? run.steps_per_second : run.mean_steps_per_second;
+      const which = run.status === "running" ? "now" : "mean over the run";
+      made.speed.set(speed ? short(speed) : NOTHING, [speed && which, run.machine?.cpu].filter(Boolean).join(", "));
       const isOn = run.status === "running" && run.steps_per_second && run.total_steps;
       write(made.left.node.firstChild, run.status === "running" ? "Time left" : "Took");
       if (run.status === "running")
