@@ -4,7 +4,7 @@ import { address, get, part } from "../core/api.js";
 import { fill, freshId, h, settled } from "../core/element.js";
 import { NOTHING, counted, figure } from "../core/format.js";
 import * as live from "../core/live.js";
-import { badge, card, empty, foot, head, heldOutText, resultText, warnings } from "../parts/basics.js";
+import { badge, card, empty, foot, head, heldOut, resultText, warnings } from "../parts/basics.js";
 import { Curves, metricCard } from "../parts/curves.js";
 import { complain } from "../parts/notices.js";
 import { table } from "../parts/table.js";
@@ -115,7 +115,7 @@ function chosenCard(runs, ids, go) {
           key: "name",
           name: "Run",
           side: "left",
-          show: (run) => [h("a", { href: `runs/${part(run.id)}` }, run.name), h("span.sub", heldOutText(run.held_out))],
+          show: (run) => [h("a", { href: `runs/${part(run.id)}` }, run.name), heldOut(run.held_out)],
         },
         { key: "status", name: "Status", side: "left", show: (run) => (run.status ? badge(run.status) : NOTHING) },
         {

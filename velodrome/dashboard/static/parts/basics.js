@@ -219,14 +219,20 @@ export function resultText(result) {
   ];
 }
 
-/** What a run is worth on the block that it left out as a fold: settings are chosen by it, so it is no test. */
-export const heldOutText = (found) =>
-  found ? `held out ${resultFigure(found, found.value)} (for choosing settings)` : "";
+/** What a run is worth on the block that it left out as a fold. */
+export const heldOut = (found) =>
+  found
+    ? h(
+        "span.sub",
+        { title: "the block that this fold left out: settings are chosen by it" },
+        `held out ${resultFigure(found, found.value)}, no test`,
+      )
+    : null;
 
 /** The name of a run in a table, and what tells it from others of that name. */
 export function runName(run, ...more) {
-  const under = [run.id, ...more, heldOutText(run.held_out)].filter(Boolean).join(" · ");
-  return [h("a", { href: `runs/${part(run.id)}` }, run.name), h("span.sub", under)];
+  const under = [run.id, ...more].filter(Boolean).join(" · ");
+  return [h("a", { href: `runs/${part(run.id)}` }, run.name), h("span.sub", under), heldOut(run.held_out)];
 }
 
 /** The foot of a page: whose work draws the charts. */
