@@ -35,8 +35,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a scheduler that failed
 ARENAS = -8  # glibc's M_ARENA_MAX
 PAGE = "dashboard.html"  # in the folder of the token: leads a browser to the server without showing others the link
 
-STOPPING = "stopping: trainings save and stop; they go on when a service runs again"
-
 Tell = Callable[[str], None]
 
 
@@ -233,7 +231,8 @@ def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, te
         if interrupted.is_set():
             server.force_exit = True
         else:
-            tell(STOPPING if scheduler is not None else "stopping: the dashboard ends; trainings go on")
+            told = "trainings save and stop; they go on when a service runs again"
+            tell(f"stopping: {told if scheduler is not None else 'the dashboard ends; trainings go on'}")
         interrupted.set()
         server.should_exit = True
         application.inner.state.live.end()

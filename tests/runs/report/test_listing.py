@@ -170,6 +170,7 @@ def test_the_block_that_a_fold_leaves_out_is_no_test(store, tmp_path, learned):
     assert f"evaluation on {CHOOSING};" in text_of(show_view(store, fold))
     assert f"{CHOOSING}/return" in text_of(compare_view(store, [fold, learned]))
     assert CHOOSING not in text_of(list_table(store, name="learned"), 200)
+    assert CHOOSING in text_of(list_table(store, name="fold-1-of-5"), 200)
 
 
 def test_a_run_is_shown_with_what_differs_from_the_defaults(store, learned):

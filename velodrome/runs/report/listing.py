@@ -91,7 +91,7 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
         Figures("steps", [_steps(entry) for entry in found], rank=1),
         Figures("last steps/s", [_speed(entry["steps_per_second"]) for entry in found], rank=5),
         Figures("test return", [_test_return(entry) for entry in found]),
-        *([Figures(CHOOSING, held_out, rank=1)] if set(held_out) > {NOTHING} else []),
+        *([Figures(CHOOSING, held_out, rank=1)] if any(cell != NOTHING for cell in held_out) else []),
         Figures("age", [age(entry["age_seconds"]) for entry in found], rank=3),
     ]
     return FittedTable("runs", columns)
