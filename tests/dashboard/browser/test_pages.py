@@ -81,7 +81,7 @@ def test_figures_have_the_units_of_what_was_trained(visitor):
             .map(([title, , charts]) =>
                 [title, charts.map(([, , of, how]) => [of.join(), how.kind, Boolean(how.share)])]))"""
     titles = """async names => (await import(new URL('static/pages/run/learning.js', document.baseURI)))
-        .chartGroups(names)[0][2].map(([, text, , how]) => [text, how.kind])"""
+        .chartGroups(names)[0][2].map(([, text, [name], how]) => [text, how.kind, how.labels[name]])"""
     labels = """async called => (await import(new URL('static/pages/run/learning.js', document.baseURI)))
         .chartGroups(['action/0', 'action/1'], called)[0][2][0][3].labels"""
     validated = "evaluation/validation/return"
@@ -94,8 +94,9 @@ def test_figures_have_the_units_of_what_was_trained(visitor):
     assert rewards["In sample"] == [["episode/return", "number", False]]
     assert rewards["Actions"] == [["action/0,action/1", "percent", True]]
     episodes = ["episode/max_drawdown", "episode/return", "episode/equity_return"]
-    assert page.evaluate(titles, episodes)[:2] == [["return", "percent"], ["sum of rewards", "number"]]
-    assert page.evaluate(titles, ["episode/return"]) == [["return", "number"]]
+    told = [["return", "percent", "return"], ["sum of rewards", "number", "sum of rewards"]]
+    assert page.evaluate(titles, episodes)[:2] == told
+    assert page.evaluate(titles, ["episode/return"]) == [["return", "number", None]]
     assert page.evaluate(labels, ["sell", "buy"]) == {"action/0": "sell", "action/1": "buy"}
     assert page.evaluate(labels, []) == {"action/0": "action 0", "action/1": "action 1"}
 

@@ -43,7 +43,8 @@ export function chartGroups(names, called = []) {
     judged.get(lastPart(name)).push(name);
   }
   const titles = names.includes(EQUITY) ? { [EQUITY]: "return", [REWARDS]: "sum of rewards" } : {};
-  const single = (list) => list.map((name) => [name, titles[name] ?? words(name), [name], { kind: kind(name) }]);
+  const single = (list) =>
+    list.map((name) => [name, titles[name] ?? words(name), [name], { kind: kind(name), labels: titles }]);
   const isShare = of("action").every((name) => /^\d+$/.test(lastPart(name)));
   const speed = of("time").filter((name) => !PHASES.includes(name));
   const told = new Set([
