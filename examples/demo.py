@@ -33,7 +33,7 @@ def main() -> None:
     console.rule(f"2. Train: {config.num_envs} environments at once, {config.steps:,} steps (the first start compiles)")
     run = vd.train(config, market=market, console=console, evaluate=False)
     speed = run.metrics.filter(name="time/steps_per_second")["value"].median()
-    console.print(f"{speed:,.0f} steps a second, collecting and learning together")
+    console.print(f"median iteration: {speed:,.0f} steps a second; the average above includes compiling and validation")
 
     console.rule("3. Evaluate on the test split, which nothing was fitted on")
     evaluation = vd.evaluate(run, progress=sys.stdout.isatty())

@@ -1,13 +1,20 @@
-"""Connections that never come to ask: each is let go."""
+"""Connections that never come to ask, and how a server ends."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_who_connects_and_does_not_ask_is_not_waited_for():
@@ -59,3 +66,20 @@ def test_who_connects_and_does_not_ask_is_not_waited_for():
         at.close()
 
     asyncio.run(work())
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_says_so_once(tmp_path):
+    """Its scheduler, whose words it passes on, leaves that to it."""
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-m", "velodrome", "serve", "--no-open", "--port", "0"]
+    about = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, **about)
+    try:
+        assert any("serving " in line for line in server.stdout), "the scheduler is there"
+        time.sleep(0.5)
+    finally:
+        server.send_signal(signal.SIGINT)
+        rest = server.communicate(timeout=60)[0]
+    assert rest.count("stopping") == 1, rest
+    assert server.returncode == 130

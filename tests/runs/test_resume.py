@@ -12,6 +12,7 @@ import velodrome as vd
 from tests.runs.small_runs import assert_equal_runs, checkpoint_names, one_thread, rows, signals_after, small_run  # noqa: F401
 from velodrome.errors import CheckpointError, RunError
 from velodrome.runs import checkpoint
+from velodrome.runs.live.display import LiveView
 from velodrome.runs.run import Run
 
 LEARNERS = {
@@ -68,6 +69,26 @@ def test_a_run_interrupted_twice_continues_by_its_id(tmp_path, monkeypatch):
     assert again.status == "interrupted"
     vd.resume("latest", root=tmp_path / "runs", mode="quiet", evaluate=False)
     assert rows(run) == rows(reference)
+
+
+def test_a_resumed_run_says_where_it_goes_on_and_what_was_lost(tmp_path, capsys):
+    run = small_run(tmp_path, **{"checkpoint.keep": 10})
+    for path in checkpoint.checkpoints(run.path):
+        if checkpoint.checkpoint_steps(path) > 384:
+            shutil.rmtree(path)
+    run.folder.note_state(replace(run.folder.state, status="running"))  # as a kill leaves it
+    vd.resume(run, mode="plain", evaluate=False)
+    lost = "it had come to step 640, and does what came after again."
+    assert f"{run.path.name} goes on from its checkpoint at step 384; {lost}" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_has_lost_nothing_and_knows_its_checkpoint(tmp_path, monkeypatch, capsys):
+    run = interrupted_run(tmp_path, monkeypatch, 3)
+    told = []
+    monkeypatch.setattr(LiveView, "__enter__", lambda view: told.append(view.progress.checkpoint) or view)
+    vd.resume(run, mode="plain", evaluate=False)
+    assert f"{run.path.name} goes on from its checkpoint at step 192.\n" in capsys.readouterr().out
+    assert told[0][1] == "checkpoint at step 192, which it came from"
 
 
 def test_a_finished_run_is_left_as_it_is_and_says_so(tmp_path):

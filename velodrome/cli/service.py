@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -429,11 +430,12 @@ def _serve_both(
 def _serve_alone(place: Place, budget: dict[str, Any], where: dict[str, Any], until_empty: bool, trust: bool) -> int:
     """Carry out trainings without a dashboard."""
     from velodrome.service.executors.named import executor_named
-    from velodrome.service.machine import leave_with_parent
+    from velodrome.service.machine import PARENT, leave_with_parent
 
     chosen = executor_named(where["executor"], place.folder, place.store, where["address"], budget["cores"])
     more = {"executor": chosen, "policy": where["policy"], **budget}
     service, out = service_at(place, must_exist=False, trust=trust, **more), console()
+    beside = PARENT in os.environ  # the dashboard that started it has said at once that it stops
     interrupted = threading.Event()
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -450,7 +452,8 @@ def _serve_alone(place: Place, budget: dict[str, Any], where: dict[str, Any], un
     try:
         service.run(until_empty=until_empty, tell=lambda text: _tell(out, text))
         if interrupted.is_set():
-            _tell(out, "stopping: trainings save and stop; they go on when a service runs again")
+            if not beside:
+                _tell(out, "stopping: trainings save and stop; they go on when a service runs again")
             service.stop()
     finally:
         service.close()

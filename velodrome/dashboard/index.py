@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from velodrome.errors import ConfigError
 from velodrome.evaluation.baselines import LABELS
 from velodrome.outside.files import UNFIT, read_json
+from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import RunFolder
-from velodrome.runs.report.listing import SPEED
+from velodrome.runs.report.speed import SPEED
 from velodrome.runs.store.rows import shown_status, trainings
 from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore, store_file
@@ -54,6 +55,7 @@ class RunLine:
     members: tuple[str, ...] = ()
     steps_per_second: float | None = None
     result: dict[str, Any] | None = None
+    held_out: dict[str, Any] | None = None  # of a fold: settings are chosen by it, so it is no result of a test
 
     @property
     def mark(self) -> tuple[Any, ...]:
@@ -168,7 +170,10 @@ class RunIndex:
             members = tuple(one for _, one in seeds)
             rates = [speeds.get(one, lines[one].steps_per_second) for one in members or (identity,)]
             told = [rate for rate in rates if rate is not None]
-            new: dict[str, Any] = {"group": groups.get(identity), "members": members, "result": self._result(line)}
+            final = self._result(line)
+            kind = "held_out" if final is not None and final["split"] == HELD_OUT else "result"
+            new: dict[str, Any] = {"result": None, "held_out": None, kind: final}
+            new |= {"group": groups.get(identity), "members": members}
             new["steps_per_second"] = sum(told) / len(told) if told else None
             if any(getattr(line, name) != value for name, value in new.items()):
                 lines[identity] = replace(line, **new)

@@ -231,7 +231,8 @@ def serve(settings: Settings, at: socket.socket, scheduler: Scheduler | None, te
         if interrupted.is_set():
             server.force_exit = True
         else:
-            tell("stopping: trainings save and stop; they go on when a service runs again")
+            told = "trainings save and stop; they go on when a service runs again"
+            tell(f"stopping: {told if scheduler is not None else 'the dashboard ends; trainings go on'}")
         interrupted.set()
         server.should_exit = True
         application.inner.state.live.end()

@@ -18,9 +18,9 @@ from velodrome.dashboard.site import Site
 from velodrome.errors import VelodromeError
 from velodrome.evaluation.measures import format_figure
 from velodrome.outside.screen import Figures, FittedTable
-from velodrome.runs.live.progress import compact, duration, sparkline
+from velodrome.runs.live.progress import EQUITY_RETURN, compact, duration, sparkline
 from velodrome.runs.machine.use import bytes_text
-from velodrome.runs.report.listing import NOTHING, age
+from velodrome.runs.report.listing import CHOOSING, NOTHING, age, counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,7 +129,8 @@ def _head(found: Mapping[str, Any]) -> Text:
     clock = time.strftime("%H:%M:%S", time.localtime(found["now"]))
     head = Text(f"velodrome {found['version']}", style="bold")
     return head.append(
-        f"  {clock}  {counts['runs']:,} runs, {counts['champions']:,} champions; {told}", style="not bold"
+        f"  {clock}  {counted(counts['runs'], 'run')}, {counted(counts['champions'], 'champion')}; {told}",
+        style="not bold",
     )
 
 
@@ -201,6 +202,7 @@ def _studies(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
 def _finished(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
     results = [line["result"] or {} for line in lines]
     baselines = [result.get("baseline") or {} for result in results]
+    held_out = [line["held_out"] or {} for line in lines]
     columns = [
         Figures("run", [line["id"] for line in lines], number=False),
         Figures("name", [_short(line["name"]) for line in lines], number=False),
@@ -208,6 +210,7 @@ def _finished(lines: Sequence[Mapping[str, Any]]) -> FittedTable:
         Figures("out of sample", [_result(result, result.get("value")) for result in results]),
         Figures("baseline", [_result(own, base.get("value")) for own, base in zip(results, baselines, strict=True)]),
         Figures("which", [str(base.get("label") or NOTHING) for base in baselines], number=False, rank=3),
+        *([Figures(CHOOSING, [_result(one, one.get("value")) for one in held_out], rank=1)] if any(held_out) else []),
         Figures("ended", [age(max(0.0, time.time() - line["updated"])) for line in lines], rank=1),
     ]
     return FittedTable("last finished", columns)
@@ -218,7 +221,9 @@ def _result(result: Mapping[str, Any], value: float | None) -> str:
 
 
 def _live(live: Mapping[str, Any] | None) -> str:
-    return NOTHING if live is None or live["value"] is None else f"{live['value']:.4g}"
+    if live is None or live["value"] is None:
+        return NOTHING
+    return format_figure(live["value"], "change") if live["name"] == EQUITY_RETURN else f"{live['value']:.4g}"
 
 
 def _rate(rate: float | None) -> str:

@@ -21,6 +21,7 @@ from velodrome.runs.bucket.place import publish
 from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.store.looks import looks_at, told_looks
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.store import open_store, store_file
@@ -48,7 +49,6 @@ VALIDATION_IN_STEPS = {"cpu": (6_000, 0.25), "cuda": (2_000_000, 85.0)}
 STEPS_WITHOUT_BARS = {"cpu": 250_000, "cuda": 20_000_000}
 FINAL_PER_BAR = 20  # validations of as many bars that take as long as a final evaluation, with baselines and resamples
 EPISODES = 100  # of environments without a market
-HELD_OUT = "held_out"  # split that a fold of a cross-validation is judged on: settings are chosen by it, it is no test
 LEDGER_SECONDS = 5.0  # that the store may take to say how often data was looked at
 ENTER_SECONDS = 300.0  # how long the rows of a run may take to be entered into its store
 

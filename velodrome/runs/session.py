@@ -44,7 +44,7 @@ from velodrome.runs.machine.resources import ResourceMetrics
 from velodrome.runs.machine.use import MachineSampler
 from velodrome.runs.metrics import MetricsWriter, with_names_of
 from velodrome.runs.official import official_evaluation
-from velodrome.runs.store.from_folder import forget_evaluations
+from velodrome.runs.store.from_folder import forget_evaluations, steps_of
 from velodrome.runs.store.mirror import mirrors_of
 from velodrome.runs.store.sinks import sinks_of_run
 from velodrome.runs.trained import Run
@@ -87,6 +87,7 @@ class Session:
         self.best = BestSoFar(self.config.evaluation.averaged, self.config.evaluation.margin)
         self.pace = math.inf  # seconds a step, in the fastest iteration so far
         self.has_less = False  # of something than it is told: memory ran out
+        self.came_from: tuple[float, str] | None = None  # age in seconds of the checkpoint it went on from, in words
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
 
@@ -163,7 +164,7 @@ class Session:
         self.validated_every = steps_between_validations(self.config, self.market, device)
         with contextlib.ExitStack() as stack:
             worlds = self._make_learner(stack, device)
-            begun = self.resumed and self._load_checkpoint() is not None
+            begun = self.resumed and self._go_on()
             begins = not begun and not self.begin_from
             self.taught = setup.teach(self.config, self.market, self.learner, self.shelf) if begins else ""
             self.remarks[:0] = setup.told_choices(self.market, self.shortened, self.taught)
@@ -301,6 +302,19 @@ class Session:
         """Whether as many episodes have ended as the run is told to play."""
         return self.config.episodes is not None and self.learner.episodes >= self.config.episodes
 
+    def _go_on(self) -> bool:
+        """Go on from the last checkpoint, and tell where that is; return whether there is one of this run."""
+        reached = steps_of(self.run.folder)  # a run that was killed has measured later steps, which are now forgotten
+        found = self._load_checkpoint()
+        if found is None:
+            return False
+        told = f"{self.run.path.name} goes on from its checkpoint at step {found.steps:,}"
+        lost = f"; it had come to step {reached:,}, and does what came after again" if reached > found.steps else ""
+        self.remarks.append(f"{told}{lost}.")
+        age = max(0.0, time.time() - found.path.stat().st_mtime)
+        self.came_from = age, f"checkpoint at step {found.steps:,}, which it came from"
+        return True
+
     def _load_checkpoint(self) -> checkpoints.Checkpoint | None:
         """Put the learner where the last checkpoint left it, and remove what a kill left behind later than that."""
         found = checkpoints.latest_valid(self.run.path)
@@ -344,7 +358,7 @@ class Session:
     def _live_view(self, worlds: Worlds, device: str, sampler: MachineSampler) -> LiveView:
         config, run = self.config, self.run
         about: dict[str, Any] = {"folder": run.path, "resume": run.resume_command, "first_steps": self.learner.steps}
-        about["action_names"] = self.action_names
+        about |= {"action_names": self.action_names, "saved": self.came_from}
         title, facts = f"{config.algorithm} on {config.env}{self.place}", RunFacts.of(config, device)
         about["always"] = {"seed": config.seed} if self.place else {}
         final = final_in_validations(config, self.market) if self.evaluates else None

@@ -13,7 +13,7 @@ from tests.runs.small_runs import TINY
 PAGES = {
     "overview": ("", "Running now"),
     "runs": ("runs", "good"),
-    "learning": ("runs/{run}?tab=learning", "Out of sample"),
+    "learning": ("runs/{run}?tab=learning", "Validation"),
     "result": ("runs/{run}?tab=result", "Prices and trades"),
     "settings": ("runs/{run}?tab=settings", "What differs"),
     "log": ("runs/{run}?tab=log", "Log"),
@@ -80,17 +80,23 @@ def test_figures_have_the_units_of_what_was_trained(visitor):
         (await import(new URL('static/pages/run/learning.js', document.baseURI))).chartGroups(names)
             .map(([title, , charts]) =>
                 [title, charts.map(([, , of, how]) => [of.join(), how.kind, Boolean(how.share)])]))"""
+    titles = """async names => (await import(new URL('static/pages/run/learning.js', document.baseURI)))
+        .chartGroups(names)[0][2].map(([, text, [name], how]) => [text, how.kind, how.labels[name]])"""
     labels = """async called => (await import(new URL('static/pages/run/learning.js', document.baseURI)))
         .chartGroups(['action/0', 'action/1'], called)[0][2][0][3].labels"""
     validated = "evaluation/validation/return"
     page = visitor.see("")
     account = page.evaluate(kinds, [validated, "evaluation/validation/sharpe", "action/mean", "action/std"])
-    assert account["Out of sample"][0] == [validated, "percent", False]
+    assert account["Validation"][0] == [validated, "percent", False]
     assert account["Actions"] == [["action/mean", "number", False], ["action/std", "number", False]]
     rewards = page.evaluate(kinds, [validated, "episode/return", "action/0", "action/1"])
-    assert rewards["Out of sample"] == [[validated, "number", False]]
+    assert rewards["Validation"] == [[validated, "number", False]]
     assert rewards["In sample"] == [["episode/return", "number", False]]
     assert rewards["Actions"] == [["action/0,action/1", "percent", True]]
+    episodes = ["episode/max_drawdown", "episode/return", "episode/equity_return"]
+    told = [["return", "percent", "return"], ["sum of rewards", "number", "sum of rewards"]]
+    assert page.evaluate(titles, episodes)[:2] == told
+    assert page.evaluate(titles, ["episode/return"]) == [["return", "number", None]]
     assert page.evaluate(labels, ["sell", "buy"]) == {"action/0": "sell", "action/1": "buy"}
     assert page.evaluate(labels, []) == {"action/0": "action 0", "action/1": "action 1"}
 

@@ -34,8 +34,8 @@ GIB = 1024**3
 REPOSITORY = Path(__file__).parents[3]
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 METRICS = {
-    "loss/policy": -0.01, "loss/value": 0.3, "policy/entropy": 1.05, "policy/kl": 0.004, "episode/return": 0.125,
-    "episode/sharpe": 0.02, "episode/max_drawdown": 0.03125,
+    "loss/policy": -0.01, "loss/value": 0.3, "policy/entropy": 1.05, "policy/kl": 0.004,
+    "episode/return": 896.25, "episode/equity_return": 0.125, "episode/sharpe": 0.02, "episode/max_drawdown": 0.03125,
     "episode/length": 1000.0, "episode/count": 8.0, "episode/turnover": 12.5, "action/0": 0.2, "action/1": 0.5,
     "action/2": 0.3, "time/environment": 0.02, "time/inference": 0.09, "time/learning": 0.87, "time/other": 0.02,
 }  # fmt: skip
@@ -78,7 +78,7 @@ def view(target: Console, clock: Clock, **changes: Any) -> LiveView:
     shown = LiveView(10_000, "ppo on trading", target, "live", clock=clock, **{**named, **changes})
     for index in range(4):
         clock.now += 1.0
-        shown.progress.update(1000 * (index + 1), {**METRICS, "episode/return": 0.125 * (index + 1)})
+        shown.progress.update(1000 * (index + 1), {**METRICS, "episode/equity_return": 0.125 * (index + 1)})
     shown.evaluated("validation", {"sharpe": 0.9, "return": 0.0625, "max_drawdown": 0.125})
     shown.evaluated("validation", {"sharpe": 1.1, "return": 0.375, "max_drawdown": 0.0625})
     shown.note("checkpoint at 3,000 steps")
@@ -112,7 +112,7 @@ EXPECTED = (
     "Validation return +37.50% (used for selection)",
     "Sharpe 1.1  max drawdown 6.25%",
     "short 20%  flat 50%  long 30%",
-    "turnover 12.5  Sharpe per bar 0.02  max drawdown 3.12%  length 1000  count 8",
+    "turnover 12.5  Sharpe per bar 0.02  max drawdown 3.12%  length 1000  count 8  sum of rewards 896.2",
     "policy -0.01  value 0.3  entropy 1.05  KL 0.004",
     "checkpoint at 3,000 steps, 2 s ago, 1.0 GiB of disk free",
     "runs/trading-20260101-120000-ab12cd",
@@ -147,6 +147,15 @@ def test_counters_are_shown_once_they_have_counted(clock: Clock) -> None:
     told = text_of(target, shown)
     assert "liquidated 0" in told
     assert "refused cash" not in told
+
+
+def test_a_resumed_run_names_the_checkpoint_that_it_came_from_until_there_is_another(clock: Clock) -> None:
+    target = console(color_system=None)
+    saved = (90.0, "checkpoint at step 499,712, which it came from")
+    shown = LiveView(1_000_000, "resumed", target, "live", first_steps=499_712, saved=saved, clock=clock)
+    assert "Saved      checkpoint at step 499,712, which it came from, 1:30 ago" in text_of(target, shown)
+    shown.note("checkpoint at step 600,000")
+    assert "Saved      checkpoint at step 600,000, 0 s ago" in text_of(target, shown)
 
 
 def test_the_curves_rise_with_the_returns(clock: Clock) -> None:

@@ -78,7 +78,17 @@ def test_plain_lines_come_every_few_seconds_and_events_at_once(clock: Clock) -> 
     told = "return -12.50%  Sharpe nan  max drawdown 20.00%"
     assert f"evaluation at 51,000 steps on validation (used for selection): {told}" in lines
     assert all(line.isascii() for line in lines)
-    assert lines[-1].startswith("done: 100,000 of 1,000,000 steps in 50 s, 2.00 k steps/s. Learning 90% of the time")
+    assert lines[-1].startswith(
+        "done: 100,000 of 1,000,000 steps in 50 s, 2.00 k steps/s on average. Learning 90% of the time"
+    )
+
+
+def test_the_return_of_an_account_is_that_of_its_equity_and_not_the_sum_of_rewards() -> None:
+    target = Console(file=io.StringIO(), width=60)
+    with LiveView(1000, "ppo on trading", target, "plain") as view:
+        view.update(500, {"episode/return": 896.27, "episode/equity_return": 0.0108, "episode/max_drawdown": 0.1})
+    assert "  return +1.08%" in lines_of(target)[1]
+    assert "896" not in lines_of(target)[1]
 
 
 def test_plain_lines_survive_a_terminal_of_ascii() -> None:

@@ -56,7 +56,8 @@ def training_metrics() -> pl.DataFrame:
     rows = []
     for step in range(1, 101):
         learnt = 1.0 - np.exp(-step / 20)
-        rows.append((8192 * step, "episode/return", float(0.2 * learnt + 0.02 * rng.normal())))
+        rows.append((8192 * step, "episode/equity_return", float(0.2 * learnt + 0.02 * rng.normal())))
+        rows.append((8192 * step, "episode/return", 7000.0 * learnt))
         rows.append((8192 * step, "time/steps_per_second", float(90_000 + 3_000 * rng.normal())))
         if step % 10 == 0:
             rows.append((8192 * step, "evaluation/validation/return", float(learnt + 0.05 * rng.normal())))

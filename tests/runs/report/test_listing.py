@@ -14,8 +14,10 @@ from rich.console import Console
 
 from velodrome.errors import ConfigError
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import RunError, RunFolder
 from velodrome.runs.report.listing import (
+    CHOOSING,
     age,
     compare_content,
     compare_view,
@@ -27,6 +29,7 @@ from velodrome.runs.report.listing import (
     show_content,
     show_view,
 )
+from velodrome.runs.report.speed import SPEED, mean_speed
 from velodrome.runs.store.rows import CheckpointRow, EvaluationRow, MetricRow, RunRecord
 from velodrome.runs.store.store import SqlStore, open_store
 
@@ -130,6 +133,46 @@ def test_without_a_final_evaluation_the_last_of_training_is_shown(store, tmp_pat
     assert "+20.00% (used for selection)" in text_of(list_table(store), 160)
 
 
+def test_the_speed_of_a_run_is_that_of_all_its_steps(store, tmp_path, learned):
+    """Two iterations of which one takes nine times as long have half of the steps each, and not half of the time."""
+    slow = add(store, tmp_path, "compiled-at-first", status="finished")
+    speeds = [MetricRow(64 * (k + 1), SPEED, value, 1.0) for k, value in enumerate((10_000.0, 90_000.0))]
+    store.add_metrics(slow.id, [*speeds, MetricRow(192, SPEED, math.nan, 1.0)])
+    assert show_content(store, slow)["mean_steps_per_second"] == pytest.approx(18_000.0)
+    assert show_content(store, learned)["mean_steps_per_second"] == pytest.approx(81_234.0)
+    (told,) = (line for line in text_of(compare_view(store, [slow, learned])).splitlines() if "mean steps/s" in line)
+    assert [cell.strip() for cell in told.split("│")[2:4]] == ["18.0 k", "81.2 k"]
+    assert mean_speed(store, [slow.id, learned.id]) == pytest.approx((18_000.0 + 81_234.0) / 2)
+    assert mean_speed(store, []) is None
+
+
+@pytest.mark.parametrize(("number", "told"), [(1, "group (1 seed)"), (2, "group (2 seeds)")])
+def test_seeds_are_counted_in_words(number, told, store, tmp_path):
+    group = add(store, tmp_path, "group")
+    for seed in range(number):
+        store.add_member(group.id, add(store, tmp_path, f"seed{seed}").id)
+    assert told in text_of(list_table(store), 200)
+
+
+def test_the_block_that_a_fold_leaves_out_is_no_test(store, tmp_path, learned):
+    """Settings are chosen by it, so that its return would flatter whoever read it as a test's."""
+    told = RunConfig().content()
+    told["evaluation"]["final_split"] = HELD_OUT
+    fold = add(store, tmp_path, "fold-1-of-5", status="finished", config=told)
+    store.add_evaluations(fold.id, [EvaluationRow(64, HELD_OUT, "return", 8.75, 5.0, 13.5)])
+    assert [row["evaluation"]["label"] for row in list_content(store)] == [CHOOSING, "test"]
+    lines = text_of(list_table(store), 200).splitlines()
+    (heading,) = (line for line in lines if "test return" in line)
+    (own,) = (line for line in lines if fold.id in line)
+    assert heading.index(CHOOSING) > heading.index("test return")
+    assert own.index("+875.0%") > heading.index(CHOOSING)
+    assert "13.5" not in own
+    assert f"evaluation on {CHOOSING};" in text_of(show_view(store, fold))
+    assert f"{CHOOSING}/return" in text_of(compare_view(store, [fold, learned]))
+    assert CHOOSING not in text_of(list_table(store, name="learned"), 200)
+    assert CHOOSING in text_of(list_table(store, name="fold-1-of-5"), 200)
+
+
 def test_a_run_is_shown_with_what_differs_from_the_defaults(store, learned):
     content = show_content(store, learned)
     assert content["config_differences"] == {
@@ -163,13 +206,16 @@ def test_shares_are_in_per_cent_and_names_say_what_has_to_be_known(store, tmp_pa
     measured = {
         f"{group}/{name}": value for group in ("episode", "evaluation/validation") for name, value in account.items()
     }
+    measured |= {"episode/return": 896.27, "episode/equity_return": -0.25}  # the sum of rewards, and what is earned
     store.add_metrics(run.id, [MetricRow(9, name, value, 1.0) for name, value in measured.items()])
     for view in (show_view(store, run), compare_view(store, [run, add(store, tmp_path, "other")])):
         lines = [line.split("│")[1:] for line in text_of(view).splitlines() if "│" in line]
         told = {cells[0].strip(): cells[1].strip() for cells in lines}
-        assert told["episode/return"] == told["evaluation/validation/return (used for selection)"] == "-25.00%"
+        assert told["episode/equity_return"] == told["evaluation/validation/return (used for selection)"] == "-25.00%"
+        assert told["episode/return (sum of rewards)"] == "896.3"
         assert told["evaluation/validation/max_drawdown (used for selection)"] == "50.00%"
         assert told["episode/sharpe (per bar)"] == "0.125"
+    assert text_of(show_view(store, run)).splitlines()[-1].endswith("-25.00% to -25.00%, best -25.00%")
 
 
 def test_a_run_that_has_only_begun_is_shown(store, tmp_path):

@@ -196,11 +196,25 @@ def test_several_instruments_can_be_chosen(tmp_path):
 
 
 def test_episodes_of_another_environment_have_a_report(tmp_path):
-    page = write_report(cartpole_evaluation(), tmp_path / "r.html", "CartPole", metrics=training_metrics())
+    metrics = training_metrics().filter(pl.col("name") != "episode/equity_return")
+    page = write_report(cartpole_evaluation(), tmp_path / "r.html", "CartPole", metrics=metrics)
     text = page.read_text("utf-8")
     assert set(figures_of(text)) == {"episodes", "actions", "training-0", "training-1", "training-2"}
     assert "Episode return" in text_of(text)
     assert 'id="trades"' not in text
+
+
+@pytest.mark.parametrize("account", [True, False])
+def test_only_the_return_of_equity_is_drawn_in_per_cent(account):
+    """The sum of rewards is a plain number, whatever the reward, even where there is an account."""
+    metrics = training_metrics()
+    for inside, unit, form in (("episode/equity_return", "return", "~%"), ("episode/return", "sum of rewards", "")):
+        title, figure = charts.training_figures(metrics, account)[0]
+        assert title == "Episode return while training (in sample)"
+        assert [part["name"] for part in figure["data"]] == [inside]
+        axis = figure["layout"]["yaxis"]
+        assert (axis["title"]["text"], axis["tickformat"]) == (unit, form)
+        metrics = metrics.filter(pl.col("name") != inside)
 
 
 def test_metrics_in_another_shape_are_refused(evaluation, tmp_path):

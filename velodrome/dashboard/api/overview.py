@@ -11,11 +11,13 @@ from velodrome import __version__
 from velodrome.dashboard.answers import Asked, Question, Routes
 from velodrome.dashboard.api import jobs, studies
 from velodrome.dashboard.site import Site
+from velodrome.runs.live.progress import RETURNS
 
 routes = Routes()
 SHOWN_FINISHED, SHOWN_WAITING, SHOWN_STUDIES, SHOWN_RUNNING = 12, 20, 8, 50
 FIRST = "velodrome train demo"
-LIVE = (("episode/return", "episode return"), ("episode/reward", "episode reward"))
+# How a training comes along, the first that there is: an account's return in per cent, or a sum of rewards.
+LIVE = (*((name, "episode return") for name in RETURNS), ("episode/reward", "episode reward"))
 
 
 @routes.get("/api/overview")

@@ -26,6 +26,7 @@ from velodrome.runs.config.run_config import dotted
 from velodrome.runs.folder import INFORMATION
 from velodrome.runs.live.progress import PHASE_NAMES
 from velodrome.runs.report import listing
+from velodrome.runs.report.speed import mean_speed
 
 routes = Routes()
 MOST_COMPARED, MOST_RUNS, MOST_NAMES, MOST_CURVES = 64, 256, 64, 1024
@@ -93,6 +94,9 @@ def show(site: Site, question: Question[Asked]) -> Any:
     found |= {
         "config": dotted(record.config),
         "members": [site.index.with_baseline(lines[member]) for member in line.members if member in lines],
+        "mean_steps_per_second": site.held(
+            ("speed", line.id), line.mark, lambda: mean_speed(site.store, line.members or (line.id,))
+        ),
         "metrics": metrics,
         "metric_groups": _groups(metrics),
         "phases": _phases(metrics),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from velodrome.tables.basket import Basket
     from velodrome.tables.market import Market
 
+HELD_OUT = "held_out"  # split that a fold of a cross-validation is judged on: settings are chosen by it, it is no test
+
 
 class Section(BaseModel):
     """Base of a run's sections: frozen, unknown names are errors, infinite numbers stay what they are."""

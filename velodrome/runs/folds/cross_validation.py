@@ -23,8 +23,8 @@ from velodrome.outside.screen import Screen
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
 from velodrome.runs.config.run_config import RunConfig
-from velodrome.runs.config.sections import EvaluationConfig
-from velodrome.runs.evaluate import HELD_OUT, evaluate
+from velodrome.runs.config.sections import HELD_OUT, EvaluationConfig
+from velodrome.runs.evaluate import evaluate
 from velodrome.runs.folds.fold import Fold, Given, begun_run, date_text, finished_run, validation_share, wanted_by
 from velodrome.runs.live.display import choose_mode
 from velodrome.runs.report.folds import blocks_table

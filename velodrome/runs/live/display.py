@@ -47,9 +47,10 @@ def choose_mode(console: Console, json: bool = False, quiet: bool = False) -> Mo
 class LiveView:
     """Shows a training while it runs; open it around the loop and tell it what happens.
 
-    `first_steps` is where a resumed run begins, `resume` the command that would continue it, `always` what every line
-    of JSON says besides. Opening starts a thread that samples the machine, and in a terminal one that draws; closing
-    ends both and gives the terminal back, even after an error.
+    `first_steps` is where a resumed run begins, `saved` the age in seconds of its checkpoint and what is said of it,
+    `resume` the command that would continue it, `always` what every line of JSON says besides. Opening starts a thread
+    that samples the machine, and in a terminal one that draws; closing ends both and gives the terminal back, even
+    after an error.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LiveView:
         mode: Mode = "live",
         *,
         first_steps: int = 0,
+        saved: tuple[float, str] | None = None,
         folder: Path | None = None,
         resume: str | None = None,
         facts: RunFacts | None = None,
@@ -72,7 +74,7 @@ class LiveView:
         self.title, self.console, self.mode = title, console, mode
         self.folder, self.resume, self.action_names = folder, resume, action_names
         self.always = always or {}
-        self.progress = Progress(total_steps, first_steps, facts, clock, besides)
+        self.progress = Progress(total_steps, first_steps, facts, clock, besides, saved)
         # One that is given is opened and closed by whoever gives it.
         self.sampler = sampler or MachineSampler(_existing(folder), self.progress.facts.device)
         self._samples = sampler is None

@@ -40,6 +40,8 @@ LOSSES = {
 def _episode_numbers(progress: Progress) -> dict[str, float]:
     """Return the statistics of episodes, the telling ones first; the return has a line of its own.
 
+    Beside an account's return the sum of rewards is another figure, which is called so.
+
     What never counted anything, such as the refusals of a limit that is not set, is left out.
     """
     prefix = "episode/"
@@ -48,7 +50,9 @@ def _episode_numbers(progress: Progress) -> dict[str, float]:
         for name, value in progress.metrics.items()
         if name.startswith(prefix) and (name in progress.counted or name.removeprefix(prefix) in EPISODE_FIRST)
     }
-    found.pop("return", None)
+    rewards = found.pop("return", None)
+    if found.pop("equity_return", None) is not None and rewards is not None:
+        found["sum_of_rewards"] = rewards
     ordered = [name for name in EPISODE_FIRST if name in found]
     ordered += [name for name in found if name not in EPISODE_FIRST]
     return {name: found[name] for name in ordered}
@@ -188,8 +192,8 @@ class Page:
             self.sentence("GPU", f"not shown: {sampler.gpu_missing}", "yellow")
 
     def returns(self, progress: Progress) -> None:
-        if "episode/return" in progress.metrics:
-            self.curve("In sample", progress.told_return(), progress.curves["episode/return"].values)
+        if (metric := progress.in_sample()) is not None:
+            self.curve("In sample", progress.told_return(metric), progress.curves[metric].values)
         for split, results in progress.evaluations.items():
             told = told_figures(results)
             told.pop(progress.main_result(split)[0], None)

@@ -20,9 +20,13 @@ from velodrome.runs.machine.use import MachineUse
 from velodrome.vector.compile import kernel_cache
 
 PHASE_NAMES = ("environment", "inference", "learning", "other")
+# Metrics that say how episodes went, the first that there is: an account's return, in per cent; the sum of rewards,
+# which is none even where there is an account.
+RETURNS = EQUITY_RETURN, REWARDS = "episode/equity_return", "episode/return"
 # Figures of an account that are written in per cent.
 SHARES: Mapping[str, Unit] = {
     "return": "change",
+    "equity_return": "change",
     "max_drawdown": "share",
     "of_optimum": "share",
     "win_rate": "share",
@@ -82,6 +86,7 @@ class Progress:
         facts: RunFacts | None = None,
         clock: Callable[[], float] = time.monotonic,
         besides: Besides | None = None,
+        saved: tuple[float, str] | None = None,
     ) -> None:
         self.total_steps = total_steps
         self.besides = besides or Besides()
@@ -90,10 +95,11 @@ class Progress:
         self.facts = facts or RunFacts()
         self.metrics: dict[str, float] = {}  # the last finite value of each
         self.counted: set[str] = set()  # metrics that were not always 0
-        self.curves: dict[str, Curve] = {"episode/return": Curve()}
+        self.curves: dict[str, Curve] = {name: Curve() for name in RETURNS}
         self.evaluations: dict[str, dict[str, float]] = {}  # the last of each split
         self.notes: deque[str] = deque(maxlen=3)
-        self.checkpoint: tuple[float, str] | None = None  # when the last one was noted, by the clock, and the remark
+        # When the last one was noted, by the clock, and the remark.
+        self.checkpoint = None if saved is None else (clock() - saved[0], saved[1])
         self.steps = first_steps
         self.clock = clock
         self.lock = threading.RLock()
@@ -116,7 +122,8 @@ class Progress:
                     self.metrics[name] = value
                     if value:
                         self.counted.add(name)
-            self.curves["episode/return"].add(metrics.get("episode/return", math.nan))
+            for name in RETURNS:
+                self.curves[name].add(metrics.get(name, math.nan))
             phases = {name: metrics.get(f"time/{name}", 0.0) for name in PHASE_NAMES}
             if len(self._recent) > 2 and now - self._recent[-2].ended < RECENT / 20:
                 # Thousands of short iterations a second would make a long list.
@@ -147,10 +154,15 @@ class Progress:
         name, value = self.main_result(split)
         return f"{name} {figure(name, value, self.evaluations.get(split, {}))} ({USED_FOR_SELECTION})"
 
-    def told_return(self) -> str:
-        """Return the return of the last episodes for people."""
-        names = [name.removeprefix("episode/") for name in self.metrics if name.startswith("episode/")]
-        return f"return {figure('return', self.metrics['episode/return'], names)}"
+    def in_sample(self) -> str | None:
+        """Return the metric that says how the last episodes went; None before any has ended."""
+        return next((name for name in RETURNS if name in self.metrics), None)
+
+    def told_return(self, metric: str) -> str:
+        """Return how the last episodes went for people. metric: what `in_sample` returned."""
+        value = self.metrics[metric]
+        told = format_figure(value, "change").translate(ASCII) if metric == EQUITY_RETURN else f"{value:.4g}"
+        return f"return {told}"
 
     def note(self, text: str) -> None:
         """Take in a remark; one that begins with "checkpoint" says that one was saved."""
@@ -294,8 +306,8 @@ def plain_line(progress: Progress) -> str:
             f"{compact(progress.speed_now())} steps/s",
             f"{duration(progress.seconds_left())} left",
         ]
-        if "episode/return" in progress.metrics:
-            parts.append(progress.told_return())
+        if (metric := progress.in_sample()) is not None:
+            parts.append(progress.told_return(metric))
         parts += [f"{split} {progress.told_result(split)}" for split in progress.evaluations]
         for name, label in (("episode/turnover", "turnover"), ("policy/entropy", "entropy")):
             if name in progress.metrics:
@@ -321,7 +333,7 @@ def closing_line(progress: Progress, use: MachineUse | None, error: BaseExceptio
         how = "interrupted"
     line = (
         f"{how}: {progress.steps:,} of {progress.total_steps:,} steps in {duration(progress.elapsed)}, "
-        f"{compact(progress.speed_mean())} steps/s"
+        f"{compact(progress.speed_mean())} steps/s on average"
     )
     found = progress.bottleneck(use)
     return line if found.kind == "unknown" else f"{line}. {found.sentence}"

@@ -16,6 +16,7 @@ from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import drawdowns
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.evaluation.training_seeds import SEED_COLUMN
+from velodrome.runs.live.progress import EQUITY_RETURN, RETURNS
 
 BUCKETS = 1500  # about the pixels of a wide screen; a longer series keeps the lowest and highest of each
 SHOWN_INSTRUMENTS = 8
@@ -277,12 +278,17 @@ def episodes_figure(evaluation: Evaluation) -> Figure:
 def training_figures(metrics: pl.DataFrame, account: bool = False) -> list[tuple[str, Figure]]:
     """Return titled charts of a run's metrics (step, name, value): episode return, validation, steps per second.
 
-    account: returns are an account's, in per cent, and not sums of rewards.
+    account: returns in validation are an account's, in per cent, and not sums of rewards.
     """
     names = metrics["name"].unique().to_list()
     outside = sorted(name for name in names if name.startswith("evaluation/") and name.endswith("/return"))
+    inside = next((name for name in RETURNS if name in names), "")
     groups = [
-        ("Episode return while training (in sample)", ["episode/return"], "return" if account else "sum of rewards"),
+        (
+            "Episode return while training (in sample)",
+            [inside],
+            "return" if inside == EQUITY_RETURN else "sum of rewards",
+        ),
         (f"Validation while training ({USED_FOR_SELECTION})", outside, "return" if account else "sum of rewards"),
         ("Steps per second", ["time/steps_per_second"], "steps per second"),
     ]

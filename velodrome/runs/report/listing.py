@@ -15,9 +15,11 @@ from velodrome.evaluation.measures import BY_NAME, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.bucket.place import url_of
 from velodrome.runs.config.changes import told_lineage
+from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
-from velodrome.runs.live.progress import SHARES, compact, figure, sparkline
+from velodrome.runs.live.progress import EQUITY_RETURN, REWARDS, SHARES, compact, figure, sparkline
+from velodrome.runs.report.speed import SPEED, mean_speed
 from velodrome.runs.store.rows import RunRecord, trainings
 from velodrome.runs.store.schema import KILLED
 from velodrome.runs.store.store import SqlStore
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from velodrome.outside.screen import FittedTable
 
 STYLES = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "bold red", KILLED: "bold red"}
-SPEED, RETURN = "time/steps_per_second", "episode/return"
+CHOOSING = "held out (for choosing settings)"  # how results on HELD_OUT are called
 CURVE_WIDTH = 60  # characters
 LEVELS = "▁▂▃▄▅▆▇█"
 NOTHING = "–"
@@ -79,12 +81,7 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
     found = [line for run in runs for line in (run, *(run["members"] if members else ()))]
     if not found:
         return Text("no runs")
-    tests = [entry["evaluation"] for entry in found]
-    speeds = [entry["steps_per_second"] for entry in found]
-    returns = [
-        NOTHING if test is None else _with_interval("return", test) + test["label"].removeprefix(test["split"])
-        for test in tests
-    ]
+    held_out = [_held_out_return(entry) for entry in found]
     columns = [
         Figures("id", [entry["id"] for entry in found], number=False),
         Figures("name", [_name(entry) for entry in found], number=False),
@@ -92,18 +89,33 @@ def list_table(store: SqlStore, members: bool = False, **filters: Any) -> Fitted
         Figures("env", [entry["env"] for entry in found], number=False, rank=2),
         Figures("algorithm", [entry["algorithm"] for entry in found], number=False, rank=4),
         Figures("steps", [_steps(entry) for entry in found], rank=1),
-        Figures("steps/s", [NOTHING if speed is None else compact(speed) for speed in speeds], rank=5),
-        Figures("test return", returns),
+        Figures("last steps/s", [_speed(entry["steps_per_second"]) for entry in found], rank=5),
+        Figures("test return", [_test_return(entry) for entry in found]),
+        *([Figures(CHOOSING, held_out, rank=1)] if any(cell != NOTHING for cell in held_out) else []),
         Figures("age", [age(entry["age_seconds"]) for entry in found], rank=3),
     ]
     return FittedTable("runs", columns)
+
+
+def _test_return(entry: Mapping[str, Any]) -> str:
+    """Return a run's return in its test, with what has to be known of the split."""
+    test = entry["evaluation"]
+    if test is None or test["split"] == HELD_OUT:
+        return NOTHING
+    return _with_interval("return", test) + test["label"].removeprefix(test["split"])
+
+
+def _held_out_return(entry: Mapping[str, Any]) -> str:
+    """Return a fold's return on the block it left out: settings are chosen by it, so it is no test."""
+    found = entry["evaluation"]
+    return NOTHING if found is None or found["split"] != HELD_OUT else _figure("return", found["value"])
 
 
 def _name(entry: Mapping[str, Any]) -> str:
     name = f"  seed {entry['seed']}" if entry["group"] else entry["name"]
     if entry["ensemble"] > 1:
         return f"{name} (ensemble of {entry['ensemble']})"
-    return f"{name} ({len(entry['members'])} seeds)" if entry["members"] else name
+    return f"{name} ({counted(len(entry['members']), 'seed')})" if entry["members"] else name
 
 
 class _Facts:
@@ -137,14 +149,14 @@ def _summary(
         "status": run.shown_status(),
         "total_steps": total and total * trainings(run.config),
         "steps_per_second": _plain(math.nan if speed is None else speed),
-        "evaluation": _test_return(facts, run, members),
+        "evaluation": _final_return(facts, run, members),
         "created": _moment(run.created),
         "updated": _moment(run.updated),
         "age_seconds": max(0.0, time.time() - run.created),
     }
 
 
-def _test_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -> dict[str, Any] | None:
+def _final_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) -> dict[str, Any] | None:
     """Return the last return on the final split: of the final evaluation, or of one during training.
 
     The best checkpoint goes before the latest: it is what the run is evaluated by at its end.
@@ -154,7 +166,8 @@ def _test_return(facts: _Facts, run: RunRecord, members: Sequence[RunRecord]) ->
     found = [row for row in facts.returns.get(run.id, ()) if row["split"] == split]
     if found:
         row = max(enumerate(found), key=lambda place: (place[1]["checkpoint"] != "latest", place[0]))[1]
-        return {name: _plain(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
+        about = {name: _plain(row[name]) for name in ("split", "label", "policy", "value", "low", "high")}
+        return about if split != HELD_OUT else {**about, "label": CHOOSING}
     value = facts.last(f"evaluation/{split}/return", run, members)
     if value is None:
         return None
@@ -174,6 +187,7 @@ def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
     for row in store.evaluations(run.id).iter_rows(named=True):
         policy = named.get((row["split"], row["step"]))
         about = (row["split"], None, None) if policy is None else (policy.label, policy.checkpoint, policy.policy)
+        about = about if row["split"] != HELD_OUT else (CHOOSING, *about[1:])
         found.append(
             {name: _plain(value) for name, value in row.items()}
             | dict(zip(("label", "checkpoint", "policy"), about, strict=True))
@@ -187,7 +201,7 @@ def evaluated(store: SqlStore, run: RunRecord) -> list[dict[str, Any]]:
 def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
     """Return everything that is known of a run in plain values."""
     return {
-        **_with_members(_Facts(store), run, store.members(run.id)),
+        **_with_speed(store, _Facts(store), run),
         "group": store.groups().get(run.id),
         **{name: getattr(run, name) for name in ("config_hash", "data_hash", "error", "config", "versions")},
         "config_differences": config_differences(run.config),
@@ -197,13 +211,20 @@ def show_content(store: SqlStore, run: RunRecord) -> dict[str, Any]:
         "checkpoints": [row._asdict() for row in store.checkpoints(run.id)],
         "lineage": [row._asdict() for _, row in store.lineage(run.id)],
         "children": [{"id": child, "step": row.step} for child, row in store.lineage(parent=run.id)],
-        "episode_return": _curve(store, run),
+        "episode_return": _curve(store, run, REWARDS),
     }
 
 
-def _curve(store: SqlStore, run: RunRecord) -> list[float | None]:
-    """Return the learning curve; that of a group is the mean over its members at each step."""
-    found = store.metrics(run.id, [RETURN])
+def _with_speed(store: SqlStore, facts: _Facts, run: RunRecord) -> dict[str, Any]:
+    """Return the summary of a run with its speed on the whole, for which all its iterations are looked at."""
+    members = store.members(run.id)
+    mean = mean_speed(store, [one.id for one in members or (run,)])
+    return {**_with_members(facts, run, members), "mean_steps_per_second": mean}
+
+
+def _curve(store: SqlStore, run: RunRecord, name: str) -> list[float | None]:
+    """Return the course of a metric; that of a group is the mean over its members at each step."""
+    found = store.metrics(run.id, [name])
     if "seed" in found.columns:
         found = found.select("step", "value").group_by("step").mean().sort("step")
     return [_plain(value) for value in found["value"]]
@@ -219,7 +240,7 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     made_with = [(name, _text(value)) for name, value in flattened(content["versions"]).items()]
     counted = _counted_metrics(store, [run])
     known = {name: values[0] for name, values in counted.items()}
-    metrics = [(_metric_name(name), _metric(name, value, known)) for name, value in known.items()]
+    metrics = [(_metric_name(name, known), _metric(name, value, known)) for name, value in known.items()]
     place = (
         "of the members, means of the last" if content["members"] else f"at step {run.steps:,}, or the last before it"
     )
@@ -235,11 +256,12 @@ def show_view(store: SqlStore, run: RunRecord) -> Group:
     parts += _evaluations_view(content["evaluations"])
     if content["overfitting"] is not None:
         parts.append(Text(f"warning: {content['overfitting']}", "yellow"))
-    if curve := [value for value in content["episode_return"] if value is not None]:
+    followed = EQUITY_RETURN if EQUITY_RETURN in known else REWARDS
+    if curve := [value for value in _curve(store, run, followed) if value is not None]:
         drawn = sparkline(curve, CURVE_WIDTH, LEVELS)
-        first, last, best = (_metric(RETURN, value, known) for value in (curve[0], curve[-1], max(curve)))
+        first, last, best = (_metric(followed, value, known) for value in (curve[0], curve[-1], max(curve)))
         ends = f"{first} to {last}, best {best}"
-        parts.append(Text(f"{RETURN}  {drawn}  {ends}"))
+        parts.append(Text(f"{followed}  {drawn}  {ends}"))
     return Group(*parts)
 
 
@@ -250,7 +272,7 @@ def overfitting(store: SqlStore, run: RunRecord) -> str | None:
     if not validated:
         return None
     split = validated[0].split("/")[1]
-    parted = overfitting_of(store.metrics(run.id, [RETURN, validated[0]]), split)
+    parted = overfitting_of(store.metrics(run.id, [REWARDS, validated[0]]), split)
     return None if parted is None else parted.sentence(split, f"evaluation/{split}/max_drawdown" in known)
 
 
@@ -275,12 +297,13 @@ def _members_table(title: str, members: Sequence[Mapping[str, Any]]) -> FittedTa
 
     tests = [one["evaluation"] for one in members]
     returns = [NOTHING if test is None else _with_interval("return", test) for test in tests]
+    chooses = any(test is not None and test["split"] == HELD_OUT for test in tests)
     columns = [
         Figures("seed", [str(one["seed"]) for one in members], number=False),
         Figures("id", [one["id"] for one in members], number=False),
         Figures("status", [_status(one) for one in members], number=False),
         Figures("steps", [_steps(one) for one in members]),
-        Figures("test return [data alone]", returns),
+        Figures(f"{CHOOSING if chooses else 'test return'} [data alone]", returns),
     ]
     return FittedTable(title, columns)
 
@@ -290,7 +313,8 @@ def _facts(content: Mapping[str, Any]) -> Table:
 
     checkpoints, members = content["checkpoints"], content["members"]
     last = f"{len(checkpoints)}, the last of step {checkpoints[-1]['step']:,}" if checkpoints else "none"
-    seeds = f"seed {content['seed']}" if not members else f"{len(members)} training seeds from {content['seed']} on"
+    several = f"{counted(len(members), 'training seed')} from {content['seed']} on"
+    seeds = several if members else f"seed {content['seed']}"
     if content["ensemble"] > 1:
         seeds = f"ensemble of {content['ensemble']}, seeds from {content['seed']} on"
     facts = {
@@ -299,6 +323,7 @@ def _facts(content: Mapping[str, Any]) -> Table:
         **({"group": content["group"]} if content["group"] else {}),
         "environment": f"{content['env']}, {content['algorithm']}, {seeds}",
         "steps": _steps(content),
+        "mean steps/s": _speed(content["mean_steps_per_second"]),
         "began": f"{content['created'][:19].replace('T', ' ')} UTC, {age(content['age_seconds'])} ago",
         "data": content["data_hash"][:16] or NOTHING,
         "checkpoints": "those of its members" if members else last,
@@ -330,8 +355,7 @@ def compare_content(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any
     if len({run.id for run in runs}) < 2:
         raise ConfigError(f"compare needs two different runs or more, and got {len({run.id for run in runs})}.")
     facts = _Facts(store)
-    summaries = [_with_members(facts, run, store.members(run.id)) for run in runs]
-    return {"runs": summaries, **compared(store, runs)}
+    return {"runs": [_with_speed(store, facts, run) for run in runs], **compared(store, runs)}
 
 
 def compared(store: SqlStore, runs: Sequence[RunRecord]) -> dict[str, Any]:
@@ -363,7 +387,7 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
         ("status", *(run["status"] for run in summary)),
         ("training seeds", *(str(max(1, len(run["members"]))) for run in summary)),
         ("steps", *(_steps(run) for run in summary)),
-        ("steps/s", *(_number(run["steps_per_second"]) for run in summary)),
+        ("mean steps/s", *(_speed(run["mean_steps_per_second"]) for run in summary)),
     ]
     told = [(key, *map(_text, values)) for key, values in content["config"].items()]
     evaluations = [
@@ -372,7 +396,8 @@ def compare_view(store: SqlStore, runs: Sequence[RunRecord]) -> Group:
     ]
     measured = _counted_metrics(store, runs)
     metrics = [
-        (_metric_name(name), *(_metric(name, value, measured) for value in values)) for name, values in measured.items()
+        (_metric_name(name, measured), *(_metric(name, value, measured) for value in values))
+        for name, values in measured.items()
     ]
     parts: list[Any] = [
         _table("runs", heads, state),
@@ -428,6 +453,11 @@ def flattened(content: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
+def counted(number: int, one: str) -> str:
+    """Write how many there are of something: 1 seed, 2 seeds."""
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
 def age(seconds: float) -> str:
     """Write how long ago something was, in its largest unit."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
@@ -460,6 +490,10 @@ def _steps(entry: Mapping[str, Any]) -> str:
     return f"{compact(entry['steps'])} of {compact(total)}" if total else compact(entry["steps"])
 
 
+def _speed(value: float | None) -> str:
+    return NOTHING if value is None else compact(value)
+
+
 def _plain(value: Any) -> Any:
     """Return a value as JSON can write it: what is not finite is nothing."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -480,15 +514,17 @@ def _figure(name: str, value: float | None) -> str:
 def _metric(name: str, value: float | None, known: Collection[str]) -> str:
     """Return a metric of a training: of an account, return, drawdown and share of the optimum in per cent."""
     group, _, own = name.rpartition("/")
-    if value is None or own not in SHARES:
+    if value is None or own not in SHARES or name == REWARDS:
         return _number(value)
     return figure(own, value, [other.removeprefix(f"{group}/") for other in known if other.startswith(f"{group}/")])
 
 
-def _metric_name(name: str) -> str:
-    """Return a metric's name with what has to be known about it."""
+def _metric_name(name: str, known: Collection[str]) -> str:
+    """Return a metric's name with what has to be known about it. known: all that were measured."""
     if name == "episode/sharpe":
         return f"{name} (per bar)"
+    if name == REWARDS and EQUITY_RETURN in known:
+        return f"{name} (sum of rewards)"
     return f"{name} ({USED_FOR_SELECTION})" if name.startswith("evaluation/") else name
 
 

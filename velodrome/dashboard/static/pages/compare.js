@@ -4,7 +4,7 @@ import { address, get, part } from "../core/api.js";
 import { fill, freshId, h, settled } from "../core/element.js";
 import { NOTHING, counted, figure } from "../core/format.js";
 import * as live from "../core/live.js";
-import { badge, card, empty, foot, head, resultText, warnings } from "../parts/basics.js";
+import { badge, card, empty, foot, head, heldOut, resultText, warnings } from "../parts/basics.js";
 import { Curves, metricCard } from "../parts/curves.js";
 import { complain } from "../parts/notices.js";
 import { table } from "../parts/table.js";
@@ -111,7 +111,12 @@ function chosenCard(runs, ids, go) {
     table(
       "Runs compared",
       [
-        { key: "name", name: "Run", side: "left", show: (run) => h("a", { href: `runs/${part(run.id)}` }, run.name) },
+        {
+          key: "name",
+          name: "Run",
+          side: "left",
+          show: (run) => [h("a", { href: `runs/${part(run.id)}` }, run.name), heldOut(run.held_out)],
+        },
         { key: "status", name: "Status", side: "left", show: (run) => (run.status ? badge(run.status) : NOTHING) },
         {
           key: "env",
@@ -164,7 +169,7 @@ function figuresCard(found, runs) {
   rows.sort((a, b) => rank(a.name) - rank(b.name));
   return card(
     "Results",
-    { about: "out of sample" },
+    { about: "on the split that each names" },
     table(
       "Results",
       [

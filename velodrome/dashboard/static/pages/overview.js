@@ -5,7 +5,7 @@ import { fill, h, write } from "../core/element.js";
 import { NOTHING, ago, bytes, counted, duration, fixed, percent, short, whole } from "../core/format.js";
 import * as live from "../core/live.js";
 import { LineChart } from "../charts/line.js";
-import { bar, badge, card, command, empty, foot, head, resultText, tile, tileRow } from "../parts/basics.js";
+import { bar, badge, card, command, empty, foot, head, resultText, runName, tile, tileRow } from "../parts/basics.js";
 import { table } from "../parts/table.js";
 
 const SAMPLE_SECONDS = 15; // about two pixels of the hour; drawing more often would keep a core busy for nothing
@@ -233,7 +233,15 @@ function runningCard() {
           : NOTHING,
       );
     };
-    const under = [run.env, run.algorithm, run.study_name && `study ${run.study_name}`, run.owner && `by ${run.owner}`].filter(Boolean).join(" · ");
+    const under = [
+      run.id,
+      run.env,
+      run.algorithm,
+      run.study_name && `study ${run.study_name}`,
+      run.owner && `by ${run.owner}`,
+    ]
+      .filter(Boolean)
+      .join(" · ");
     const made = h(
       "div.line",
       { data: { id: run.id } },
@@ -398,7 +406,7 @@ function studiesCard() {
 
 function finishedTable() {
   return table("Last finished runs", [
-    { key: "name", name: "Run", side: "left", show: (run) => h("a", { href: `runs/${part(run.id)}` }, run.name) },
+    { key: "name", name: "Run", side: "left", show: (run) => runName(run) },
     { key: "env", name: "Environment", side: "left", show: (run) => `${run.env} · ${run.algorithm}` },
     { key: "result", name: "Out of sample", show: (run) => resultText(run.result)[0] },
     { key: "baseline", name: "Baseline", show: (run) => h("span.nowrap", resultText(run.result)[1]) },

@@ -209,7 +209,9 @@ function topTiles() {
       const share = run.total_steps ? run.steps / run.total_steps : run.status === "finished" ? 1 : 0;
       progress.set(share);
       made.steps.set(short(run.steps), run.total_steps ? `of ${short(run.total_steps)}` : "");
-      made.speed.set(run.steps_per_second ? short(run.steps_per_second) : NOTHING, run.machine?.cpu ?? "");
+      const speed = run.status === "running" ? run.steps_per_second : run.mean_steps_per_second;
+      const which = run.status === "running" ? "now" : "mean over the run";
+      made.speed.set(speed ? short(speed) : NOTHING, [speed && which, run.machine?.cpu].filter(Boolean).join(", "));
       const isOn = run.status === "running" && run.steps_per_second && run.total_steps;
       write(made.left.node.firstChild, run.status === "running" ? "Time left" : "Took");
       if (run.status === "running")
@@ -218,13 +220,17 @@ function topTiles() {
           "at this speed",
         );
       else made.left.set(duration(run.updated - run.created), `ended ${ago(run.updated)}`);
-      const { result } = run;
-      made.result.set(
-        resultFigure(result, result?.value),
-        result
-          ? [...new Set([result.metric.replaceAll("_", " "), result.label ?? result.split])].join(", ")
-          : "not evaluated yet",
-      );
+      const { result, held_out: heldOut } = run;
+      write(made.result.node.firstChild, heldOut ? "Held out" : "Out of sample");
+      if (heldOut)
+        made.result.set(resultFigure(heldOut, heldOut.value), `${heldOut.metric}, for choosing settings: no test`);
+      else
+        made.result.set(
+          resultFigure(result, result?.value),
+          result
+            ? [...new Set([result.metric.replaceAll("_", " "), result.label ?? result.split])].join(", ")
+            : "not evaluated yet",
+        );
       made.baseline.set(resultFigure(result, result?.baseline?.value), result?.baseline?.label ?? "");
     },
   };

@@ -4,7 +4,7 @@ import { get, part } from "../core/api.js";
 import { fill, freshId, h, settled, write } from "../core/element.js";
 import { ago, short, whole } from "../core/format.js";
 import * as live from "../core/live.js";
-import { badge, bar, choices, empty, foot, head, resultText, select } from "../parts/basics.js";
+import { badge, bar, choices, empty, foot, head, resultText, runName, select } from "../parts/basics.js";
 import { table } from "../parts/table.js";
 
 const PAGE = 100;
@@ -170,7 +170,7 @@ function columns(chosen, tell) {
     const check = h("input", {
       type: "checkbox",
       checked: chosen.has(run.id),
-      "aria-label": `Compare ${run.name}`,
+      "aria-label": `Compare ${run.name} ${run.id}`,
       on: {
         change: () => {
           if (check.checked && chosen.size >= MOST_COMPARED) check.checked = false;
@@ -195,10 +195,7 @@ function columns(chosen, tell) {
       side: "left",
       class: "name",
       by: true,
-      show: (run) => [
-        h("a", { href: `runs/${part(run.id)}` }, run.name),
-        run.seeds > 1 ? h("span.small.muted", ` ${run.seeds} seeds`) : null,
-      ],
+      show: (run) => runName(run, run.seeds > 1 ? `${run.seeds} seeds` : null),
     },
     { key: "status", name: "Status", side: "left", by: true, show: (run) => badge(run.status) },
     { key: "env", name: "Environment", side: "left", by: true, show: (run) => run.env },

@@ -1,5 +1,6 @@
 /** Small parts of pages: cards, tiles, badges, bars, commands to copy, empty states and failures. */
 
+import { part } from "../core/api.js";
 import { fill, freshId, h, write } from "../core/element.js";
 import { NOTHING, figure, percent } from "../core/format.js";
 import { announce, notice } from "./notices.js";
@@ -216,6 +217,22 @@ export function resultText(result) {
     resultFigure(result, result?.value),
     baseline ? `${baseline.label} ${resultFigure(result, baseline.value)}` : NOTHING,
   ];
+}
+
+/** What a run is worth on the block that it left out as a fold. */
+export const heldOut = (found) =>
+  found
+    ? h(
+        "span.sub",
+        { title: "the block that this fold left out: settings are chosen by it" },
+        `held out ${resultFigure(found, found.value)}, no test`,
+      )
+    : null;
+
+/** The name of a run in a table, and what tells it from others of that name. */
+export function runName(run, ...more) {
+  const under = [run.id, ...more].filter(Boolean).join(" · ");
+  return [h("a", { href: `runs/${part(run.id)}` }, run.name), h("span.sub", under), heldOut(run.held_out)];
 }
 
 /** The foot of a page: whose work draws the charts. */

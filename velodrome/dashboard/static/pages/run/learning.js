@@ -1,18 +1,21 @@
-/** The learning curves of a run: in and out of sample, actions, losses, speed, and everything else that it measured. */
+/** The learning curves of a run: in sample and on validation data, actions, losses, speed, and everything else that it measured. */
 
 import { fill, h } from "../../core/element.js";
 import { metricCard, Curves } from "../../parts/curves.js";
 import { empty, failure } from "../../parts/basics.js";
 
 const PHASES = ["time/environment", "time/inference", "time/learning", "time/other"];
-const FIRST = ["return", "reward", "episode_return", "sharpe"]; // of several figures, the one to show first
-const PERCENT = /(^|\/)(return|max_drawdown|of_optimum|win_rate|clip_fraction|exposure|in_market|mean_log_return)$/;
+const EQUITY = "episode/equity_return";
+const REWARDS = "episode/return"; // their sum, which is no return of an account
+// Of several figures, the one to show first.
+const FIRST = ["equity_return", "return", "reward", "episode_return", "sharpe"];
+const PERCENT = /(^|\/)(return|equity_return|max_drawdown|of_optimum|win_rate|clip_fraction|exposure|in_market|mean_log_return)$/;
 const ACCOUNT = /(^|\/)(sharpe|max_drawdown)$/; // only accounts have these; elsewhere a return is a sum of rewards
 
 const lastPart = (name) => name.split("/").pop();
 const words = (name) => lastPart(name).replaceAll("_", " ");
 const kindOf = (hasAccount) => (name) =>
-  PERCENT.test(name) && (hasAccount || lastPart(name) !== "return")
+  PERCENT.test(name) && name !== REWARDS && (hasAccount || lastPart(name) !== "return")
     ? "percent"
     : /per_second|sps/.test(name)
       ? "rate"
@@ -39,7 +42,9 @@ export function chartGroups(names, called = []) {
     if (!judged.has(lastPart(name))) judged.set(lastPart(name), []);
     judged.get(lastPart(name)).push(name);
   }
-  const single = (list) => list.map((name) => [name, words(name), [name], { kind: kind(name) }]);
+  const titles = names.includes(EQUITY) ? { [EQUITY]: "return", [REWARDS]: "sum of rewards" } : {};
+  const single = (list) =>
+    list.map((name) => [name, titles[name] ?? words(name), [name], { kind: kind(name), labels: titles }]);
   const isShare = of("action").every((name) => /^\d+$/.test(lastPart(name)));
   const speed = of("time").filter((name) => !PHASES.includes(name));
   const told = new Set([
@@ -56,8 +61,8 @@ export function chartGroups(names, called = []) {
   ]);
   const groups = [
     [
-      "Out of sample",
-      "the validation data, as it learns",
+      "Validation",
+      "as it learns; used for selection",
       [...judged].map(([figure, of_]) => [
         figure,
         figure.replaceAll("_", " "),
