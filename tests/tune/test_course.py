@@ -178,6 +178,13 @@ def test_where_the_winner_is_the_best_by_any_seeds_its_own_mean_is_reported():
     assert course.winner_mean == pytest.approx(course.fresh_mean(course.winner))
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "model"])
+def test_where_nothing_makes_a_difference_the_configuration_itself_wins(sampler):
+    settings = StudySettings(seeds=2, startup=3, sampler=sampler)
+    course, _ = simulate(SPACE, settings, START, 8, lambda params, step: 22.0 + 0.5 * step)
+    assert course.winner.number == 0
+
+
 def test_what_a_trial_is_worth_is_read_from_its_neighbours_too():
     """A lucky seed does not make a bad place good, and what is not known is as it is around it."""
     space = SPACE[:1]

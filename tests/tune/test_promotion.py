@@ -82,6 +82,9 @@ def test_each_check_refuses_by_itself():
     assert failed(Evidence(chosen.trials, overfitting_of(centred), ())) == ["the probability of overfitting"]
     assert failed(Evidence(chosen.trials, overfitting_of(validation[:10]), ())) == ["the probability of overfitting"]
     assert failed(Evidence(Trials(1, 0.0), None, ())) == []
+    assert failed(Evidence(chosen.trials, None, (), one_policy=True)) == []
+    assert overfitting_of(validation[:, [0, 0, 0]]) is None
+    assert overfitting_of(validation[:, [0, 1, 0, 2]]).trials == 3
     assert failed(margin=0.3) == ["its lead over hold"]
     assert failed(champion=Interval(0.1, -0.1, 0.3), hold=ahead) == ["its lead over champion"]
     assert failed(hold=Interval(0.1, float("nan"), float("nan"))) == ["its lead over hold"]
@@ -170,7 +173,7 @@ def test_a_worse_run_is_refused_and_says_which_checks(folder, promoted):
 def test_the_champion_does_not_lead_over_itself(folder, promoted, good_run):
     verdict = promote(good_run.path.name, root=folder)
     assert [reason.split(" is ")[0] for reason in verdict.reasons] == ["its lead over the champion 'trading'"]
-    assert "+0.00% (95% interval +0.00% … +0.00%)" in verdict.reasons[0]
+    assert "+0.00% in log return (95% interval +0.00% … +0.00%)" in verdict.reasons[0]
     # The run that was refused before has looked at the same data, and its curve is known.
     assert verdict.said[0].startswith("2 trials: look number 2 at this test data")
     assert "slope" in verdict.checks[1].found
@@ -247,6 +250,19 @@ def test_two_looks_of_a_run_are_two_curves_and_one_that_is_gone_is_said(good_run
     with open_store(folder) as store:
         _Trial(other, None).keep_look(store)
     assert found().said == part.said
+
+
+def test_the_same_policy_trained_twice_is_one_trial(good_run, fresh_folder):
+    folder = fresh_folder(good_run)
+    again = small_run(folder, **GOOD)
+    evaluate(again, report=False)
+    trial = _Trial(Run.open(folder / good_run.path.name), None)
+    with open_store(folder) as store:
+        found = looks_of(trial.run, store, trial)
+    assert (found.trials.count, found.overfitting) == (1, None)
+    assert found.said[1] == "1 of them played the same as another, to the bit, and counts as one with it"
+    (check,) = [one for one in judge(found, trial.returns, {}, 0.0) if "overfitting" in one.name]
+    assert check.passed
 
 
 # The commands

@@ -148,9 +148,13 @@ class Course:
 
     def _chosen_by(self, steps: Sequence[int]) -> Trial | None:
         """Return the candidate that is worth the most by some steps, of those that have a score in all."""
-        worth = self._worths(steps)
-        known = [trial for trial in self.candidates if math.isfinite(trial.mean(range(self.settings.final_step)))]
-        return max(known, key=lambda trial: (worth[trial.number], -trial.number), default=None)
+        worth, every = self._worths(steps), range(self.settings.final_step)
+        known: dict[float, Trial] = {}
+        # Of trials with one and the same score the first, which is the configuration's own: there is nothing to gain.
+        for trial in sorted(self.candidates, key=lambda trial: trial.number):
+            if math.isfinite(score := trial.mean(every)):
+                known.setdefault(score, trial)
+        return max(known.values(), key=lambda trial: (worth[trial.number], -trial.number), default=None)
 
     def _worths(self, steps: Sequence[int]) -> dict[int, float]:
         """Return what each trial that is over is worth by some steps; looked at often, and learnt when one is new."""

@@ -88,6 +88,16 @@ def cscv(returns: ArrayLike, blocks: int = 16, statistic: Statistic = "sharpe") 
     )
 
 
+def distinct(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the trials, [bars, trials], without those whose returns are an earlier one's to the bit.
+
+    They are one policy: nothing was chosen between them. Counted twice, they would share the middle rank out of sample,
+    which CSCV takes for a choice that failed.
+    """
+    _, first = np.unique(returns, axis=1, return_index=True)
+    return returns[:, np.sort(first)]
+
+
 def _checked(returns: ArrayLike, blocks: int, statistic: str) -> NDArray[np.float64]:
     """Return the returns as [bars, trials], or say what is wrong with them."""
     if statistic not in ("sharpe", "mean"):

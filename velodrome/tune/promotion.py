@@ -33,7 +33,7 @@ from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
 from velodrome.tune.outcome import FREE
-from velodrome.tune.overfitting import Overfitting, cscv
+from velodrome.tune.overfitting import Overfitting, cscv, distinct
 from velodrome.tune.study import Studies, Study, StudyError
 from velodrome.tune.verdict import chosen_among
 from velodrome.writing import replacing
@@ -59,10 +59,11 @@ class Evidence:
     """Among what a candidate was chosen."""
 
     trials: Trials  # all that were tried, pruned ones too, and the variance of their Sharpe ratios per bar
-    overfitting: Overfitting | None  # of the choice; None: there was one trial, or too little is known of them
+    overfitting: Overfitting | None  # of the choice; None: there was one policy, or too little is known of them
     said: tuple[str, ...]  # what counts as a trial, for people
     study: str | None = None  # id
     trial: int | None = None
+    one_policy: bool = False  # all trials played the same, to the bit
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def judge(
     checks = [Check("the deflated Sharpe ratio", found, f"{LEAST_SHARPE:.0%} or more", sharpe >= LEAST_SHARPE)]
     checks.append(_overfitting_check(evidence))
     for rival, lead in leads.items():
-        interval = f"{lead.value:+.2%} ({CONFIDENCE:.0%} interval {lead.low:+.2%} … {lead.high:+.2%})"
+        interval = f"{lead.value:+.2%} in log return ({CONFIDENCE:.0%} interval {lead.low:+.2%} … {lead.high:+.2%})"
         found = interval if math.isfinite(lead.low) else "not known (one of them lost everything, or never varied)"
         checks.append(Check(f"its lead over {rival}", found, f"an interval above {margin:+.2%}", lead.low > margin))
     return tuple(checks)
@@ -191,13 +192,16 @@ def _overfitting_check(evidence: Evidence) -> Check:
     if found is not None:
         told = f"{found.probability:.1%} (slope {found.slope:+.2f}, probability of loss {found.loss:.1%})"
         return Check(name, told, needed, found.probability <= MOST_OVERFITTING)
+    if evidence.one_policy:
+        return Check(name, "none: all trials played the same", needed, True)
     if evidence.trials.count > 1:
         return Check(name, "not known: the returns of too few trials, or of too few bars, are there", needed, False)
     return Check(name, "none: nothing was chosen among several", needed, True)
 
 
 def overfitting_of(returns: NDArray[np.float64]) -> Overfitting | None:
-    """Return the probability of overfitting by as many blocks as the bars allow; None: too few bars or trials."""
+    """Return the probability of overfitting by as many blocks as the bars allow; None: too few bars or policies."""
+    returns = distinct(returns)
     blocks = next((count for count in BLOCKS if len(returns) >= BARS_IN_A_BLOCK * count), None)
     return None if blocks is None or returns.shape[1] < 2 else cscv(returns, blocks)
 
@@ -402,9 +406,13 @@ def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
     if len(curves) <= len(looks):
         lost = len(looks) + 1 - len(curves)
         said.append(f"the curves of {lost} of them are gone, so that the choice is known in part (velodrome eval RUN)")
-    ratios = [ratio for curve in curves if not math.isnan(ratio := moments(curve).sharpe)]
-    trials = replace(Trials.of(ratios) if ratios else Trials(1, 0.0), count=len(looks) + 1)
-    return Evidence(trials, overfitting_of(np.stack(curves, axis=1)), tuple(said))
+    different = distinct(np.stack(curves, axis=1))
+    if same := len(curves) - different.shape[1]:
+        verb = "counts" if same == 1 else "count"
+        said.append(f"{same} of them played the same as another, to the bit, and {verb} as one with it")
+    ratios = [ratio for curve in different.T if not math.isnan(ratio := moments(curve).sharpe)]
+    trials = replace(Trials.of(ratios) if ratios else Trials(1, 0.0), count=len(looks) + 1 - same)
+    return Evidence(trials, overfitting_of(different), tuple(said))
 
 
 def winner_of(studies: Studies, study: Study, root: Path) -> tuple[Run, Evidence]:
@@ -425,7 +433,7 @@ def winner_of(studies: Studies, study: Study, root: Path) -> tuple[Run, Evidence
     chosen = chosen_among(studies, study, root)
     said = tuple(chosen.told()) or (f"the winner among {chosen.own} trials",)
     trials = chosen.trials or Trials(max(chosen.own, 1), 0.0)
-    evidence = Evidence(trials, chosen.overfitting, said, study.id, winner.number)
+    evidence = Evidence(trials, chosen.overfitting, said, study.id, winner.number, chosen.one_policy)
     return Run.open(winner.outcomes[last].run, root), evidence
 
 

@@ -19,7 +19,7 @@ from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore
 from velodrome.tune.beginning import on_same_bars, on_same_prices
 from velodrome.tune.outcome import PER_BAR, read_returns
-from velodrome.tune.overfitting import Overfitting, cscv
+from velodrome.tune.overfitting import Overfitting, cscv, distinct
 from velodrome.tune.study import Studies, Study
 from velodrome.tune.trial import Trial
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 BLOCKS = 16
 LEAST_BARS = 4 * BLOCKS
+SAME = "all trials played the same to the bit: there was nothing to choose between"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Chosen:
     earlier: int  # of earlier studies
     effective: float  # trials without correlation that would be as many; NaN: not known
     overfitting: Overfitting | None  # of this study's trials; None: too few trials or bars
+    one_policy: bool = False  # all trials whose returns are known played the same
 
     def told(self) -> list[str]:
         """Return it in words."""
@@ -50,6 +52,8 @@ class Chosen:
         among = f"the winner among {self.own:,} trials{more}, pruned ones counted{alike}"
         told = [f"{among}: its Sharpe ratio is deflated for all of them"]
         found = self.overfitting
+        if self.one_policy:
+            told.append(SAME)
         if found is not None:
             told.append(
                 f"probability of backtest overfitting {found.probability:.1%} (CSCV over {found.trials:,} trials, "
@@ -82,15 +86,16 @@ def chosen_among(studies: Studies, study: Study, root: Path) -> Chosen:
     varied = [ratio for one in (study, *before) if on_same_bars(study, one) for ratio in ratios[one.id]]
     columns = returns_of(studies.store, own, study, root)
     matrix = _joined(columns)
-    found = None
-    if matrix is not None and matrix.shape[0] >= LEAST_BARS and matrix.shape[1] > 1:
+    found, different = None, None if matrix is None else distinct(matrix)
+    if different is not None and different.shape[0] >= LEAST_BARS and different.shape[1] > 1:
         try:
-            found = cscv(matrix, BLOCKS)
+            found = cscv(different, BLOCKS)
         except ConfigError:  # returns that are not finite: an account lost all
             found = None
     trials = replace(Trials.of(varied), count=count) if varied else None
     of_own, of_earlier = (sum(1 for trial in some if trial.outcomes) for some in (own, earlier))
-    return Chosen(trials, of_own, of_earlier, effective_number(matrix, count), found)
+    one_policy = different is not None and different.shape[1] == 1 < len(columns)
+    return Chosen(trials, of_own, of_earlier, effective_number(matrix, count), found, one_policy)
 
 
 def _sharpes(trials: Sequence[Trial], steps: int) -> list[float]:
@@ -157,4 +162,4 @@ def judge_winner(run: Run, studies: Studies, study: Study, root: Path) -> Evalua
     """Play the winner of a study, trained anew, on the test split, and say among what it was chosen."""
     chosen = chosen_among(studies, study, root)
     about = {"name": study.name, "id": study.id, **chosen.content()}
-    return evaluate(run, trials=chosen.trials, to_store=False, study=about)
+    return evaluate(run, trials=chosen.trials, study=about)
