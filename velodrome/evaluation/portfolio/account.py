@@ -41,7 +41,7 @@ class PortfolioTrack(Track):
         on = np.arange(len(self.time))[:, None] <= self.bars
         return np.where(on, self.columns["cash"], self.equity)
 
-    @property
+    @cached_property
     def weights(self) -> NDArray[np.float64]:
         """[T + 1, K, D] signed value of each position over the equity; 0 without equity."""
         equity = self.equity[:, None, : self.detailed]
