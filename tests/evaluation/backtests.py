@@ -11,6 +11,7 @@ import pytest
 from velodrome.evaluation import play
 from velodrome.evaluation.evaluator import evaluator_for
 from velodrome.evaluation.play import Backtest
+from velodrome.evaluation.portfolio.account import PortfolioTrack, pieces_of
 from velodrome.vector.make import make_vec
 
 
@@ -18,6 +19,12 @@ def backtest(policy: Any, market: Any, split: str, params: dict, seeds=(0,), pro
     """Play a policy over a split; all seeds are known in detail unless a number of them is given."""
     played = evaluator_for(None, market, split, params)
     return played.backtest(policy, seeds, len(seeds) if detailed is None else detailed, progress)
+
+
+def account_of(played: Backtest) -> PortfolioTrack:
+    """Return the account of a portfolio that played a split of one piece."""
+    (account,) = pieces_of(played)
+    return account
 
 
 @contextlib.contextmanager

@@ -6,11 +6,12 @@ import html
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 
 import velodrome as vd
 from tests.runs.small_runs import one_thread, small_run  # noqa: F401
-from velodrome.runs.health import Series, overfitting
+from velodrome.runs.health import Series, overfitting, overfitting_of
 from velodrome.runs.metrics import Entry
 from velodrome.runs.report.listing import show_content
 from velodrome.runs.store.sinks import JsonLinesSink
@@ -66,6 +67,30 @@ def test_noise_alone_is_seldom_taken_for_it(count):
     training = RISING + 0.05 * rng.normal(size=300)
     found = [overfitting(*curves(0.05 * rng.normal(size=count), training)) for _ in range(300)]
     assert sum(one is not None for one in found) / 300 < 0.05
+
+
+def of_seed(seed: int, validation: np.ndarray, training: np.ndarray) -> pl.DataFrame:
+    """The metrics of one seed of a group, as many returns of training as validations."""
+    steps = pl.Series("step", 1000 * np.arange(1, len(validation) + 1))
+    named = {"episode/return": training, "evaluation/validation/return": validation}
+    return pl.concat(
+        pl.DataFrame({"step": steps, "name": [name] * len(steps), "value": values, "seed": [seed] * len(steps)})
+        for name, values in named.items()
+    )
+
+
+def test_a_good_seed_that_ends_early_is_no_fall_of_the_group():
+    rng, rising = np.random.default_rng(0), 0.05 + 1e-4 * np.arange(100)
+    noise = 0.005 * rng.normal(size=(2, 100))
+    ended, longer = of_seed(0, 0.2 + noise[0, :50], rising[:50]), of_seed(1, noise[1], rising)
+    assert overfitting_of(pl.concat([ended, longer]), "validation") is None
+
+
+def test_a_fall_of_all_seeds_is_told_as_far_as_all_of_them_went():
+    long, short = of_seed(0, PARTED, RISING[::10]), of_seed(1, PARTED[:25], RISING[:250:10])
+    found = overfitting_of(pl.concat([long, short]), "validation")
+    assert found is not None
+    assert found.last_step == 25_000
 
 
 def test_a_result_says_it_in_a_sentence(tmp_path):

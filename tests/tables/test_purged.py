@@ -13,7 +13,8 @@ from tests.tables.test_splits import market_of
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
 from velodrome.tables import build_basket
-from velodrome.tables.folds import Purge, purged_folds, spans_of, with_splits
+from velodrome.tables.folds import purged_folds, spans_of, with_splits
+from velodrome.tables.purge import Purge, reach_of
 from velodrome.tables.resampled import Resampling, with_resampled
 from velodrome.tables.splits import rows_between
 from velodrome.tables.windows import window_at
@@ -121,7 +122,7 @@ def test_the_blocks_are_all_bars_once_and_only_those_asked_for():
 
 def test_bars_to_choose_checkpoints_by_are_the_last_of_training_and_purged_too():
     market = market_of(gappy_bars(1000, 3, missing=0.0), **UNSCALED, windows=5)
-    purge = Purge(market)
+    purge = Purge(reach_of(market))
     for fold in purged_folds(market, 4, share=0.2):
         splits = splits_of(market, fold)
         low, high = fold.validation
@@ -201,7 +202,7 @@ def test_splits_in_pieces_are_read_and_checked():
     bars = gappy_bars(5000, missing=0.0)
     noon, evening = "2024-03-04T12:00", "2024-03-04T18:00"
     market = market_of(bars, splits={"train": [(evening, None), (None, noon)], "test": (noon, evening)})
-    assert market.splits["train"] == ((13, 720), (1080, 5000))
+    assert market.splits["train"] == ((13, 720), (1080 + 14, 5000))  # what shows bars of the test is purged
     assert market.split("train").stretches == ("AAA", "AAA")
     with pytest.raises(ConfigError, match="pieces of 'train' overlap"):
         market_of(bars, splits={"train": [(None, evening), (noon, None)]})

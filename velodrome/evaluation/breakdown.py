@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
+from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_HELD, Memoryless
 from velodrome.evaluation.evaluator import Evaluator, Played
 from velodrome.evaluation.intervals import Interval, influence_interval, product_sum
@@ -152,7 +153,7 @@ def benchmark_of(agent: Played, others: Sequence[Played]) -> tuple[str, Curve] |
     tracks = agent.backtest.tracks
     if any(track.price.ndim != 1 or not track.price[0] > 0.0 for track in tracks):
         return None
-    prices = [replace(track, columns={"equity": track.price[:, None]}) for track in tracks]
+    prices = carried_on([replace(track, columns={"equity": track.price[:, None]}, began_with=None) for track in tracks])
     return PRICE, curve(prices, [{}] * len(prices))
 
 
@@ -253,7 +254,7 @@ def cost_levels(evaluator: Evaluator, agent: Played, per_year: float) -> Iterato
             played = agent.backtest if known else evaluator.backtest(policy, seeds, 1, params=params)
         except ConfigError:
             continue
-        tracks = [_until(track, own.bars[: len(seeds)]) for track, own in zip(played.tracks, recorded, strict=True)]
+        tracks = [track.until(own.bars[: len(seeds)]) for track, own in zip(played.tracks, recorded, strict=True)]
         measured = PathMeter(curve(tracks, [evaluator.per_bar(track) for track in tracks]), per_year)
         found: Mapping[str, Any] = dict(zip(measured.names, measured.figures(), strict=True))
         yield {"times": times, **{name: float(found[name]) for name in COST_FIGURES if name in found}}
@@ -266,16 +267,3 @@ def mean_levels(each: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str,
     return [
         {name: sum(level[name] for level in same) / len(same) for name in same[0]} for same in zip(*kept, strict=True)
     ]
-
-
-def _until(track: Track, bars: NDArray[np.int64]) -> Track:
-    """Return a track that stands still from a bar on, that of each seed."""
-    if (track.bars <= bars).all():
-        return track
-    ended = np.minimum(track.bars, bars)
-    rows = np.minimum(np.arange(len(track.time))[:, None], ended)
-    columns = {
-        name: np.take_along_axis(values, rows, 0) if values.ndim == 2 else values
-        for name, values in track.columns.items()
-    }
-    return replace(track, columns=columns, bars=ended)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,7 @@ def evaluate_policy(
         "first_bar": moment(agent.curve.time[0]),
         "last_bar": moment(agent.curve.time[-1]),
         "bars": len(agent.curve.time) - 1,
-        "years": float(agent.curve.time[-1] - agent.curve.time[0]) / YEAR,
+        "years": _years(agent),
         "bars_per_year": per_year,
         "seeds": list(agent.backtest.seeds),
         "random_seeds": random_seeds,
@@ -217,6 +218,11 @@ def _play_all(
     used = seeds if evaluator.draws else seeds[:1]
     agents = [play("agent", policy, used, len(used)) for policy in policies]
     agent = agents[0]
+    if (pieces := max(map(len, agent.backtest.accounts))) > 1:
+        remarks.append(
+            f"the split has {pieces} pieces, which are one account: each goes on with what the one before left. A "
+            "position that is open at the end of a piece is closed there, at the last close and without costs"
+        )
     if len(used) < len(seeds):
         remarks.append(f"nothing is drawn in this environment, so one seed stands for all {len(seeds)}")
     if agent.traded_seeds < agent.seeds:
@@ -236,6 +242,15 @@ def _play_all(
     if evaluator.of_first_seed and any(other.traded_seeds < other.seeds for other in others):
         remarks.append(f"baselines: {evaluator.of_first_seed} are those of the first seed, the rest means over seeds")
     return agents, others, remarks
+
+
+def _years(agent: Played) -> float:
+    """Return how long was played, without the time between the pieces of a split."""
+    between = [
+        sum(int(later.time[0] - earlier.time[-1]) for earlier, later in pairwise(account))
+        for account in agent.backtest.accounts
+    ]
+    return float(agent.curve.time[-1] - agent.curve.time[0] - min(between)) / YEAR
 
 
 def autocorrelation(measured: Curve, block: float, confidence: float) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ from velodrome.envs.contract import World, state_columns
 from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.terms import draws_terms
 from velodrome.errors import ConfigError
+from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import Baseline, random_baseline
 from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.measures import Curve, account_values, curve
@@ -56,7 +57,7 @@ class Played:
 
     @property
     def episodes(self) -> int:
-        """How many episodes were played: one for each account and seed."""
+        """How many episodes were played: one for each seed and account, or piece of an account."""
         return len(self.backtest.tracks) * self.seeds
 
     @property
@@ -108,7 +109,7 @@ class Evaluator:
         world = self.world(params)
         columns = state_columns(world.state_type)
         known = tuple(name for name in self.recorded if name in columns and columns[name].rows is None)
-        tracks = play_split(policy, world, self.part, seeds, Recording(known), progress)
+        tracks = carried_on(play_split(policy, world, self.part, seeds, Recording(known), progress))
         return Backtest(tracks, tuple(int(seed) for seed in seeds), world)
 
     def at_costs(self, times: float) -> Params:
@@ -162,7 +163,7 @@ class Evaluator:
         return [str(action) for action in range(int(count))]
 
     def bars(self, agent: Played) -> pl.DataFrame:
-        """Return what the agent did bar by bar under the first seed; an account's first bar has no decision."""
+        """Return what the agent did bar by bar under the first seed; the first bar of a piece has no decision."""
         found = pl.concat([pl.DataFrame(self.track_bars(track, agent)) for track in agent.backtest.tracks])
         return found.with_columns(pl.col("^disagreement$").fill_nan(None))
 
@@ -185,7 +186,7 @@ class Evaluator:
 
     def information(self, agent: Played) -> dict[str, Any]:
         """Return what else to keep, as JSON-able values."""
-        return {"accounts": len(agent.backtest.tracks)}
+        return {"accounts": len(agent.backtest.accounts)}
 
 
 def evaluator_for(env: str | None, market: Market | Basket, split: str, params: Mapping[str, Any]) -> Evaluator:

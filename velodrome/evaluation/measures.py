@@ -1,7 +1,8 @@
 """What a backtest amounts to: return, risk, costs and exposure, each defined once in METRICS.
 
 Several instruments are several accounts with equal weight at the start. Their curve is the mean of equity over start
-equity, at all times at which any of them has a bar. Each seed is measured by itself; then the seeds are averaged.
+equity, at all times at which any of them has a bar. The pieces of a split are one account that stands still between
+them. Each seed is measured by itself; then the seeds are averaged.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,46 +152,59 @@ def log_changes(growth: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def account_values(track: Track) -> dict[str, NDArray[np.float64]]:
     """Return what any account says of each bar, [T, S]: of its costs, those that were recorded."""
-    initial = track.equity[0]
+    initial = track.start_equity
     values = {name: track.change(name) / initial for name in ("fees", "funding") if name in track.columns}
     if "turnover" in track.columns:
         values["turnover"] = track.change("turnover")
     return {**values, "reward": track.rewards, "account_log_return": log_changes(track.equity)}
 
 
-class Account(Protocol):
-    """What a curve is made of."""
+class _Account(NamedTuple):
+    """The tracks of one account as one."""
 
-    @property
-    def time(self) -> NDArray[np.int64]:
-        """[T + 1] nanoseconds UTC."""
-
-    @property
-    def equity(self) -> NDArray[np.float64]:
-        """[T + 1, S]."""
+    time: NDArray[np.int64]  # [T + 1]
+    growth: NDArray[np.float64]  # [T + 1, S] equity over start equity
+    per_bar: Mapping[str, NDArray[np.float64]]  # by name: [T, S]
 
 
-def curve(tracks: Sequence[Account], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
+def _joined(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> _Account:
+    """Put pieces of which each goes on with what the one before left together; the bars between them are no bars."""
+    first, *others = tracks
+    if not others:
+        return _Account(first.time, first.equity / first.equity[0], per_bar[0])
+    time = np.concatenate([first.time, *(track.time[1:] for track in others)])
+    equity = np.concatenate([first.equity, *(track.equity[1:] for track in others)])
+    return _Account(
+        time, equity / first.equity[0], {name: np.concatenate([own[name] for own in per_bar]) for name in per_bar[0]}
+    )
+
+
+def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
     """Put tracks on one time line; an account without a bar at a time stays as it was.
 
+    tracks: those of an instrument after one another, as `accounts.carried_on` makes them.
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
     """
-    if len(tracks) == 1:
-        (track,) = tracks
-        return Curve(track.time, track.equity / track.equity[0], dict(per_bar[0]))
-    time = np.unique(np.concatenate([track.time for track in tracks]))
-    growth = np.zeros((len(time), tracks[0].equity.shape[1]))
-    sums = {name: np.zeros_like(growth[1:]) for name in per_bar[0]}
-    for track, known in zip(tracks, per_bar, strict=True):
-        at = np.searchsorted(track.time, time, side="right") - 1  # the last own bar at each time; −1: none yet
-        growth += (track.equity / track.equity[0])[np.maximum(at, 0)]
-        own = np.isin(time[1:], track.time[1:])
-        for name, values in known.items():
+    places = [list(own) for _, own in groupby(range(len(tracks)), lambda place: tracks[place].symbol)]
+    accounts = [_joined([tracks[k] for k in own], [per_bar[k] for k in own]) for own in places]
+    if len(accounts) == 1:
+        return Curve(*accounts[0])
+    time = np.unique(np.concatenate([account.time for account in accounts]))
+    growth = np.zeros((len(time), accounts[0].growth.shape[1]))
+    sums = {name: np.zeros_like(growth[1:]) for name in accounts[0].per_bar}
+    for account in accounts:
+        at = np.searchsorted(account.time, time, side="right") - 1  # the last own bar at each time; −1: none yet
+        growth += account.growth[np.maximum(at, 0)]
+        own = np.isin(time[1:], account.time[1:])
+        for name, values in account.per_bar.items():
             if name in STATES:
                 sums[name] += np.where(at[1:, None] > 0, values[np.maximum(at[1:] - 1, 0)], 0.0)
-            else:
+            elif name in SUMMED:
                 sums[name][own] += values
-    return Curve(time, growth / len(tracks), {name: values / len(tracks) for name, values in sums.items()})
+            else:
+                # A mean over the account's own bars: at the times of the others nothing was to be earned.
+                sums[name][own] += values * (len(own) / max(len(values), 1))
+    return Curve(time, growth / len(accounts), {name: values / len(accounts) for name, values in sums.items()})
 
 
 def period_begins(time: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import gymnasium
 import numpy as np
@@ -80,11 +81,15 @@ class Recording(NamedTuple):
     detailed: int | None = None  # seeds whose actions and columns of several rows are kept; None: all
 
 
+AnyTrack = TypeVar("AnyTrack", bound="Track")
+
+
 @dataclass(frozen=True)
 class Track:
     """One account bar by bar, S seeds side by side, D of them in detail. Row 0 comes before the first decision.
 
-    An episode that terminates early (bankrupt, drawdown limit) keeps its last equity to the end and holds nothing.
+    An episode that terminates early (bankrupt, drawdown limit) keeps its last equity to the end and holds nothing. Of a
+    split in several pieces each is a track, and those of an instrument are one account (see `accounts`).
     """
 
     symbol: str  # the instrument; of a basket, the name of its grid
@@ -99,6 +104,12 @@ class Track:
     start_state: Mapping[str, NDArray]  # by state column: [S], or [rows, S]
     # [T, S] between the members of an ensemble about each action, 0 after an early end; None: one policy acted.
     disagreement: NDArray[np.float64] | None = field(default=None, kw_only=True)
+    began_with: NDArray[np.float64] | None = field(default=None, kw_only=True)  # [S] equity, if pieces came before
+
+    @property
+    def start_equity(self) -> NDArray[np.float64]:
+        """[S] what the account began with, in the first of its pieces."""
+        return self.equity[0] if self.began_with is None else self.began_with
 
     @property
     def played(self) -> NDArray[np.bool_]:
@@ -135,6 +146,22 @@ class Track:
         """Return what each bar added to a running sum such as fees, funding (paid) or turnover, [T, S]."""
         return np.diff(self.columns[name], axis=0)
 
+    def until(self: AnyTrack, bars: NDArray[np.int64]) -> AnyTrack:
+        """Return a track that stands still from a bar on, that of each seed."""
+        if (self.bars <= bars).all():
+            return self
+        ended = np.minimum(self.bars, bars)
+        rows = np.minimum(np.arange(len(self.time))[:, None], ended)
+        on = np.arange(len(self.rewards))[:, None] < ended
+        columns = {
+            name: np.take_along_axis(values, rows, 0) if values.ndim == 2 else values
+            for name, values in self.columns.items()
+        }
+        notes = {name: zero_unless(on[:, None, : values.shape[2]], values) for name, values in self.notes.items()}
+        apart = None if self.disagreement is None else zero_unless(on, self.disagreement)
+        rewards = zero_unless(on, self.rewards)
+        return replace(self, columns=columns, notes=notes, rewards=rewards, disagreement=apart, bars=ended)
+
     def held(self, name: str) -> NDArray:
         """Return a column that is 0 after an early end, [T + 1, S] or [T + 1, rows, D]."""
         values = self.columns[name]
@@ -144,7 +171,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Backtest:
-    """A policy's way through a split: a track for each instrument, or one for a basket."""
+    """A policy's way through a split: a track for each instrument, or one for a basket; of pieces, one for each."""
 
     tracks: tuple[Track, ...]
     seeds: tuple[int, ...]
@@ -154,6 +181,11 @@ class Backtest:
     def detailed(self) -> int:
         """How many seeds, the first ones, are known in detail."""
         return self.tracks[0].detailed
+
+    @property
+    def accounts(self) -> tuple[tuple[Track, ...], ...]:
+        """The tracks of each account, in order of time."""
+        return tuple(tuple(own) for _, own in groupby(self.tracks, lambda track: track.symbol))
 
 
 @one_thread()

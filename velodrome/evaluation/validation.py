@@ -6,18 +6,18 @@ The split is cut into pieces that are played side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import state_columns
+from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.evaluate import check_out_of_sample
 from velodrome.evaluation.evaluator import Evaluator, evaluator_for, world_on
-from velodrome.evaluation.measures import PathMeter, bars_per_year, curve, log_changes
-from velodrome.evaluation.play import Pieces, Policy, Recording, Track, play_episodes, play_split
+from velodrome.evaluation.measures import Curve, PathMeter, account_values, bars_per_year, curve
+from velodrome.evaluation.play import Pieces, Policy, Recording, play_episodes, play_split
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec
@@ -73,20 +73,12 @@ def validate_bars(
     return _play_pieces(policy, evaluator_for(env, market, split, params), pieces)
 
 
-class _Chained(NamedTuple):
-    """The pieces of one instrument as one account."""
-
-    time: NDArray[np.int64]  # [T + 1]
-    equity: NDArray[np.float64]  # [T + 1, 1] over start equity
-    per_bar: dict[str, NDArray[np.float64]]  # by name of a metric: [T, 1]
-
-
 def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> tuple[dict[str, float], NDArray[np.float64]]:
     world, part = evaluator.world(), evaluator.part
     recorded = [name for name in ("equity", "turnover") if name in state_columns(world.state_type)]
     tracks = play_split(policy, world, part, (SEED,), Recording(tuple(recorded)), pieces=cut(part, pieces))
-    accounts = [_chain(list(own)) for _, own in groupby(tracks, lambda track: track.symbol)]
-    measured = curve(accounts, [account.per_bar for account in accounts])
+    tracks = carried_on(tracks)
+    measured = _finite(curve(tracks, [account_values(track) for track in tracks]))
     meter = PathMeter(measured, bars_per_year(evaluator.market.time))
     found = dict(zip(meter.names, map(float, meter.figures()), strict=True))
     if part.optimum:
@@ -95,18 +87,12 @@ def _play_pieces(policy: Policy, evaluator: Evaluator, pieces: int) -> tuple[dic
     return figures, measured.returns.mean(axis=1)
 
 
-def _chain(pieces: Sequence[Track]) -> _Chained:
-    """Put pieces that follow one another together: each goes on from what the one before left."""
-    paths = [track.equity[1:, 0] / track.equity[0, 0] for track in pieces]
-    levels = np.cumprod([1.0, *(path[-1] for path in paths)])
-    joined = np.concatenate([[1.0], *(level * path for level, path in zip(levels, paths, strict=False))])
-    # Ruin leaves nothing to take a logarithm of; the smallest positive number stands for it.
-    equity = np.maximum(joined, np.finfo(np.float64).tiny)[:, None]
-    time = np.concatenate([pieces[0].time, *(track.time[1:] for track in pieces[1:])])
-    per_bar = {"reward": np.concatenate([track.rewards for track in pieces]), "account_log_return": log_changes(equity)}
-    if "turnover" in pieces[0].columns:
-        per_bar["turnover"] = np.concatenate([track.change("turnover") for track in pieces])
-    return _Chained(time, equity, per_bar)
+def _finite(measured: Curve) -> Curve:
+    """Return a curve whose logarithms are finite: of ruin, that of the smallest positive number."""
+    least = np.finfo(np.float64).tiny
+    logs = np.maximum(measured.per_bar["account_log_return"], np.log(least))
+    per_bar = {**measured.per_bar, "account_log_return": logs}
+    return Curve(measured.time, np.maximum(measured.growth, least), per_bar)
 
 
 def cut(part: WindowedRows, pieces: int) -> Pieces:

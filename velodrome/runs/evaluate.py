@@ -22,11 +22,11 @@ from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.parameters import is_rule
 from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.config.sections import HELD_OUT
-from velodrome.runs.store.looks import looks_at, told_looks
+from velodrome.runs.store.looks import Look, SeenBars, looks_at, told_looks
 from velodrome.runs.store.mirror import StoreMirror
 from velodrome.runs.store.store import open_store, store_file
 from velodrome.runs.trained import Run
-from velodrome.tables.hashing import price_hash
+from velodrome.tables.hashing import bars_of, price_hash
 from velodrome.vector.messages import tell
 
 if TYPE_CHECKING:
@@ -142,33 +142,38 @@ def _images_imported(wanted: bool) -> Iterator[None]:
 
 
 def _with_look(run: Run, evaluation: Evaluation, market: Market | Basket) -> Evaluation:
-    """Say how many other policies were played on the same test data before; the run's store enters it from there."""
+    """Say how many other policies were played on some of the same bars before; the run's store enters it from there."""
     split, named = evaluation.split, evaluation.policy
     is_test = split in (run.config.evaluation.final_split, "test") and split != HELD_OUT
     if not is_test or evaluation.in_sample or named is None:
         return evaluation
-    data_hash = price_hash(market, split)
+    data_hash, bars = price_hash(market, split), bars_of(market, split)
     look: dict[str, Any] = {"data_hash": data_hash, "time": time.time(), "before": None}
     earlier = _earlier_look(run, evaluation)
     if earlier is not None and earlier["data_hash"] == data_hash:  # the same policy again tells nothing new
-        look, told = earlier, told_looks(earlier["before"], split)
+        look, told = earlier, told_looks(earlier["before"], split, earlier.get("overlaps", ()))
     else:
-        look["before"], told = _looks_before(run, named.step, data_hash, split)
-    about = {**evaluation.information, "look": look}
+        found, told = _looks_before(run, named.step, data_hash, [SeenBars(*own) for own in bars], split)
+        if found is not None:
+            look |= {"before": len(found), "overlaps": [one.overlap for one in found]}
+    about = {**evaluation.information, "look": {**look, "bars": [list(own) for own in bars]}}
     return replace(evaluation, notes=(*evaluation.notes, told), information=about)
 
 
-def _looks_before(run: Run, step: int, data_hash: str, split: str) -> tuple[int | None, str]:
-    """Return how many other policies were played on some data, as far as the run's store knows, and the sentence."""
+def _looks_before(
+    run: Run, step: int, data_hash: str, bars: Sequence[SeenBars], split: str
+) -> tuple[list[Look] | None, str]:
+    """Return the looks of other policies at some of the bars, as far as the run's store knows, and the sentence."""
     url = run.config.logging.store
     if url is None and not store_file(run.root).exists():
-        return 0, told_looks(0, split)
+        return [], told_looks(0, split)
     try:
         with open_store(run.root, url, create=False, busy_seconds=LEDGER_SECONDS) as store:
-            before = sum((look.run, look.step) != (run.folder.id, step) for look in looks_at(store, data_hash))
+            looks = looks_at(store, data_hash, bars)
     except StoreError as error:
         return None, f"how often the {split} data was looked at is not known: {error}"
-    return before, told_looks(before, split)
+    others = [look for look in looks if (look.run, look.step) != (run.folder.id, step)]
+    return others, told_looks(len(others), split, [look.overlap for look in others])
 
 
 def _earlier_look(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:

@@ -98,9 +98,15 @@ class Series(NamedTuple):
 
 
 def overfitting_of(metrics: pl.DataFrame, split: str) -> Parting | None:
-    """Return where the curves of a run part; metrics: its rows, with step, name and value; of a group, with seed."""
+    """Return where the curves of a run part; metrics: its rows, with step, name and value; of a group, with seed.
+
+    The curves of a group are means over its seeds, at the steps that all of them have. If others counted, a good seed
+    that ends early would look like a fall.
+    """
     if "seed" in metrics.columns:
-        metrics = metrics.select("step", "name", "value").group_by("step", "name").mean().sort("step")
+        by_step = metrics.select("step", "name", "value").group_by("step", "name")
+        means = by_step.mean().join(by_step.len(), on=("step", "name"))
+        metrics = means.filter(means["len"] == metrics["seed"].n_unique())
     return overfitting(Series.of(metrics, "episode/return"), Series.of(metrics, f"evaluation/{split}/return"))
 
 

@@ -2,7 +2,7 @@
 
 There is one pipeline, for instruments that stand alone (`Market`) and for instruments on one time grid (`Basket`).
 Read what is made first: `windows`, `scaling`, `market`, `basket`. Then the parts, `logarithm`, `hashing`, the folder
-`features`, and `splits`. Then the pipeline in its order: `choices`, `stretches`, `prepare`, the folder `leaks`,
+`features`, `splits` and `purge`. Then the pipeline in its order: `choices`, `stretches`, `prepare`, the folder `leaks`,
 `build`; `folds`, which cuts and scales again what was built; `resampled`, other histories made from the training split.
 """
 

@@ -51,6 +51,7 @@ def build_market(
 
     Further options:
     splits: fractions or (from, to) dates by name, {} for none. The default is 70 % train, 15 % validation, 15 % test.
+        Training that follows another split begins so late that it shows none of its bars.
     embargo: bars left out at the beginning of every split but the earliest.
     scaler: "standard", "robust", "minmax" or "none". It is fitted on what the split "train" can show: on all
         instruments together or, with per_instrument=True, on each by itself. `clip` bounds the scaled values.
@@ -171,8 +172,8 @@ def _content(
         "window_names": tuple(window.timeframe.text for window in choices.windows),
         "splits": prepared.splits,
         "scalers": prepared.scalers,
-        "look_back": look_back(prepared),
-        "notes": choices.bars.notes,
+        "look_back": look_back(choices, prepared.stretches),
+        "notes": (*choices.bars.notes, *prepared.notes),
         "close_only": tuple(symbol for symbol, series in choices.bars.series.items() if series.close_only),
         "content_hash": content_hash({"choices": record, "arrays": arrays, **further, "windows": tuple(windows)}),
     }

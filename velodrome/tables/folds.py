@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from velodrome.errors import ConfigError
 from velodrome.tables.hashing import content_hash
 from velodrome.tables.market import NOTHING, OWN, AnyMarket, WindowedRows
+from velodrome.tables.purge import Purge, reach_of
 from velodrome.tables.scaling import TRAIN, Scaler, check_kind
 from velodrome.tables.splits import FEWEST_ROWS, RowRanges, Span, distinct_times, rows_between
 from velodrome.tables.windows import WindowTables
@@ -161,8 +162,6 @@ def _bars(name: str, value: int | float, count: int) -> int:
 
 # Blocks that are left out in turn
 
-BARS_TO_FILL = 1  # an order is filled with the bar after the decision at the latest
-
 
 class PurgedFold(NamedTuple):
     """A fold of cross-validation, by the open times of its bars in nanoseconds UTC; an end is not part of it."""
@@ -172,61 +171,6 @@ class PurgedFold(NamedTuple):
     validation: tuple[int, int] | None  # the last of the training bars, by which checkpoints are chosen
     purged: int  # bars that are left out because windows overlap
     embargoed: int  # further bars that are left out after the block
-
-
-class Purge:
-    """Says how far from a moment training must keep so that neither side shows a bar of the other."""
-
-    def __init__(self, market: WindowedRows) -> None:
-        self.market = market
-        self.first = np.r_[0, market.end[:-1]]  # [S] the first row of each stretch
-        # [T] the first row with a bar that a decision on a row, or on any later one, is made of.
-        self.oldest = np.arange(len(market))
-        for first, end in zip(self.first, market.end, strict=True):
-            own = self.oldest[first:end]
-            for index in range(len(market.windows.length)):
-                rows = market.windows.rows[index, first:end]
-                top = self._oldest_in(index, rows)
-                # A longer bar begins with the row after the end of the bar before it; shorter ones lie within a row.
-                begun = np.minimum(np.searchsorted(rows, top - 1) + 1, np.searchsorted(rows, top))
-                np.minimum(own, first + begun, out=own)
-            own[:] = np.minimum.accumulate(own[::-1])[::-1]
-
-    def _oldest_in(self, index: int, rows: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Return the oldest row of a window's table that windows which end at some rows are made of."""
-        market = self.market
-        top = rows.astype(np.int64) - int(market.windows.length[index]) + 1
-        before = market.look_back[index] if market.look_back else 0
-        if not market.origins:
-            return top - before
-        # On a grid features look back over an instrument's own bars, and what it shows may be carried forward to the
-        # window's first row. One without a bar in the window stands still, and tells nothing.
-        oldest = top.copy()
-        for own in (np.flatnonzero(column) for column in (market.origins[index] == OWN).any(axis=2).T):
-            if len(own):
-                first, last = (np.searchsorted(own, ends, side="right") - 1 for ends in (top, rows))
-                made_of = np.where(first >= before, own[np.maximum(first - before, 0)], own[0] - before)
-                oldest = np.where(last > first, np.minimum(oldest, made_of), oldest)
-        return oldest
-
-    def before(self, moment: int) -> int:
-        """Return where training must end, at the latest, if what is played begins at a moment."""
-        ends = [moment]
-        for first, end in zip(self.first.tolist(), self.market.end.tolist(), strict=True):
-            row = first + int(np.searchsorted(self.market.time[first:end], moment))
-            if row < end:
-                ends.append(int(self.market.time[max(int(self.oldest[row]) - BARS_TO_FILL, first)]))
-        return min(ends)
-
-    def after(self, moment: int, embargo: int = 0) -> int:
-        """Return where training may begin, at the earliest, if what is played ends before a moment."""
-        begins = [moment]
-        for first, end in zip(self.first.tolist(), self.market.end.tolist(), strict=True):
-            played = first + int(np.searchsorted(self.market.time[first:end], moment))  # one past its last row
-            if played > first:
-                row = first + int(np.searchsorted(self.oldest[first:end], played + BARS_TO_FILL)) + embargo
-                begins.append(int(self.market.time[row] if row < end else self.market.time[end - 1] + 1))
-        return max(begins)
 
 
 def purged_folds(
@@ -243,7 +187,7 @@ def purged_folds(
     times = distinct_times([span.time for span in spans_of(market)])
     since, until = within or (int(times[0]), int(times[-1]) + 1)
     times = times[(times >= since) & (times < until)]
-    count, purge = len(times), Purge(market)
+    count, purge = len(times), Purge(reach_of(market))
 
     def bars(low: int, high: int) -> int:
         return max(int(np.searchsorted(times, high) - np.searchsorted(times, low)), 0)

@@ -30,6 +30,13 @@ def price_hash(market: WindowedRows, *splits: str) -> str:
     return content_hash({"symbols": market.symbols, "time": market.time[rows], "prices": prices})
 
 
+def bars_of(market: WindowedRows, split: str) -> list[tuple[str, int, int]]:
+    """Return symbol, first and last open time (nanoseconds UTC) of every piece of a split."""
+    part = market.split(split)
+    ends = zip(part.members, part.time[part.begin].tolist(), part.time[part.end - 1].tolist(), strict=True)
+    return [(symbol, first, last) for members, first, last in ends for symbol in members]
+
+
 def _feed(digest: Any, value: Any) -> None:
     """Add a value with its kind and length, so that no two different contents feed the same bytes."""
     if isinstance(value, np.ndarray):

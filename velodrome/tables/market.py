@@ -46,7 +46,8 @@ class WindowedRows(Summarised):
     # Best achievable expected log return a bar without costs, where it is known: of one instrument by itself for a
     # `Market`, of long weights on all of them and cash for a `Basket`.
     optimum: float | None = None
-    notes: tuple[str, ...] = ()  # in which its prices differ from those that were read, as `Bars.notes`
+    # In which its prices differ from those that were read, as `Bars.notes`, and how its splits from those asked for.
+    notes: tuple[str, ...] = ()
     # [w] bars of its timeframe before its own that a row of the window is made of: the warm-up of its features. (): not
     # known.
     look_back: tuple[int, ...] = ()

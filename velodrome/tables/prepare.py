@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from velodrome.bars.timeframe import describe_time
 from velodrome.errors import ConfigError, DataError
 from velodrome.tables.choices import Choices, OnGrid, WindowChoice
+from velodrome.tables.purge import Reach, purged_training
 from velodrome.tables.scaling import TRAIN, Scaler, check_given, check_training_split
 from velodrome.tables.splits import DEFAULT_SPLITS, FEWEST_ROWS, RowRanges, Span, make_splits, ranges_in
 from velodrome.tables.stretches import Stretch, WindowTable, check_that_rows_follow, make_stretches
@@ -28,6 +29,7 @@ class Prepared:
     spans: tuple[Span, ...]  # of each stretch: its rows, counted through all stretches
     splits: dict[str, RowRanges]
     scalers: tuple[Scaler, ...]
+    notes: tuple[str, ...]  # about the splits
 
 
 def prepare(choices: Choices) -> Prepared:
@@ -41,8 +43,23 @@ def prepare(choices: Choices) -> Prepared:
         spans.append(Span(name, stretch.time, first, first + first_decision(stretch, choices)))
     wanted = DEFAULT_SPLITS if choices.splits is None else choices.splits
     splits = make_splits(wanted, spans, choices.bars.timezone, choices.embargo)
+    splits, notes = purged_training(splits, _reach(choices, stretches, spans), spans, choices.embargo)
     scalers = fit_scalers(choices, stretches, spans, splits)
-    return Prepared(choices, stretches, tuple(spans), splits, scalers)
+    return Prepared(choices, stretches, tuple(spans), splits, scalers, notes)
+
+
+def _reach(choices: Choices, stretches: Sequence[Stretch], spans: Sequence[Span]) -> Reach:
+    """Return how far the decisions reach back."""
+    shown = [[stretch.windows[index] for stretch in stretches] for index in range(len(choices.windows))]
+    own = tuple(grid.present & ~np.isnan(grid.values).all(axis=2) for (grid,) in shown) if choices.on_grid else ()
+    return Reach(
+        time=np.concatenate([stretch.time for stretch in stretches]),
+        end=np.array([span.end for span in spans]),
+        length=np.array([window.length for window in choices.windows], np.int64),
+        rows=np.array([np.concatenate([window.last_row for window in windows]) for windows in shown]),
+        look_back=look_back(choices, stretches),
+        own=own,
+    )
 
 
 def check_same_columns(stretches: Sequence[Stretch]) -> None:
@@ -109,17 +126,17 @@ def _complete_from(stretch: Stretch, choices: Choices, column: int) -> int:
     return begin
 
 
-def look_back(prepared: Prepared) -> tuple[int, ...]:
+def look_back(choices: Choices, stretches: Sequence[Stretch]) -> tuple[int, ...]:
     """Return of each window how many bars before its own a row is made of."""
     there = [
         (symbol, instrument)
-        for stretch in prepared.stretches
+        for stretch in stretches
         for symbol, instrument in zip(stretch.symbols, stretch.instruments, strict=True)
         if instrument is not None
     ]
     return tuple(
         max(first_known_row(instrument.windows[index], window, symbol) for symbol, instrument in there)
-        for index, window in enumerate(prepared.choices.windows)
+        for index, window in enumerate(choices.windows)
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.evaluation.backtests import backtest, uncompiled
+from tests.evaluation.backtests import account_of, backtest, uncompiled
 from tests.learn.policies import Recorded
 from tests.learn.portfolios import INSTRUMENTS, KNOWING, FollowsTheLast, factors_basket, split_basket
 from velodrome.envs.portfolio.config import portfolio_config
@@ -19,7 +19,7 @@ from velodrome.evaluation.baselines import ConstantPolicy, RandomPolicy
 from velodrome.evaluation.evaluate import evaluate_policy
 from velodrome.evaluation.evaluator import draws_anything
 from velodrome.evaluation.play import Backtest
-from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of
+from velodrome.evaluation.portfolio.account import PortfolioTrack, contributions
 from velodrome.evaluation.portfolio.trades import round_trips
 from velodrome.vector.make import make_vec
 
@@ -80,7 +80,7 @@ def test_a_backtest_equals_an_environment_stepped_by_hand(name):
 
 
 def test_contributions_add_up_to_the_return(account):
-    found = account.contributions
+    found = contributions([account])
     total = (account.equity[-1] / account.equity[0] - 1.0).mean()
     assert [row["symbol"] for row in found] == list(BASKET.symbols)
     assert sum(row["contribution"] for row in found) == pytest.approx(total, abs=1e-9)
@@ -149,7 +149,7 @@ def test_an_account_that_is_ruined_keeps_what_is_left_and_holds_nothing():
         assert (account.equity[last:, column] == account.equity[last, column]).all()
         assert (account.units[last + 1 :, :, column] == 0.0).all()
         assert (account.rewards[last:, column] == 0.0).all()
-    found = account.contributions
+    found = contributions([account])
     total = (account.equity[-1] / account.equity[0] - 1.0).mean()
     assert sum(row["contribution"] for row in found) == pytest.approx(total, abs=1e-9)
 
@@ -169,7 +169,7 @@ def test_what_a_short_owes_beyond_the_account_is_kept_apart_and_the_books_say_so
     assert account.owed[0] > 10_000
     assert account.owed_share == account.owed[0] / 10_000
     total = account.equity[-1, 0] / account.equity[0, 0] - 1.0
-    assert sum(row["contribution"] for row in account.contributions) == pytest.approx(total - account.owed_share)
+    assert sum(row["contribution"] for row in contributions([account])) == pytest.approx(total - account.owed_share)
     assert round_trips(played)["profit"].sum() == pytest.approx(-10_000 - account.owed[0])
     found = evaluate_policy(short, rises, "test", params, samples=20, random_seeds=1)
     assert found.information["owed"] == account.owed_share

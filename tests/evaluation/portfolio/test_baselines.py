@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.evaluation.backtests import backtest
+from tests.evaluation.backtests import account_of, backtest
 from tests.learn.portfolios import factors_basket, split_basket
 from velodrome.envs.portfolio.config import portfolio_config
 from velodrome.envs.portfolio.world import portfolio_world
@@ -22,7 +22,7 @@ from velodrome.evaluation.baselines import (
     MOMENTUM,
     RANDOM,
 )
-from velodrome.evaluation.portfolio.account import account_of, quotes
+from velodrome.evaluation.portfolio.account import quotes
 from velodrome.evaluation.portfolio.baselines import baselines as portfolio_baselines
 from velodrome.evaluation.portfolio.baselines import best_single
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.evaluation.backtests import backtest
@@ -11,9 +14,11 @@ from tests.learn.policies import split_market
 from velodrome.envs.trading.config import trading_config
 from velodrome.envs.trading.world import trading_world
 from velodrome.errors import ConfigError
-from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, RANDOM, Baseline, RandomPolicy
+from velodrome.evaluation.baselines import BUY_AND_HOLD, FLAT, FORECAST, RANDOM, Baseline, Memoryless, RandomPolicy
 from velodrome.evaluation.forecast.forecast import Part
+from velodrome.evaluation.trading.baselines import _cost
 from velodrome.evaluation.trading.baselines import baselines as trading_baselines
+from velodrome.evaluation.trading.trades import round_trips
 
 MARKET = split_market(instruments=1)
 
@@ -59,6 +64,36 @@ def test_what_the_actions_cannot_express_is_said_and_not_faked():
     assert no_flat.policy is None
     assert "no level 0" in no_flat.note
     assert baselines(action="brackets", include_hold=False, include_close=False)[FLAT].policy is None
+
+
+class InAndOut(Memoryless):
+    """Buys in one bar and sells in the next."""
+
+    def begin(self, num_envs):
+        self.actions, self.bar = np.ones(num_envs, np.int64), 0
+
+    def act(self, observation):
+        self.bar += 1
+        return (1 + self.bar % 2) * self.actions
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"slippage_atr": 0.5}, {"slippage": 0.01}, {"fee": 0.002, "half_spread": 0.001, "slippage_atr": 0.2}],
+    ids=["by range", "drawn", "all"],
+)
+def test_the_forecaster_reckons_with_the_costs_that_the_rule_charges(params):
+    # The second instrument moves four times as much as the first, so that one of them alone tells a wrong cost.
+    market = split_market(instruments=2)
+    rows, later = np.arange(len(market)), np.arange(len(market)) >= len(market) // 2
+    market = replace(market, atr=market.ohlc[:, 3] * 0.002 * np.where(later, 4.0, 1.0) * (1.0 + rows % 7 / 10))
+    params = {"fee": 0.0, **params}
+    trades = round_trips(backtest(InAndOut(), market, "train", params, seeds=range(8)))
+    trades = trades.filter(pl.col("reason") == "order")  # what is open at the end has paid for its entry alone
+    assert len(trades) > 500
+    turned_over = trades["units"] * (trades["entry_price"] + trades["exit_price"])
+    charged = ((trades["fees"] + trades["spread_and_slippage"]) / turned_over).mean()
+    assert _cost(trading_config(**params), market) == pytest.approx(charged, rel=0.02)
 
 
 def test_leverage_is_named():

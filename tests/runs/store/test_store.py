@@ -66,7 +66,7 @@ class TestPostgres(StoreContract):
 
     def test_a_store_of_version_1_is_taken_over(self, store, tmp_path):
         store.create_run(RUN)
-        names = ("outcomes", "trials", "studies", "champions", "looks", "events", "services", "jobs")
+        names = ("outcomes", "trials", "studies", "champions", "looks", "tested_bars", "events", "services", "jobs")
         work = [tables().metadata.tables[name] for name in names]
         with store._engine.begin() as connection:
             tables().metadata.drop_all(connection, tables=work)

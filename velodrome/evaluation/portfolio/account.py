@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from velodrome.evaluation.play import Backtest, Track
 from velodrome.tables.basket import Basket
 
 VALUES_IN_DETAIL = 20_000_000  # of one array [T, K, D]; there are about a dozen
+CONTRIBUTIONS = {"contribution": "net", "gain": "gain", "costs": "costs"}  # by name: of `Flows`
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class PortfolioTrack(Track):
         on = np.arange(len(self.time))[:, None] <= self.bars
         return np.where(on, self.columns["cash"], self.equity)
 
-    @property
+    @cached_property
     def weights(self) -> NDArray[np.float64]:
         """[T + 1, K, D] signed value of each position over the equity; 0 without equity."""
         equity = self.equity[:, None, : self.detailed]
@@ -88,7 +90,7 @@ class PortfolioTrack(Track):
         net = np.where(alive[1:], 1.0 - cash_share, 0.0)  # longs less shorts
         return {
             **account_values(self),
-            "spread_and_slippage": self.change("spread_sum") / self.equity[0],
+            "spread_and_slippage": self.change("spread_sum") / self.start_equity,
             "exposure": gross,
             "in_market": (gross > 0.0).astype(np.float64),
             "long_exposure": np.maximum(0.5 * (gross + net), 0.0),
@@ -99,37 +101,14 @@ class PortfolioTrack(Track):
         }
 
     @property
-    def holdings(self) -> NDArray[np.float64]:
-        """[periods, K · D] what each instrument gained in each period after costs; NaN where it was not held."""
-        begins = period_begins(self.time[1:])
-        gained = np.add.reduceat(self.flows.net, begins, axis=0)
-        involved = (self.units[:-1] != 0.0) | (self.units[1:] != 0.0) | (self.notional != 0.0)
-        held = np.logical_or.reduceat(involved, begins, axis=0)
-        return np.where(held, gained, np.nan).reshape(len(begins), -1)
-
-    @property
-    def contributions(self) -> list[dict[str, Any]]:
-        """What each instrument added to the return, as a share of the start equity: means over seeds in detail.
-
-        `contribution` is `gain` (units times the change of price) less `costs`; over all instruments it adds up to the
-        total return, less `owed_share` where an account was ruined below zero.
-        """
-        start, flows = self.equity[0, : self.detailed], self.flows
-        shares = {"contribution": flows.net, "gain": flows.gain, "costs": flows.costs}
-        by_instrument = {
-            **{name: (values.sum(axis=0) / start).mean(axis=1) for name, values in shares.items()},
-            "mean_weight": self.weights[1:].mean(axis=(0, 2)),
-            "turnover": self.turnovers.sum(axis=0).mean(axis=1),
-        }
-        return [
-            {"symbol": symbol, **{name: float(values[k]) for name, values in by_instrument.items()}}
-            for k, symbol in enumerate(self.symbols)
-        ]
+    def involved(self) -> NDArray[np.bool_]:
+        """[T, K, D] whether an instrument was held or traded."""
+        return (self.units[:-1] != 0.0) | (self.units[1:] != 0.0) | (self.notional != 0.0)
 
     @property
     def owed_share(self) -> float:
         """What the account owed at the end as a share of the start equity: a mean over seeds in detail."""
-        return float((self.owed / self.equity[0])[: self.detailed].mean())
+        return float((self.owed / self.start_equity)[: self.detailed].mean())
 
 
 @dataclass(frozen=True)
@@ -155,16 +134,46 @@ class Flows:
         return self.gain - self.costs
 
 
-def account_of(played: Backtest) -> PortfolioTrack:
-    """Return the one account of a portfolio's backtest."""
-    (account,) = played.tracks
-    assert isinstance(account, PortfolioTrack)
-    return account
+def pieces_of(played: Backtest) -> list[PortfolioTrack]:
+    """Return the one account of a portfolio's backtest, in the pieces of its split."""
+    (tracks,) = played.accounts
+    return [track for track in tracks if isinstance(track, PortfolioTrack)]
+
+
+def holdings(pieces: Sequence[PortfolioTrack]) -> NDArray[np.float64]:
+    """Return what each instrument gained in each period after costs, [periods, K · D]; NaN where it was not held."""
+    begins = period_begins(np.concatenate([piece.time[1:] for piece in pieces]))
+    gained = np.add.reduceat(np.concatenate([piece.flows.net for piece in pieces]), begins, axis=0)
+    held = np.logical_or.reduceat(np.concatenate([piece.involved for piece in pieces]), begins, axis=0)
+    return np.where(held, gained, np.nan).reshape(len(begins), -1)
+
+
+def contributions(pieces: Sequence[PortfolioTrack]) -> list[dict[str, Any]]:
+    """Return what each instrument added to the return, as a share of the start equity: means over seeds in detail.
+
+    `contribution` is `gain` (units times the change of price) less `costs`; over all instruments it adds up to the
+    total return, less `owed_share` where an account was ruined below zero.
+    """
+    first = pieces[0]
+    start = first.start_equity[: first.detailed]
+
+    def total(name: str) -> NDArray[np.float64]:
+        return sum((getattr(piece.flows, name).sum(axis=0) for piece in pieces), np.zeros(1)) / start
+
+    by_instrument = {
+        **{name: total(of).mean(axis=1) for name, of in CONTRIBUTIONS.items()},
+        "mean_weight": np.concatenate([piece.weights[1:] for piece in pieces]).mean(axis=(0, 2)),
+        "turnover": np.sum([piece.turnovers.sum(axis=0).mean(axis=1) for piece in pieces], axis=0),
+    }
+    return [
+        {"symbol": symbol, **{name: float(values[k]) for name, values in by_instrument.items()}}
+        for k, symbol in enumerate(first.symbols)
+    ]
 
 
 def seeds_in_detail(part: Basket) -> int:
     """Return how many seeds an evaluation can know in detail without filling the memory; at least one."""
-    return max(1, VALUES_IN_DETAIL // (int(part.end[0] - part.begin[0]) * len(part.symbols)))
+    return max(1, VALUES_IN_DETAIL // (int((part.end - part.begin).sum()) * len(part.symbols)))
 
 
 def quotes(basket: Basket, config: PortfolioConfig) -> NDArray[np.float64]:

@@ -51,25 +51,27 @@ class BuyAndHold:
     """Orders some instruments, each for its share of the money, until they are bought, and keeps them."""
 
     def __init__(self, shares: NDArray[np.float64]) -> None:
-        """Make a policy; shares [K] are parts of the initial cash."""
+        """Make a policy; shares [pieces, K] are parts of the initial cash, for each piece of a split."""
         self.shares = shares.astype(np.float32)
-        self._bought = np.zeros((0, len(shares)), bool)
+        self._wanted = self.shares  # [n, K] of each environment
+        self._bought = np.zeros(self._wanted.shape, bool)
 
     def begin(self, num_envs: int) -> None:
-        """Start with nothing bought."""
-        self._bought = np.zeros((num_envs, len(self.shares)), bool)
+        """Start with nothing bought; neighbouring environments play the pieces of a split."""
+        self._wanted = np.tile(self.shares, (num_envs // len(self.shares), 1))
+        self._bought = np.zeros(self._wanted.shape, bool)
 
     def act(self, observation: Any) -> NDArray:
         """Return the orders of every environment."""
-        weights = np.asarray(observation["account"])[:, FIRST_WEIGHT : FIRST_WEIGHT + len(self.shares)]
+        weights = np.asarray(observation["account"])[:, FIRST_WEIGHT : FIRST_WEIGHT + self.shares.shape[1]]
         self._bought |= weights != 0.0
-        return np.where(self._bought, np.float32(0.0), self.shares)
+        return np.where(self._bought, np.float32(0.0), self._wanted)
 
     def plan(self, bars: int, rows: int, num_envs: int) -> Plan | None:
         """Return no orders, once all is bought."""
-        if not (self._bought | (self.shares == 0.0)).all():
+        if not (self._bought | (self._wanted == 0.0)).all():
             return None
-        return unchanged(np.zeros((num_envs, len(self.shares)), np.float32), rows)
+        return unchanged(np.zeros_like(self._wanted), rows)
 
     def forget(self, ended: NDArray[np.bool_]) -> None:
         """Buy again in these environments."""
@@ -115,16 +117,19 @@ def baselines(
     parts: what those that are fitted are fitted for, where that is not the split itself.
     """
     part = basket.split(split)
-    buyable = _ever_tradable(part, config)
-    listed = (part.close[part.begin[0]] > 0.0) & buyable
+    in_piece = _ever_tradable(part, config)
+    buyable, listed = np.logical_or.reduce(in_piece), (part.close[part.begin] > 0.0) & in_piece
     best = best_single(part, config)
-    single = np.arange(len(part.symbols)) == best
-    hold_all, hold_best = (BuyAndHold(_shares(config, own / max(own.sum(), 1))) for own in (listed, single))
+    single = np.tile(np.arange(len(part.symbols)) == best, (len(in_piece), 1))
+    hold_all, hold_best = (
+        BuyAndHold(_shares(config, own / np.maximum(own.sum(axis=1, keepdims=True), 1))) for own in (listed, single)
+    )
     rebalance = EqualWeights(part, buyable, 1.0 - _ends(config.cash_reserve)[1], _ends(config.max_gross)[1])
     nothing = ConstantPolicy(np.zeros(len(part.symbols), np.float32))
     of_listed = of_traded = ""
     if not listed.all():
-        of_listed = f" of the {listed.sum()} instruments that have a price at the start and can be had"
+        counts = " and ".join(str(count) for count in dict.fromkeys(listed.sum(axis=1).tolist()))
+        of_listed = f" of the {counts} instruments that have a price at the start and can be had"
     if not buyable.all():
         of_traded = " of the instruments that can be had"
     forced = ", without trailing stops and decay" if config.trailing_stop or config.max_holding else ""
@@ -172,19 +177,19 @@ def limits_of(config: PortfolioConfig) -> Limits:
 
 
 def best_single(part: Basket, config: PortfolioConfig) -> int:
-    """Return the instrument whose price rose most from the first fill of a split to its last close."""
-    begin, end = int(part.begin[0]), int(part.end[0])
-    first, last = quotes(part, config)[begin], part.close[end - 1]
-    bought_on = begin if config.fill == "close" else begin + 1
+    """Return the instrument whose price rose most, from the first fill of each piece of a split to its last close."""
+    first, last = quotes(part, config)[part.begin], part.close[part.end - 1]  # [pieces, K]
+    bought_on = part.begin if config.fill == "close" else part.begin + 1
     buyable = (part.tradable[bought_on] == 1) & (first > 0.0)
-    return int(np.argmax(np.where(buyable, last / np.where(first > 0.0, first, 1.0), -1.0)))
+    grown = np.where(buyable, last / np.where(first > 0.0, first, 1.0), 1.0).prod(axis=0)
+    return int(np.argmax(np.where(buyable.any(axis=0), grown, -1.0)))
 
 
 def _ever_tradable(part: Basket, config: PortfolioConfig) -> NDArray[np.bool_]:
-    """Return whether an order in each instrument [K] can fill on some row of a split; not one that ended before it."""
-    begin, end = int(part.begin[0]), int(part.end[0])
-    rows = part.tradable[begin : end - 1] if config.fill == "close" else part.tradable[begin + 1 : end]
-    return (rows == 1).any(axis=0)
+    """Return whether an order in each instrument can fill on some row of each piece of a split, [pieces, K]."""
+    edges = zip(part.begin.tolist(), part.end.tolist(), strict=True)
+    rows = [slice(low, high - 1) if config.fill == "close" else slice(low + 1, high) for low, high in edges]
+    return np.stack([(part.tradable[own] == 1).any(axis=0) for own in rows])
 
 
 def _ends(value: Any) -> tuple[float, float]:

@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 
 from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
+from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, decided, decisions, draws_anything, times
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
-from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of, quotes, seeds_in_detail
+from velodrome.evaluation.portfolio.account import (
+    PortfolioTrack,
+    contributions,
+    holdings,
+    pieces_of,
+    quotes,
+    seeds_in_detail,
+)
 from velodrome.evaluation.portfolio.baselines import baselines
 from velodrome.evaluation.portfolio.trades import NOTED, recording_world, round_trips
 from velodrome.evaluation.trades import holding_figures
@@ -52,24 +60,29 @@ class PortfolioEvaluator(Evaluator):
         world = self.world(params)
         wanted = Recording(RECORDED, NOTED, min(detailed, seeds_in_detail(self.part)))
         recording = recording_world(world, len(self.part.symbols))
-        (track,) = play_split(policy, recording, self.part, seeds, wanted, progress)
-        quote = quotes(self.part, self.config)[track.first_row : track.first_row + len(track.rewards)]
-        account = PortfolioTrack(
-            **vars(track), symbols=self.part.symbols, quote=quote, fills_at_close=self.config.fill == "close"
-        )
-        return Backtest((account,), tuple(int(seed) for seed in seeds), world)
+        quote, at_close = quotes(self.part, self.config), self.config.fill == "close"
+        tracks = [
+            PortfolioTrack(
+                **vars(track),
+                symbols=self.part.symbols,
+                quote=quote[track.first_row : track.first_row + len(track.rewards)],
+                fills_at_close=at_close,
+            )
+            for track in play_split(policy, recording, self.part, seeds, wanted, progress)
+        ]
+        return Backtest(carried_on(tracks), tuple(int(seed) for seed in seeds), world)
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the positions from first to last unit, and what the account came to by instrument and period.
 
         A position that is rebalanced is one round trip of many orders, so that trades are not counted.
         """
-        orders = float(account_of(played).columns["fills"][-1].mean())
+        orders = sum(float(piece.columns["fills"][-1].mean()) for piece in pieces_of(played))
         return round_trips(played), {"orders": orders, **holding_figures(self.holdings(played))}
 
     def holdings(self, played: Backtest) -> NDArray[np.float64]:
         """Return what each instrument gained in each period."""
-        return account_of(played).holdings
+        return holdings(pieces_of(played))
 
     def per_bar(self, track: Track) -> dict[str, NDArray[np.float64]]:
         assert isinstance(track, PortfolioTrack)
@@ -84,40 +97,39 @@ class PortfolioEvaluator(Evaluator):
         return CHOICES if self.config.action == "discrete" else ()
 
     def bars(self, agent: Played) -> pl.DataFrame:
-        """Return every instrument bar by bar under the first seed; the first bar has no decision."""
-        account = account_of(agent.backtest)
-        on, asked = account.played[:, 0], account.actions[:, 0]  # [T], [T, A]
-        weights, flows, start = account.weights[:, :, 0], account.flows, float(account.equity[0, 0])
+        """Return every instrument bar by bar under the first seed; the first bar of a piece has no decision."""
+        pieces, names = pieces_of(agent.backtest), self.action_names(agent.backtest.world.action_space)
+        found = [self.instrument_bars(piece, k, names) for k in range(len(self.part.symbols)) for piece in pieces]
+        return pl.concat(found).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+    def instrument_bars(self, account: PortfolioTrack, k: int, names: Sequence[str]) -> pl.DataFrame:
+        """Return one instrument of the account bar by bar under the first seed; names: of discrete actions."""
+        on, asked, flows = account.played[:, 0], account.actions[:, 0], account.flows  # [T], [T, A]
         of_all = {"equity": account.equity[:, 0], "cash": account.cash[:, 0], "reward": _after(account.rewards[:, 0])}
         if asked.shape[1] > len(account.symbols):
             of_all["cash_action"] = np.r_[np.nan, np.where(on, asked[:, -1].astype(np.float64), np.nan)]
         if (apart := decided(account)) is not None:
             of_all["disagreement"] = apart
-        names = self.action_names(agent.backtest.world.action_space)
-        frames = [
-            pl.DataFrame(
-                {
-                    "symbol": [symbol] * len(account.time),
-                    "time": times(account.time),
-                    "price": account.price[:, k],
-                    "units": account.units[:, k, 0],
-                    "weight": weights[:, k],
-                    "action": decisions(account, names, k),
-                    "turnover": _after(account.turnovers[:, k, 0]),
-                    "contribution": _after(flows.net[:, k, 0] / start),
-                    "fees": _after(flows.fees[:, k, 0]),
-                    "funding": _after(flows.funding[:, k, 0]),
-                    **of_all,
-                }
-            )
-            for k, symbol in enumerate(account.symbols)
-        ]
-        return pl.concat(frames).with_columns(pl.col(pl.Float64).fill_nan(None))
+        return pl.DataFrame(
+            {
+                "symbol": [account.symbols[k]] * len(account.time),
+                "time": times(account.time),
+                "price": account.price[:, k],
+                "units": account.units[:, k, 0],
+                "weight": account.weights[:, k, 0],
+                "action": decisions(account, names, k),
+                "turnover": _after(account.turnovers[:, k, 0]),
+                "contribution": _after(flows.net[:, k, 0] / account.start_equity[0]),
+                "fees": _after(flows.fees[:, k, 0]),
+                "funding": _after(flows.funding[:, k, 0]),
+                **of_all,
+            }
+        )
 
     def information(self, agent: Played) -> dict[str, Any]:
         """Return what each instrument contributed, and what was owed beyond the whole account."""
-        account = account_of(agent.backtest)
-        return {"contributions": account.contributions, "owed": account.owed_share}
+        pieces = pieces_of(agent.backtest)
+        return {"contributions": contributions(pieces), "owed": sum(piece.owed_share for piece in pieces)}
 
 
 def _after(changes: NDArray[np.float64]) -> NDArray[np.float64]:

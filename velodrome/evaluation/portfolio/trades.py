@@ -23,7 +23,7 @@ from velodrome.envs.portfolio.orders import is_stopped as is_stopped_in_the_rule
 from velodrome.envs.portfolio.orders import trade as trade_of_the_rule
 from velodrome.envs.portfolio.state import Book, Costs
 from velodrome.evaluation.play import Backtest
-from velodrome.evaluation.portfolio.account import PortfolioTrack, account_of
+from velodrome.evaluation.portfolio.account import PortfolioTrack, pieces_of
 from velodrome.evaluation.trades import DECAY, END, ORDER, SCHEMA, STOP, Trip
 
 BY_ORDER, BY_STOP, BY_DECAY = 0, 1, 2  # what sold a position, in `forced`
@@ -90,10 +90,11 @@ def round_trips(played: Backtest) -> pl.DataFrame:
 
     The profits of all trades of a seed add up to the change of its equity.
     """
-    account, rows = account_of(played), list[tuple]()
-    for instrument in range(len(account.symbols)):
-        for column, seed in enumerate(played.seeds[: account.detailed]):
-            rows.extend(_trips_of(account, instrument, column, seed))
+    pieces, rows = pieces_of(played), list[tuple]()
+    for instrument in range(len(pieces[0].symbols)):
+        for column, seed in enumerate(played.seeds[: played.detailed]):
+            for piece in pieces:
+                rows.extend(_trips_of(piece, instrument, column, seed))
     return pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
 
 

@@ -66,12 +66,12 @@ def forecaster(
 
 
 def _cost(config: TradingConfig, market: Market) -> float:
-    """Return what one unit costs to trade, a part of its value, on average; slippage draws from 0 to 1."""
-    seen = market.split(TRAIN)
-    rows = slice(int(seen.begin[0]), int(seen.end[0]))
-    moves = float(np.median(market.atr[rows] / market.ohlc[rows, 3]))
-    slippage = _mean(config.slippage) + _mean(config.slippage_atr) * moves
-    return _mean(config.fee) + _mean(config.half_spread) + 0.5 * slippage
+    """Return what one unit costs to trade, a part of its value, on average over the training split."""
+    rows = Part(market, TRAIN).rows
+    moves = float(np.mean(market.atr[rows] / market.ohlc[rows, 3]))
+    # Slippage draws from 0 to 1; that by the range of the bars is paid in full.
+    slippage = 0.5 * _mean(config.slippage) + _mean(config.slippage_atr) * moves
+    return _mean(config.fee) + _mean(config.half_spread) + slippage
 
 
 def _sides(config: TradingConfig) -> tuple[NDArray, float, float]:

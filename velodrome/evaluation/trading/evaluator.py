@@ -13,12 +13,13 @@ from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.trading.codes import CODE_NAMES
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import action_names
+from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import ACCOUNT_COLUMNS, Evaluator, Params, Played, draws_anything
 from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
 from velodrome.evaluation.trades import trade_figures
 from velodrome.evaluation.trading.baselines import baselines
-from velodrome.evaluation.trading.trades import NOTED, RECORDED, recording_world, round_trips
+from velodrome.evaluation.trading.trades import NOTED, NOTED_AMOUNTS, RECORDED, recording_world, round_trips
 from velodrome.tables.market import Market
 
 VALUES_IN_DETAIL = 5_000_000  # bars of all instruments and seeds whose fills are known; 40 bytes each
@@ -47,12 +48,12 @@ class TradingEvaluator(Evaluator):
         most = max(1, VALUES_IN_DETAIL // max(int((self.part.end - self.part.begin).sum()), 1))
         wanted = Recording(self.recorded, NOTED, min(detailed, most))
         tracks = play_split(policy, recording_world(world), self.part, seeds, wanted, progress)
-        return Backtest(tracks, tuple(int(seed) for seed in seeds), world)
+        return Backtest(carried_on(tracks, NOTED_AMOUNTS), tuple(int(seed) for seed in seeds), world)
 
     def trades(self, played: Backtest, traded: int) -> tuple[pl.DataFrame, dict[str, float]]:
         """Return the trades and what they amount to."""
         found = round_trips(played, played.seeds[:traded])
-        start_equity = float(np.mean(sum(track.equity[0] for track in played.tracks)))
+        start_equity = float(np.mean(sum(first.start_equity for first, *_ in played.accounts)))
         return found, trade_figures(found, traded, start_equity)
 
     def baselines(self, agent: Played, seed: int) -> Sequence[Baseline]:

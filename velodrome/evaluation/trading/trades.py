@@ -31,6 +31,7 @@ from velodrome.outside.kernels import cached_njit
 # after its bar.
 NOTED = ("ordered",)
 CASH, UNITS, ENTRY, TRADED_BY_ORDER, TRADED = range(5)
+NOTED_AMOUNTS = {"ordered": np.arange(5) != ENTRY}  # which rows are amounts; the entry is a price
 RECORDED = ("cash", "entry", "order_code", "exit_code")  # columns that trades are made from besides the account's
 # By number: of an order, of what was still open, and of what a bar does, whose codes follow below.
 REASONS = (ORDER, END, LIQUIDATION, STOP, TARGET_REACHED, SESSION_END)

@@ -15,7 +15,7 @@ from velodrome.evaluation.named_policy import NamedPolicy
 from velodrome.runs.checkpoint import checkpoints, pinned_checkpoints
 from velodrome.runs.config.files import load_config_of_run, read_file
 from velodrome.runs.folder import INFORMATION, RunFolder, run_folders
-from velodrome.runs.store.looks import Look, add_looks
+from velodrome.runs.store.looks import Look, SeenBars, add_looks
 from velodrome.runs.store.rows import (
     EvaluationRow,
     MetricRow,
@@ -194,7 +194,8 @@ def looks_of(folder: RunFolder) -> Iterator[Look]:
     for found in _figures(folder):
         if found["look"] and found["policy"] is not None:
             about = found["look"]
-            yield Look(about["data_hash"], folder.id, found["policy"].step, found["split"], float(about["time"]))
+            bars = tuple(SeenBars(*own) for own in about.get("bars", ()))  # older results do not say them
+            yield Look(about["data_hash"], folder.id, found["policy"].step, found["split"], float(about["time"]), bars)
 
 
 def forget_evaluations(folder: RunFolder, steps: int) -> None:

@@ -41,6 +41,7 @@ class Tables:
     outcomes: Table
     champions: Table
     looks: Table
+    tested: Table
     events: Table
 
 

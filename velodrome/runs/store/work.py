@@ -15,7 +15,7 @@ ID_LENGTH, NAME_LENGTH = 64, 200  # characters
 
 
 def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
-    """Return the tables jobs, services, studies, trials, outcomes, champions, looks and events.
+    """Return the tables jobs, services, studies, trials, outcomes, champions, looks, tested_bars and events.
 
     number: a float that may be NaN.
     """
@@ -157,6 +157,16 @@ def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
         moment("time"),
         sqlite_with_rowid=False,
     )
+    # Which bars some test data has: looks at data that differs by a few bars are looks at the same market.
+    tested = sql.Table(
+        "tested_bars",
+        metadata,
+        identity("data_hash", primary_key=True),
+        sql.Column("symbol", sql.String(NAME_LENGTH), primary_key=True),
+        sql.Column("first", sql.BigInteger, primary_key=True, autoincrement=False),  # open times, nanoseconds UTC
+        sql.Column("last", sql.BigInteger, nullable=False),
+        sqlite_with_rowid=False,
+    )
     # Numbered in the order in which they happened, so that who follows asks for those after the last one it saw.
     events = sql.Table(
         "events",
@@ -172,4 +182,4 @@ def work_tables(metadata: MetaData, number: Any) -> tuple[Table, ...]:
         sql.Index("events_by_job", "job", "id"),
         sqlite_autoincrement=True,
     )
-    return jobs, services, studies, trials, outcomes, champions, looks, events
+    return jobs, services, studies, trials, outcomes, champions, looks, tested, events

@@ -22,7 +22,8 @@ from velodrome.tables.leaks.cuts import Source
 from velodrome.tables.leaks.functions import Examination, examine_functions
 from velodrome.tables.leaks.probe import different, rounding_limit
 from velodrome.tables.leaks.report import Leak, LeakReport
-from velodrome.tables.prepare import Prepared, fit_scalers, prepare
+from velodrome.tables.prepare import Prepared, fit_scalers, look_back, prepare
+from velodrome.tables.purge import ends_before
 from velodrome.tables.scaling import TRAIN, same_column
 from velodrome.tables.splits import ranges_in
 from velodrome.tables.stretches import Stretch, make_stretch
@@ -56,6 +57,7 @@ class Check:
         self.checked: set[str] = set()  # functions that have worked on fewer bars at least once
         self.skipped: dict[str, None] = {}  # functions that have refused fewer bars at least once, in order
         self.rounded: dict[tuple[str, str], None] = {}  # features and timeframes that differ by rounding only
+        self.remembered: dict[tuple[str, str], None] = {}  # those that remember bars beyond their warm-up
         # Features that are a user's function, each with the number of its window.
         self.functions = [
             (place, feature)
@@ -109,13 +111,18 @@ class Check:
             for name, timeframe in self.rounded
             if (name, timeframe) not in leaking
         ]
+        remembered = [
+            f"{name} of {timeframe} remembers bars beyond its warm-up, and faintly those of a split that training "
+            "follows; an embargo keeps them further apart"
+            for name, timeframe in self.remembered
+        ]
         return LeakReport(
             tuple(self.found.values()),
             self.comparisons,
             tuple(self.skipped),
             examined.coverage,
             tuple(rounding),
-            examined.notes,
+            (*examined.notes, *remembered),
             examined.seconds,
         )
 
@@ -207,13 +214,71 @@ def _check_training(check: Check, prepared: Prepared, sources: Sequence[Source])
         moment = int(stretch.decided_at[end - 1 - span.first])
         altered.append(make_stretch(source.altered_after(moment), choices, int(source.moments[-1])))
         _compare(check, stretch, altered[-1], source, moment)
-    if choices.scalers is not None:
+    _check_scalers(check, prepared, altered, "the bars after the training split")
+    _check_between(check, prepared, sources)
+
+
+def _check_scalers(check: Check, prepared: Prepared, altered: Sequence[Stretch], what: str) -> None:
+    """Require the same fit of scalers whose features are not known to differ."""
+    if prepared.choices.scalers is not None:
         return
-    fitted = fit_scalers(choices, altered, prepared.spans, prepared.splits)
+    fitted = fit_scalers(prepared.choices, altered, prepared.spans, prepared.splits)
     for mine, theirs in zip(prepared.scalers, fitted, strict=True):
         check.comparisons += 1
         for column, name in enumerate(mine.features):
-            explained = any(key[:2] == (name, mine.timeframe) for key in [*check.found, *check.rounded])
+            known = [*check.found, *check.rounded, *check.remembered]
+            explained = any(key[:2] == (name, mine.timeframe) for key in known)
             if not explained and not same_column(mine, theirs, column):
-                detail = "is fitted to other numbers when the bars after the training split are altered"
+                detail = f"is fitted to other numbers when {what} are altered"
                 check.add("scaler", (name, mine.timeframe, "all"), detail)
+
+
+def _check_between(check: Check, prepared: Prepared, sources: Sequence[Source]) -> None:
+    """Alter the splits that training follows, and all between them and earlier training: nothing it shows may change.
+
+    The bars just before a piece of training, which are purged, stay: its first windows show them.
+    """
+    time = np.concatenate([stretch.time for stretch in prepared.stretches])
+    train = prepared.splits[TRAIN]
+    ends = {piece: ends_before(prepared.splits, time, piece[0]) for piece in train}
+    if all(end is None for end in ends.values()):
+        return
+    look_backs, altered = look_back(prepared.choices, prepared.stretches), []
+    for stretch, source, span in zip(prepared.stretches, sources, prepared.spans, strict=True):
+        gaps, since = [], int(source.moments[0]) - 1
+        for piece in ranges_in(train, span):
+            end = ends[piece]
+            last = -1 if end is None else int(np.searchsorted(stretch.time, end)) - 1
+            if last >= 0:
+                gaps.append((since, int(stretch.decided_at[last])))
+            since = int(stretch.decided_at[piece[1] - 1 - span.first])
+        altered.append(make_stretch(source.altered_between(gaps), prepared.choices, int(source.moments[-1])))
+        for piece in (piece for piece in ranges_in(train, span) if ends[piece] is not None):
+            rows = piece[0] - span.first, piece[1] - span.first
+            _compare_shown(check, (stretch, altered[-1]), rows, int(ends[piece] or 0), look_backs)
+    _check_scalers(check, prepared, altered, "the bars of other splits before a part of training")
+
+
+def _compare_shown(
+    check: Check, both: tuple[Stretch, Stretch], rows: tuple[int, int], end: int, look_backs: Sequence[int]
+) -> None:
+    """Compare what a piece of training shows; both: as it is, and with altered bars before the moment `end`.
+
+    A feature that differs although its warm-up has passed remembers for longer, as an exponential mean does.
+    """
+    pairs = zip(check.choices.windows, *(stretch.windows for stretch in both), look_backs, strict=True)
+    for choice, mine, theirs, before in pairs:
+        check.comparisons += 1
+        first = max(0, int(mine.last_row[rows[0]]) - choice.length + 1)
+        shown = slice(first, int(mine.last_row[rows[1] - 1]) + 1)
+        differing = different(mine.values[shown], theirs.values[shown]) & mine.present[shown, :, None]
+        for column, feature in zip(*np.nonzero(differing.any(axis=0)), strict=True):
+            name, symbol = mine.names[feature], both[0].symbols[column]
+            own = np.flatnonzero(mine.present[:, column])
+            warmed = min(int(np.searchsorted(mine.time[own], end)) + before, len(own) - 1)
+            row = first + int(np.argmax(differing[:, column, feature]))
+            if row < own[warmed]:
+                detail = "is shown in training, and is another when bars of the split before it are altered"
+                check.add("window", (name, choice.timeframe.text, symbol), detail, 0, row, mine.time)
+            else:
+                check.remembered[name, choice.timeframe.text] = None

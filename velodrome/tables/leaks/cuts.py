@@ -49,6 +49,14 @@ class Source:
         """Return the bars, everything that had not closed by a moment changed."""
         return {symbol: altered_after(series, self.count(symbol, moment)) for symbol, series in self.series.items()}
 
+    def altered_between(self, gaps: Sequence[tuple[int, int]]) -> dict[str, Series]:
+        """Return the bars, those changed that closed after the first and up to the second of some pairs of moments."""
+        altered = dict(self.series)
+        for symbol in altered:
+            for since, until in gaps:
+                altered[symbol] = altered_after(altered[symbol], self.count(symbol, since), self.count(symbol, until))
+        return altered
+
     def bars_left(self, moments: Any) -> NDArray[np.int64]:
         """Return how many bars had closed by some moments, those of several instruments at one time counted once."""
         return np.searchsorted(self.moments, moments, side="right")
@@ -79,11 +87,12 @@ class Source:
         return [int(self.moments[cut - 1]) for cut in cuts]
 
 
-def altered_after(source: Series, keep: int) -> Series:
-    """Return the bars with everything from row `keep` on changed: prices, volume and further columns."""
+def altered_after(source: Series, keep: int, until: int | None = None) -> Series:
+    """Return the bars with everything from row `keep` on changed, up to a row: prices, volume and further columns."""
 
     def changed(column: NDArray[np.float64], factor: float, offset: float = 0.0) -> NDArray[np.float64]:
-        return np.concatenate([column[:keep], column[keep:] * factor + offset])
+        end = len(column) if until is None else until
+        return np.concatenate([column[:keep], column[keep:end] * factor + offset, column[end:]])
 
     altered: dict[str, Any] = {name: changed(getattr(source, name), 1.375) for name in PRICE_COLUMNS}
     altered["extra"] = {name: changed(column, -0.5, 1.0) for name, column in source.extra.items()}
