@@ -281,7 +281,7 @@ class Scheduler:
     def _tell_end(self, job: Job) -> None:
         if job.status == "running":  # it began again between two looks
             return
-        known = job.ended in ENDS and job.status not in ("paused", job.ended)
-        why = ENDS[job.ended].told if known else ""
+        says_more = job.ended in ENDS and (job.status, job.ended) != ("paused", "preempted")
+        why = ENDS[job.ended].told if says_more and job.ended != job.status else ""
         told = ": ".join(part for part in (job.status, why, job.message) if part)
         self.tell(f"job {job.id} ({job.name}, {job.owner}): {told}")
