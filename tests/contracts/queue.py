@@ -16,7 +16,7 @@ from velodrome.runs.folder import LEASE
 from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.runs.store.store import SqlStore
 from velodrome.service.job import ENDS, Job
-from velodrome.service.queue import Choice, Queue
+from velodrome.service.queue import Choice, Queue, Waiting
 
 HERE = "here|boot|pid"
 
@@ -92,6 +92,32 @@ class QueueContract:
         for store in stores:
             store.close()
         assert sorted(taken) == [f"{number:08d}" for number in range(20)]
+
+    @pytest.mark.parametrize(("ask", "status"), [("cancel", "cancelled"), ("pause", "paused")])
+    def test_who_is_cancelled_or_paused_while_a_service_claims_it_does_not_begin(self, queue, tmp_path, ask, status):
+        """What is asked between the look of the claim and its write is kept; on SQLite it has to wait for the claim."""
+        queue.submit(job("00000001"))
+        queue.submit(job("00000002"))
+        store = self.open(tmp_path)
+        asking = threading.Thread(target=getattr(Queue(store), ask), args=("00000001",))
+        looks: list[int] = []
+
+        def choose(waiting: Waiting) -> list[Choice]:
+            looks.append(len(waiting.jobs))
+            if len(looks) == 2:  # the first is before the transaction
+                asking.start()
+                asking.join(0.5)
+            return [Choice(each) for each in waiting.jobs]
+
+        begun = queue.claim("service", HERE, choose)
+        asking.join()
+        store.close()
+        found = queue.job("00000001")
+        asked_first = "00000001" not in [each.id for each in begun]
+        assert (found.status, found.wanted) == ((status, "") if asked_first else ("running", ask))
+        started = [event.job for event in queue.events(kind="started")]
+        assert started == [each.id for each in begun]
+        assert queue.job("00000002").status == "running"
 
     # The lease
 

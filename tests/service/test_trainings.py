@@ -247,6 +247,23 @@ def test_draining_saves_and_the_service_ends(service):
     assert found.steps > 0
 
 
+def test_a_training_that_began_while_somebody_drained_saves_and_stops_too(service):
+    """The service looked for requests before, and claims after: else it would wait for the end of the training."""
+    job = submit(service)
+    there = Resources(cores=1, memory=2**33)
+    other = SimpleNamespace(
+        machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=lambda task: "", poll=lambda *about: True
+    )
+    asked: list[list[Job]] = []
+    scheduler = Scheduler(service.queue, other, service.folder, beside=lambda: asked.append(service.drain()))
+    scheduler.tick()
+    assert asked == [[]]
+    assert (service.job(job).status, service.job(job).wanted) == ("running", "")
+    scheduler.tick()
+    assert scheduler.draining
+    assert service.job(job).wanted == "drain"
+
+
 def test_a_training_that_cannot_fit_is_refused_at_once(service):
     from velodrome.errors import JobError
 

@@ -298,10 +298,15 @@ class Queue:
                     "process": "",
                     "gpu": choice.gpu,
                 }
-                self._change(connection, choice.job.id, started=now, message="", **values)
+                # Whoever asks something of a job does not wait for that lock: what was asked since the look counts.
+                same = jobs.c.id == choice.job.id
+                unchanged = same & (jobs.c.status == "waiting") & (jobs.c.attempt == choice.job.attempt)
+                taken = jobs.update().where(unchanged).values(updated=now, started=now, message="", **values)
+                if connection.execute(taken).rowcount == 0:
+                    continue
                 data = {"attempt": values["attempt"], "machine": machine, "before": choice.job.machine}
                 self._note(connection, "started", choice.job.id, f"attempt {values['attempt']}", data)
-                begun.append(_job(connection.execute(jobs.select().where(jobs.c.id == choice.job.id)).one()))
+                begun.append(_job(connection.execute(jobs.select().where(same)).one()))
             return begun
 
         # A look that takes no lock, first: most of the time nothing can begin.

@@ -125,6 +125,8 @@ class Scheduler:
         if time.monotonic() - self._entered_at >= ENTER_SECONDS:
             self._enter()
         if not self.draining and self.queue.events(after=self._first_event, kind="drain"):
+            # What this service began after somebody asked was not asked to stop.
+            self.queue.preempt([job.id for job in self._own() if job.service == self.id])
             self.draining = True
             self.tell("draining: nothing more begins, and what runs saves and stops")
         self.executor.prepare()
