@@ -19,12 +19,14 @@ from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import is_saved, submit
 from velodrome import cli
+from velodrome.errors import ConfigError, LearningError, OutOfMemoryError, RunLockedError
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
 from velodrome.service.scheduler import CALM_SECONDS, TICK_SECONDS, Patience, Scheduler
 from velodrome.service.worker.task import Task
+from velodrome.service.worker.trainer import kind_of
 
 LONG = {"steps": 64 * 10**6, "checkpoint.every_steps": 640, "evaluation.every_steps": 10**9}
 
@@ -32,6 +34,7 @@ ENVIRONMENT = """
 import time
 import gymnasium
 import numpy as np
+import torch
 
 class Broken(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -59,6 +62,10 @@ class Broken(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, False, self.left % 10 == 0, {}
 
 gymnasium.register("Broken-v0", entry_point=Broken)
+
+class Large(torch.nn.Module):
+    def __init__(self, windows, values):
+        raise MemoryError("8 TiB of weights")
 """
 
 
@@ -156,6 +163,34 @@ def test_who_takes_more_memory_than_told_is_out_of_memory_and_tried_once_more(se
     assert (job.status, job.ended, job.attempt) == ("failed", "out_of_memory", 2)
     assert said in job.message
     assert job.memory_used < 1.5e9
+
+
+def test_a_training_with_no_less_to_go_on_with_is_out_of_memory_and_tried_once_more(serving, broken):
+    """It goes on with half its environments as long as it can, and then says so by itself."""
+    large = broken("raise", **{"network.kind": "user_worlds:Large"})
+    job = ended(serving, serving.submit({}, evaluate=False, memory="2GB", **large))
+    assert "memory ran out with 1 environments (8 TiB of weights), and the training needs 1." in job.message
+    assert (job.status, job.ended, job.attempt) == ("failed", "out_of_memory", 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), "out_of_memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out_of_memory"),
+        (OutOfMemoryError("memory ran out with 1 environments, and the training needs 1."), "out_of_memory"),
+        (LearningError("Learning broke at step 64"), "not_a_number"),
+        (RunLockedError("another process trains it"), "machine_lost"),
+        (ConfigError("they take 8 GB, out of memory"), "error"),
+        (ValueError("shape"), "error"),
+    ],
+    ids=repr,
+)
+def test_errors_are_of_the_kind_that_says_what_becomes_of_the_training(error, kind):
+    assert kind_of(error) == kind
+    later = RuntimeError("while it was written down")
+    later.__context__ = error
+    assert kind_of(later) == kind
 
 
 def test_a_hang_is_a_stall_and_is_retried(serving, broken):

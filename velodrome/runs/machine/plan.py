@@ -223,7 +223,7 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
                 kept = torch.cuda.memory_reserved(device)
             del learner
     except Exception as error:
-        lacking = memory.shortage(error)
+        lacking = memory.avoidable_shortage(error)
         if lacking is None:
             raise
         place = GPU if on_gpu else HOST

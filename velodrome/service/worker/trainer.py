@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from velodrome.errors import BucketError, LearningError, RunLockedError, VelodromeError
+from velodrome.errors import BucketError, LearningError, RunLockedError, VelodromeError, chain
 from velodrome.runs.bucket.place import Bucket
 from velodrome.runs.folder import INFORMATION, folder_name
+from velodrome.runs.machine import memory
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 LEFT = ".left-"  # start of the name of a folder that another machine may still write into
 COPIES = 5  # attempts
-NO_MEMORY = ("alloc", "out of memory")  # in what torch and its allocators say
 
 
 class Ended(NamedTuple):
@@ -187,22 +185,11 @@ def set_others_aside(root: str, job: Job) -> None:
 # Why it ended
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
-
-
 def kind_of(error: BaseException) -> str:
     """Return which kind of end an error is."""
+    if memory.shortage(error) is not None:
+        return "out_of_memory"
     for one in chain(error):
-        short = isinstance(one, OSError) and one.errno == errno.ENOMEM
-        said = str(one).lower()
-        torch_says = isinstance(one, RuntimeError) and "memory" in said and any(word in said for word in NO_MEMORY)
-        if isinstance(one, MemoryError) or short or torch_says:
-            return "out_of_memory"
         if isinstance(one, LearningError):
             return "not_a_number"
         if isinstance(one, RunLockedError | BucketError):
