@@ -213,7 +213,8 @@ def test_a_resumed_run_that_does_not_fit_any_more_says_so(tmp_path, monkeypatch)
 
 def test_where_there_is_no_fewer_it_says_what_takes_less(tmp_path, monkeypatch):
     limited(monkeypatch, 0, MemoryError("8 bytes"))
-    with pytest.raises(OutOfMemoryError, match=r"ran out with 1 environments \(8 bytes\).*needs 1\. What takes less: shorter"):
+    said = r"ran out with 1 environments \(8 bytes\).*needs 1\. What takes less: shorter"
+    with pytest.raises(OutOfMemoryError, match=said):
         small_run(tmp_path, num_envs=2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.envs.catalog import CATALOG
+from velodrome.errors import OutOfMemoryError, RunError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.interrupts import Interrupts
 from velodrome.runs.store.from_folder import steps_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 POLL_SECONDS = 0.25
+OUT_OF_MEMORY = errno.ENOMEM  # exit code of a process whose training ran out of memory
 
 log = logging.getLogger("velodrome.runs")
 
@@ -60,10 +63,10 @@ class Job:
 
 def train_together(
     jobs: Sequence[Job], processes: int, console: Console, mode: str, ended: Callable[[], None] = lambda: None
-) -> tuple[bool, str]:
+) -> tuple[bool, RunError | None]:
     """Train in this many processes at a time; whoever stops this one lets them save and stop, too.
 
-    Return whether all have ended by themselves, and what went wrong in the first that failed, "" if none did; the
+    Return whether all have ended by themselves, and what went wrong in the first that failed, None if none did; the
     others are stopped then. ended: called when one has ended.
     """
     from rich.progress import Progress
@@ -72,7 +75,8 @@ def train_together(
 
     threads, waiting = max(1, available_cores() // processes), list(jobs)
     running: dict[Job, Any] = {}
-    error, asked = "", False
+    error: RunError | None = None
+    asked = False
     with Interrupts() as interrupts, Progress(console=console, disable=mode != "live") as bars:
         tasks: dict[Job, Any] = {}
         try:
@@ -92,7 +96,8 @@ def train_together(
                         continue
                     del running[job]
                     if code and not (asked or interrupts.requested):
-                        error = error or f"{job.title}: {seen.error or f'exit {code}'}"
+                        kind = OutOfMemoryError if code == OUT_OF_MEMORY else RunError
+                        error = error or kind(f"{job.title}: {seen.error or f'exit {code}'}")
                     elif mode in ("live", "plain") and seen.status:
                         console.print(f"{job.title}: {seen.status}", soft_wrap=True)
                     ended()
