@@ -20,6 +20,8 @@ from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import is_saved, submit
 from velodrome import cli
 from velodrome.errors import ConfigError, LearningError, OutOfMemoryError, RunLockedError
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.together import processes
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
@@ -27,10 +29,12 @@ from velodrome.service.machine import handle_of, kill_session, session_processes
 from velodrome.service.scheduler import CALM_SECONDS, TICK_SECONDS, Patience, Scheduler
 from velodrome.service.worker.task import Task
 from velodrome.service.worker.trainer import kind_of
+from velodrome.vector.cores import ENVIRONMENTS
 
 LONG = {"steps": 64 * 10**6, "checkpoint.every_steps": 640, "evaluation.every_steps": 10**9}
 
 ENVIRONMENT = """
+import os
 import time
 import gymnasium
 import numpy as np
@@ -52,6 +56,9 @@ class Broken(gymnasium.Env):
         if self.left < 0:
             if self.how == "raise":
                 raise ZeroDivisionError("the price was nought")
+            if self.how == "tell":
+                given = os.environ["VELODROME_CORES"], os.environ["VELODROME_ENVIRONMENTS"]
+                raise LookupError("%s cores and %s environments" % given)
             if self.how == "hang":
                 time.sleep(3600)
             if self.how == "nibble":
@@ -136,6 +143,40 @@ def test_trainings_of_a_service_are_those_of_the_command_to_the_bit_and_keep_to_
         assert_equal_runs(run, left_alone())
         assert "checkpoint at step" in serving.log_path(job).read_text()
     assert {run.id for run in serving.store.runs()} == {job.id for job in jobs}
+
+
+@pytest.mark.parametrize(
+    ("changed", "most", "at_once"),
+    [
+        ({"seeds": 5, "cores": 4}, None, 4),
+        ({"seeds": 3, "cores": 4}, None, 2),  # after the first, which is trained alone
+        ({"ensemble": 9, "cores": 2}, None, 2),
+        ({"seeds": 5, "cores": 4}, 20, 2),
+        ({"seeds": 5, "cores": 4}, 8, 1),
+        ({"seeds": 5, "cores": 1}, None, 1),
+        ({"cores": 4}, None, 1),
+        ({"seeds": 5, "cores": 4, "vector.max_concurrent_envs": 8}, None, 1),
+    ],
+    ids=str,
+)
+def test_members_that_are_trained_side_by_side_count_and_are_no_more_than_fit(
+    service, monkeypatch, changed, most, at_once
+):
+    service.budget = Budget(cores=4, max_concurrent_envs=most)
+    job = submit(service, **changed)
+    assert job.envs == at_once * 8
+    monkeypatch.setattr(processes, "available_cores", lambda: changed["cores"])
+    monkeypatch.setattr(processes, "free_memory", lambda: 1 << 40)
+    config = load_run_config(job.config)
+    monkeypatch.setenv(ENVIRONMENTS, str(job.envs))
+    assert processes.processes_for(config, None, config.trainings - 1) == at_once
+    monkeypatch.setenv(ENVIRONMENTS, "8")  # submitted when they were not counted
+    assert processes.processes_for(config, None, config.trainings - 1) == 1
+
+
+def test_a_training_knows_what_it_was_given(serving, broken):
+    job = ended(serving, serving.submit({}, evaluate=False, cores=2, **broken("tell")))
+    assert "LookupError: 2 cores and 4 environments" in job.message
 
 
 def test_an_error_in_the_user_s_environment_ends_a_training_with_its_reason(serving, broken):

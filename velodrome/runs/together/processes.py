@@ -19,7 +19,7 @@ from velodrome.errors import OutOfMemoryError, RunError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.interrupts import Interrupts
 from velodrome.runs.store.from_folder import steps_of
-from velodrome.vector.cores import available_cores, free_memory, is_rank
+from velodrome.vector.cores import allowed_envs, available_cores, free_memory, is_rank
 from velodrome.vector.fleet.autoscale import bytes_in_use
 
 if TYPE_CHECKING:
@@ -137,14 +137,23 @@ def processes_for(config: RunConfig, market: Market | Basket | None, count: int)
 
     market: what a process is sent.
     """
-    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
-    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
-    shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
-    if count < 2 or not own or shared or is_rank() or config.usable_device() != "cpu":
+    if count < 2 or not can_be_apart(config) or is_rank() or config.usable_device() != "cpu":
         return 1
     try:
         pickle.dumps(market)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         log.info("trained one after the other: the market cannot be sent to a process (%s)", error)
         return 1
-    return max(min(count, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
+    envs = allowed_envs()
+    allowed = count if envs is None else envs // config.num_envs
+    return max(min(count, allowed, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
+
+
+def can_be_apart(config: RunConfig) -> bool:
+    """Return whether trainings of a configuration may have processes of their own, on a machine where that is faster.
+
+    What Velodrome does not know by itself, and what shares its environments, stays in one process.
+    """
+    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
+    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
+    return own and not config.vector.autoscale and config.vector.max_concurrent_envs is None

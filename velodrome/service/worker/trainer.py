@@ -16,6 +16,7 @@ from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
 from velodrome.service.worker.task import DATA, Task, folder_of, shelf_of
+from velodrome.vector.cores import ENVIRONMENTS
 from velodrome.vector.cores import VARIABLE as CORES
 from velodrome.writing import new_folder
 
@@ -54,7 +55,7 @@ def _prepare(task: Task, job: Job) -> None:
     import torch
 
     Fence(task.job, task.attempt).set_for_process()
-    os.environ[CORES] = str(job.cores)
+    os.environ.update({CORES: str(job.cores), ENVIRONMENTS: str(job.envs)})
     os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu if task.gpus is None else task.gpus
     torch.set_num_threads(job.cores)
     numba.set_num_threads(min(job.cores, numba.config.NUMBA_NUM_THREADS))
