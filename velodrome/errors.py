@@ -118,6 +118,10 @@ class RunLockedError(RunError):
     """A run that another process is training."""
 
 
+class OutOfMemoryError(RunError):
+    """A run that memory has no room for, also with as little as it can go on with."""
+
+
 class BucketError(RunError):
     """A folder by URL that cannot be read or written."""
 
@@ -156,6 +160,14 @@ class DamagedCheckpointError(CheckpointError):
 
 class MissingDependencyError(VelodromeError, ImportError):
     """An optional package that is not installed: names the extra that brings it."""
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
 
 
 def did_you_mean(received: str, legal: Iterable[str]) -> str:

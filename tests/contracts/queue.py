@@ -16,7 +16,7 @@ from velodrome.runs.folder import LEASE
 from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.runs.store.store import SqlStore
 from velodrome.service.job import ENDS, Job
-from velodrome.service.queue import Choice, Queue
+from velodrome.service.queue import Choice, Queue, Waiting
 
 HERE = "here|boot|pid"
 
@@ -92,6 +92,32 @@ class QueueContract:
         for store in stores:
             store.close()
         assert sorted(taken) == [f"{number:08d}" for number in range(20)]
+
+    @pytest.mark.parametrize(("ask", "status"), [("cancel", "cancelled"), ("pause", "paused")])
+    def test_who_is_cancelled_or_paused_while_a_service_claims_it_does_not_begin(self, queue, tmp_path, ask, status):
+        """What is asked between the look of the claim and its write is kept; on SQLite it has to wait for the claim."""
+        queue.submit(job("00000001"))
+        queue.submit(job("00000002"))
+        store = self.open(tmp_path)
+        asking = threading.Thread(target=getattr(Queue(store), ask), args=("00000001",))
+        looks: list[int] = []
+
+        def choose(waiting: Waiting) -> list[Choice]:
+            looks.append(len(waiting.jobs))
+            if len(looks) == 2:  # the first is before the transaction
+                asking.start()
+                asking.join(0.5)
+            return [Choice(each) for each in waiting.jobs]
+
+        begun = queue.claim("service", HERE, choose)
+        asking.join()
+        store.close()
+        found = queue.job("00000001")
+        asked_first = "00000001" not in [each.id for each in begun]
+        assert (found.status, found.wanted) == ((status, "") if asked_first else ("running", ask))
+        started = [event.job for event in queue.events(kind="started")]
+        assert started == [each.id for each in begun]
+        assert queue.job("00000002").status == "running"
 
     # The lease
 
@@ -209,9 +235,32 @@ class QueueContract:
         queue.cancel(begun.id)
         assert queue.end(begun.id, 2, "machine_lost", "killed", 64).status == "cancelled"
 
-    def test_who_finishes_while_somebody_cancels_has_finished(self, queue, begun):
-        queue.cancel(begun.id)
-        assert queue.end(begun.id, 1, "finished", "", 640).status == "finished"
+    @pytest.mark.parametrize("kind", [*(kind for kind in ENDS if kind != "finished"), "stopped"])
+    @pytest.mark.parametrize(("ask", "status"), [("cancel", "cancelled"), ("pause", "paused")])
+    def test_a_person_s_word_holds_however_the_training_ends(self, queue, begun, ask, status, kind):
+        getattr(queue, ask)(begun.id)
+        after = queue.end(begun.id, 1, kind, "what happened", 64, most_memory=2**50)
+        stopped = {"cancel": "cancelled", "pause": "preempted"}[ask]
+        ended = stopped if kind in ("stopped", "preempted") else kind
+        assert (after.status, after.wanted, after.ended) == (status, "", ended)
+        assert after.message == "what happened"
+        assert queue.events(begun.id)[-1].data == {"attempt": 1, "end": ended, "steps": 64}
+        queue.store.write(_ready)
+        assert claim(queue) == []
+
+    @pytest.mark.parametrize("ask", ["cancel", "pause"])
+    def test_who_finishes_while_somebody_cancels_or_pauses_has_finished(self, queue, begun, ask):
+        getattr(queue, ask)(begun.id)
+        after = queue.end(begun.id, 1, "finished", "", 640)
+        assert (after.status, after.ended) == ("finished", "finished")
+
+    def test_who_ran_out_of_memory_while_it_was_paused_has_more_when_it_goes_on(self, queue):
+        queue.submit(job(memory=100, memory_used=150))
+        claim(queue)
+        queue.pause("ab12cd34")
+        assert queue.end("ab12cd34", 1, "out_of_memory", "too much", 0, most_memory=500).memory == 300
+        assert queue.resume("ab12cd34").status == "waiting"
+        assert [found.memory for found in claim(queue)] == [300]
 
     def test_a_failed_one_is_tried_again_when_asked(self, queue, begun):
         queue.end(begun.id, 1, "error", "oh", 0)

@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +30,14 @@ from tests.runs.small_runs import (
     tiny,
 )
 from velodrome import cli
-from velodrome.errors import ConfigError, RunError
+from velodrome.errors import ConfigError, OutOfMemoryError, RunError
 from velodrome.evaluation.result import Evaluation
 from velodrome.learn.ensembles import EnsemblePolicy, ensemble_of
 from velodrome.rollout.observation import WindowBank
 from velodrome.runs.config.changes import changes_between
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import RunFolder
+from velodrome.runs.machine import memory
 from velodrome.runs.run import Run
 from velodrome.runs.session import Session
 from velodrome.runs.together import group, processes
@@ -216,6 +219,29 @@ def test_an_interruption_reaches_members_that_are_trained_together(tmp_path, mon
     again = vd.resume(stopped, mode="quiet", evaluate=False)
     assert [run.status for run in (again, *again.members)] == ["finished"] * 4
     assert same_bits(again.members[2], small_run(tmp_path / "alone", seed=2, **settings))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(OutOfMemoryError("memory ran out"), processes.OUT_OF_MEMORY), (MemoryError(), processes.OUT_OF_MEMORY),
+     (RunError("no room on the disk"), 1)],
+    ids=repr,
+)  # fmt: skip
+def test_a_member_s_process_says_by_its_code_that_memory_ran_out(ensemble, monkeypatch, error, code):
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(group, "member_session", fail)
+    with pytest.raises(SystemExit) as ended_with:
+        group._train_member(ensemble.path, 3, None, "quiet")
+    assert ended_with.value.code == code
+
+
+def test_memory_that_ran_out_in_a_process_is_known_where_they_are_watched():
+    jobs = [processes.Job("seed 4", sys.exit, (processes.OUT_OF_MEMORY,), 1, lambda: processes.Seen(error="none left"))]
+    done, error = processes.train_together(jobs, 1, Console(quiet=True), "quiet")
+    assert (done, str(error)) == (False, "seed 4: none left")
+    assert memory.shortage(error) is not None
 
 
 def test_members_are_trained_together_where_that_is_faster(ensemble, monkeypatch):

@@ -17,6 +17,7 @@ from tests.contracts.executor import waited_for
 from tests.runs.small_runs import TINY
 from tests.service.pretending import PretendingExecutor, begin, keep, pretending, rows, score
 from velodrome import cli
+from velodrome.service.queue import Choice
 from velodrome.service.studies import StudyKeeper, job_id
 from velodrome.service.tuning import _more, stop, tune
 from velodrome.tune.beginning import check_same
@@ -112,6 +113,22 @@ def test_a_write_that_failed_is_done_again(tmp_path, undisturbed, monkeypatch):
     monkeypatch.setattr(Studies, "enter", entering)
     assert keep(service, study, keeper)
     assert rows(service, study) == undisturbed[0]
+    service.close()
+
+
+def test_settings_are_not_blamed_for_a_training_that_somebody_cancelled(tmp_path):
+    """Whatever happens while it stops: else the study would end with its first trial."""
+    service = pretending(tmp_path / "runs", PretendingExecutor(score))
+    study = begin(service, 4)
+    StudyKeeper(service, study).advance()
+    first = job_id(study, 0, 0)
+    service.queue.claim("s", "m", lambda waiting: [Choice(job) for job in waiting.jobs if job.id == first])
+    service.cancel(first)
+    service.queue.end(first, 1, "out_of_memory", "it took 2 GiB", 0, most_memory=2**40)
+    assert keep(service, study)
+    outcome = loaded(Studies(service.store), study).trials[0].outcomes[0]
+    assert (outcome.kind, outcome.reason) == ("cancelled", "cancelled: out of memory: it took 2 GiB")
+    assert Studies(service.store).refreshed(study).status == "finished"
     service.close()
 
 

@@ -19,19 +19,26 @@ from tests.contracts.executor import ExecutorContract, waited_for
 from tests.runs.small_runs import assert_equal_runs, one_thread  # noqa: F401
 from tests.service.conftest import is_saved, submit
 from velodrome import cli
+from velodrome.errors import ConfigError, LearningError, OutOfMemoryError, RunLockedError
+from velodrome.runs.config.files import load_run_config
+from velodrome.runs.together import processes
 from velodrome.service.budget import Budget, Gpu, Resources
 from velodrome.service.executor import LocalExecutor
 from velodrome.service.job import Job
 from velodrome.service.machine import handle_of, kill_session, session_processes, started_at
 from velodrome.service.scheduler import CALM_SECONDS, TICK_SECONDS, Patience, Scheduler
 from velodrome.service.worker.task import Task
+from velodrome.service.worker.trainer import kind_of
+from velodrome.vector.cores import ENVIRONMENTS
 
 LONG = {"steps": 64 * 10**6, "checkpoint.every_steps": 640, "evaluation.every_steps": 10**9}
 
 ENVIRONMENT = """
+import os
 import time
 import gymnasium
 import numpy as np
+import torch
 
 class Broken(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -49,6 +56,9 @@ class Broken(gymnasium.Env):
         if self.left < 0:
             if self.how == "raise":
                 raise ZeroDivisionError("the price was nought")
+            if self.how == "tell":
+                given = os.environ["VELODROME_CORES"], os.environ["VELODROME_ENVIRONMENTS"]
+                raise LookupError("%s cores and %s environments" % given)
             if self.how == "hang":
                 time.sleep(3600)
             if self.how == "nibble":
@@ -59,6 +69,10 @@ class Broken(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, False, self.left % 10 == 0, {}
 
 gymnasium.register("Broken-v0", entry_point=Broken)
+
+class Large(torch.nn.Module):
+    def __init__(self, windows, values):
+        raise MemoryError("8 TiB of weights")
 """
 
 
@@ -131,6 +145,40 @@ def test_trainings_of_a_service_are_those_of_the_command_to_the_bit_and_keep_to_
     assert {run.id for run in serving.store.runs()} == {job.id for job in jobs}
 
 
+@pytest.mark.parametrize(
+    ("changed", "most", "at_once"),
+    [
+        ({"seeds": 5, "cores": 4}, None, 4),
+        ({"seeds": 3, "cores": 4}, None, 2),  # after the first, which is trained alone
+        ({"ensemble": 9, "cores": 2}, None, 2),
+        ({"seeds": 5, "cores": 4}, 20, 2),
+        ({"seeds": 5, "cores": 4}, 8, 1),
+        ({"seeds": 5, "cores": 1}, None, 1),
+        ({"cores": 4}, None, 1),
+        ({"seeds": 5, "cores": 4, "vector.max_concurrent_envs": 8}, None, 1),
+    ],
+    ids=str,
+)
+def test_members_that_are_trained_side_by_side_count_and_are_no_more_than_fit(
+    service, monkeypatch, changed, most, at_once
+):
+    service.budget = Budget(cores=4, max_concurrent_envs=most)
+    job = submit(service, **changed)
+    assert job.envs == at_once * 8
+    monkeypatch.setattr(processes, "available_cores", lambda: changed["cores"])
+    monkeypatch.setattr(processes, "free_memory", lambda: 1 << 40)
+    config = load_run_config(job.config)
+    monkeypatch.setenv(ENVIRONMENTS, str(job.envs))
+    assert processes.processes_for(config, None, config.trainings - 1) == at_once
+    monkeypatch.setenv(ENVIRONMENTS, "8")  # submitted when they were not counted
+    assert processes.processes_for(config, None, config.trainings - 1) == 1
+
+
+def test_a_training_knows_what_it_was_given(serving, broken):
+    job = ended(serving, serving.submit({}, evaluate=False, cores=2, **broken("tell")))
+    assert "LookupError: 2 cores and 4 environments" in job.message
+
+
 def test_an_error_in_the_user_s_environment_ends_a_training_with_its_reason(serving, broken):
     job = ended(serving, serving.submit({}, evaluate=False, **broken("raise")))
     assert (job.status, job.ended, job.attempt) == ("failed", "error", 1)
@@ -156,6 +204,34 @@ def test_who_takes_more_memory_than_told_is_out_of_memory_and_tried_once_more(se
     assert (job.status, job.ended, job.attempt) == ("failed", "out_of_memory", 2)
     assert said in job.message
     assert job.memory_used < 1.5e9
+
+
+def test_a_training_with_no_less_to_go_on_with_is_out_of_memory_and_tried_once_more(serving, broken):
+    """It goes on with half its environments as long as it can, and then says so by itself."""
+    large = broken("raise", **{"network.kind": "user_worlds:Large"})
+    job = ended(serving, serving.submit({}, evaluate=False, memory="2GB", **large))
+    assert "memory ran out with 1 environments (8 TiB of weights), and the training needs 1." in job.message
+    assert (job.status, job.ended, job.attempt) == ("failed", "out_of_memory", 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), "out_of_memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out_of_memory"),
+        (OutOfMemoryError("memory ran out with 1 environments, and the training needs 1."), "out_of_memory"),
+        (LearningError("Learning broke at step 64"), "not_a_number"),
+        (RunLockedError("another process trains it"), "machine_lost"),
+        (ConfigError("they take 8 GB, out of memory"), "error"),
+        (ValueError("shape"), "error"),
+    ],
+    ids=repr,
+)
+def test_errors_are_of_the_kind_that_says_what_becomes_of_the_training(error, kind):
+    assert kind_of(error) == kind
+    later = RuntimeError("while it was written down")
+    later.__context__ = error
+    assert kind_of(later) == kind
 
 
 def test_a_hang_is_a_stall_and_is_retried(serving, broken):
@@ -245,6 +321,23 @@ def test_draining_saves_and_the_service_ends(service):
     found = service.job(job)
     assert (found.status, found.ended) == ("waiting", "preempted")
     assert found.steps > 0
+
+
+def test_a_training_that_began_while_somebody_drained_saves_and_stops_too(service):
+    """The service looked for requests before, and claims after: else it would wait for the end of the training."""
+    job = submit(service)
+    there = Resources(cores=1, memory=2**33)
+    other = SimpleNamespace(
+        machine="m|b|p", resources=lambda: there, prepare=lambda: None, start=lambda task: "", poll=lambda *about: True
+    )
+    asked: list[list[Job]] = []
+    scheduler = Scheduler(service.queue, other, service.folder, beside=lambda: asked.append(service.drain()))
+    scheduler.tick()
+    assert asked == [[]]
+    assert (service.job(job).status, service.job(job).wanted) == ("running", "")
+    scheduler.tick()
+    assert scheduler.draining
+    assert service.job(job).wanted == "drain"
 
 
 def test_a_training_that_cannot_fit_is_refused_at_once(service):

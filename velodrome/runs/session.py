@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from velodrome.errors import MetricsError, RunError, VelodromeError
+from velodrome.errors import MetricsError, OutOfMemoryError, VelodromeError
 from velodrome.outside.screen import Screen
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import health, setup
@@ -195,13 +195,15 @@ class Session:
                     stack.enter_context(own.pop_all())
                 break
             except Exception as error:
-                lacking = memory.shortage(error)
+                lacking = memory.avoidable_shortage(error)
                 if lacking is None:
                     raise
             memory.give_back(device)
             told = memory.ran_out(num_envs, lacking)
             if last is not None:
-                raise RunError(f"{told}, which its checkpoint has. Free some memory, or resume it where there is more.")
+                raise OutOfMemoryError(
+                    f"{told}, which its checkpoint has. Free some memory, or resume it where there is more."
+                )
             fewer = memory.fewer_envs(config, num_envs, lacking)
             self._warn(f"{told}: it begins with {fewer:,}.")
             num_envs = fewer
@@ -243,7 +245,7 @@ class Session:
                 if self.learner.steps > self.saved_steps:
                     self._save()
             except Exception as error:
-                lacking = memory.shortage(error)
+                lacking = memory.avoidable_shortage(error)
                 if lacking is None:
                     raise
                 self.view.goes_on = True
@@ -265,7 +267,7 @@ class Session:
         try:
             self._load_checkpoint()
         except Exception as error:
-            if memory.shortage(error) is None:
+            if memory.avoidable_shortage(error) is None:
                 raise
             learner.resize(memory.fewer_envs(self.config, num_envs, lacking))  # room to read it
             memory.give_back(str(learner.worlds.device))
@@ -284,7 +286,7 @@ class Session:
                 learner.resize(num_envs)
                 break
             except Exception as error:
-                if memory.shortage(error) is None:
+                if memory.avoidable_shortage(error) is None:
                     raise
         if self.scaler is not None:
             self.scaler.most, self.scaler.least = num_envs, min(self.scaler.least, num_envs)

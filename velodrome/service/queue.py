@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ADVISORY_LOCK = 0x76656C6F + 1  # PostgreSQL: held while jobs are chosen, so that two services do not fill one machine
 ALIVE_SECONDS = 30.0  # since a service was last heard of
 LEAST = [name for name in FIELDS if name != "config"]  # which is long, and not needed to choose
+STOPPED = ("stopped", "preempted")  # ends that say no more than that somebody asked for them
 # What a job must be for a request, and what to say of those that are not.
 REFUSALS = {
     "waiting": "has not begun, and waits for its turn",
@@ -297,10 +298,15 @@ class Queue:
                     "process": "",
                     "gpu": choice.gpu,
                 }
-                self._change(connection, choice.job.id, started=now, message="", **values)
+                # Whoever asks something of a job does not wait for that lock: what was asked since the look counts.
+                same = jobs.c.id == choice.job.id
+                unchanged = same & (jobs.c.status == "waiting") & (jobs.c.attempt == choice.job.attempt)
+                taken = jobs.update().where(unchanged).values(updated=now, started=now, message="", **values)
+                if connection.execute(taken).rowcount == 0:
+                    continue
                 data = {"attempt": values["attempt"], "machine": machine, "before": choice.job.machine}
                 self._note(connection, "started", choice.job.id, f"attempt {values['attempt']}", data)
-                begun.append(_job(connection.execute(jobs.select().where(jobs.c.id == choice.job.id)).one()))
+                begun.append(_job(connection.execute(jobs.select().where(same)).one()))
             return begun
 
         # A look that takes no lock, first: most of the time nothing can begin.
@@ -427,24 +433,28 @@ def _job(row: Row[Any]) -> Job:
 
 
 def _after(job: Job, kind: str, message: str, steps: int, most_memory: int) -> dict[str, Any]:
-    """Return what a job's row says after an attempt has ended."""
-    asked = {"cancel": "cancelled", "pause": "paused"}.get(job.wanted)
-    if asked and kind in ("stopped", "machine_lost", "stalled", "preempted"):
-        ended = {"ended": "cancelled"} if asked == "cancelled" else {"ended": "preempted"}
-        return {"status": asked, "message": message if asked == "cancelled" else "", **ended}
-    kind = "preempted" if kind == "stopped" else kind
+    """Return what a job's row says after an attempt has ended.
+
+    A person who asked to cancel or pause is obeyed however the attempt ended, unless it finished.
+    """
     if kind == "finished":
         return {"status": "finished", "ended": kind, "message": "", "retries": {}}
+    learns = kind == "out_of_memory" and not job.memory_is_limit  # how much memory it needs
+    more = max(job.memory, min(2 * max(job.memory, job.memory_used), most_memory))
+    memory = {"memory": more} if learns else {}
+    if job.wanted == "cancel":
+        return {"status": "cancelled", "ended": "cancelled" if kind in STOPPED else kind, "message": message}
+    kind = "preempted" if kind in STOPPED else kind
+    if job.wanted == "pause":
+        return {"status": "paused", "ended": kind, "message": message, **memory}
     retries = {} if steps > job.retried_at else dict(job.retries)  # it came further since
     retry = retries.get(kind, 0) + 1
-    memory = {}
     most = ENDS[kind].retries
     may = most is None or retry <= most
-    if kind == "out_of_memory" and job.memory_is_limit:
-        may = retry <= 1
-    elif kind == "out_of_memory":
+    if learns:
         may = may and job.memory < most_memory
-        memory = {"memory": max(job.memory, min(2 * max(job.memory, job.memory_used), most_memory))}
+    elif kind == "out_of_memory":
+        may = retry <= 1
     if not may:
         tried = f" Tried {job.attempt} times." if job.attempt > 1 else ""
         return {"status": "failed", "ended": kind, "message": message + tried, "retries": retries}

@@ -125,6 +125,8 @@ class Scheduler:
         if time.monotonic() - self._entered_at >= ENTER_SECONDS:
             self._enter()
         if not self.draining and self.queue.events(after=self._first_event, kind="drain"):
+            # What this service began after somebody asked was not asked to stop.
+            self.queue.preempt([job.id for job in self._own() if job.service == self.id])
             self.draining = True
             self.tell("draining: nothing more begins, and what runs saves and stops")
         self.executor.prepare()
@@ -281,7 +283,7 @@ class Scheduler:
     def _tell_end(self, job: Job) -> None:
         if job.status == "running":  # it began again between two looks
             return
-        known = job.ended in ENDS and job.status not in ("paused", job.ended)
-        why = ENDS[job.ended].told if known else ""
+        says_more = job.ended in ENDS and (job.status, job.ended) != ("paused", "preempted")
+        why = ENDS[job.ended].told if says_more and job.ended != job.status else ""
         told = ": ".join(part for part in (job.status, why, job.message) if part)
         self.tell(f"job {job.id} ({job.name}, {job.owner}): {told}")

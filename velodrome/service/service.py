@@ -17,6 +17,7 @@ from velodrome.runs.config.run_config import RunConfig
 from velodrome.runs.folder import folder_name, new_identity
 from velodrome.runs.setup import with_bars
 from velodrome.runs.store.store import open_store
+from velodrome.runs.together.processes import can_be_apart
 from velodrome.runs.trained import Run, check_source, run_name
 from velodrome.service.budget import Budget, why_never
 from velodrome.service.executor import Executor, LocalExecutor
@@ -145,7 +146,6 @@ class AgentTrainingService:
             raise ConfigError(f"{given}: a training needs more than none.")
         needs_gpu = self._needs_gpu(chosen)
         identity, now, name = about.pop("id", None) or new_identity(), time.time(), run_name(chosen)
-        vector = chosen.vector
         job = Job(
             identity,
             name,
@@ -158,7 +158,7 @@ class AgentTrainingService:
             priority=int(priority),
             evaluate=evaluate,
             cores=cores,
-            envs=max(chosen.num_envs, vector.max_envs or 0) if vector.autoscale else chosen.num_envs,
+            envs=self._envs(chosen, 1 if needs_gpu else cores),
             memory=MEMORY if memory is None else read_bytes(memory, "memory"),
             memory_is_limit=memory is not None,
             gpu_memory=0
@@ -171,6 +171,20 @@ class AgentTrainingService:
         )
         self._check_fits(job)
         return job
+
+    def _envs(self, config: RunConfig, cores: int) -> int:
+        """Return how many environments a training has at once: those of all its members that are trained side by side.
+
+        The first is trained alone, the others in as many processes as there are cores, and as a budget has room for.
+        """
+        if config.vector.autoscale:
+            return max(config.num_envs, config.vector.max_envs or 0)
+        apart = min(config.trainings - 1, cores) if can_be_apart(config) else 1
+        if apart < 2:
+            return config.num_envs
+        given = [budget.max_concurrent_envs for budget in self._budgets()]
+        room = max(apart if most is None else most // config.num_envs for most in given)
+        return config.num_envs * max(min(apart, room), 1)
 
     def placed(self, config: RunConfig) -> RunConfig:
         """Return a configuration whose run and rows go where the queue is."""

@@ -212,9 +212,10 @@ class _Turn:
 
     def _came_to(self, job: Job) -> Outcome:
         if job.status != "finished":
-            kind = job.ended or job.status
-            told = ENDS[kind].told if kind in ENDS else kind
-            return Outcome(math.nan, f"{told}: {job.message}" if job.message else told, kind, run=job.id)
+            # Settings are not to blame for what somebody cancelled, whatever happened while it stopped.
+            kind = "cancelled" if job.status == "cancelled" else job.ended
+            parts = dict.fromkeys((ENDS[kind].told, ENDS[job.ended].told, job.message))
+            return Outcome(math.nan, ": ".join(filter(None, parts)), kind, run=job.id)
         bring(self.keeper.service.folder / job.folder)
         return outcome.read(self.keeper.service.folder / job.folder, self.course.settings.score, job.id)
 

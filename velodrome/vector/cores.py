@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory."""
+"""What this process may use of the machine: cores, memory and environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-VARIABLE = "VELODROME_CORES"  # of the environment: a service gives each of its trainings so many
+# Variables of the process's environment: a service gives each of its trainings so many.
+VARIABLE, ENVIRONMENTS = "VELODROME_CORES", "VELODROME_ENVIRONMENTS"
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # By version of Linux's control groups: the limit, what is used, and how much of that is files that can be read again.
 OLD = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -20,6 +21,12 @@ def available_cores() -> int:
     if is_rank():  # they share the machine
         there = max(1, there // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return max(1, min(there, int(told))) if told.isdecimal() else there
+
+
+def allowed_envs() -> int | None:
+    """Return how many environments this process and those that it starts may have at once; None: any number."""
+    told = os.environ.get(ENVIRONMENTS, "")
+    return int(told) if told.isdecimal() else None
 
 
 def is_rank() -> bool:

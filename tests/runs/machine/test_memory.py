@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from tests.runs.small_runs import last_tensors, one_thread, small_run, tiny  # noqa: F401
-from velodrome.errors import BackendError, ConfigError, RunError
+from velodrome.errors import BackendError, ConfigError, EnvironmentFaultError, Fault, OutOfMemoryError
 from velodrome.learn.engines.autograd import AutogradEngine
 from velodrome.learn.ppo import PPO
 from velodrome.rollout.worlds import Worlds
@@ -38,6 +39,10 @@ ERRORS: dict[str, Exception] = {
         "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried to "
         "allocate 32000000000 bytes. Error code 12 (Cannot allocate memory)"
     ),
+    "driver": RuntimeError("CUDA error: cudaErrorMemoryAllocation"),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "system": OSError(errno.ENOMEM, "Cannot allocate memory"),
+    "mapping": RuntimeError("unable to mmap 4096 bytes from file </torch_7>: Cannot allocate memory (12)"),
 }
 
 
@@ -49,7 +54,35 @@ def test_errors_of_every_library_are_known(error):
     assert "Process 7" not in told
     second = RuntimeError("operation failed due to a previous error during capture")
     second.__context__ = error
-    assert memory.shortage(second) == told
+    assert memory.shortage(second) == memory.avoidable_shortage(second) == told
+
+
+def test_a_training_that_has_no_less_to_go_on_with_lacks_memory_too():
+    error = OutOfMemoryError("memory ran out with 1 environments (MemoryError), and the training needs 1.")
+    assert memory.shortage(error) == str(error).rstrip(".")
+    assert memory.avoidable_shortage(error) is None
+
+
+def test_memory_that_an_environment_lacks_is_its_own_fault_and_no_reason_for_fewer():
+    """A worker tells what its environments raised as a text."""
+    raised = Fault(3, 0, "raised", "MemoryError: Unable to allocate 2.00 GiB for an array with shape (268435456,)")
+    error = EnvironmentFaultError([raised], "The others are unharmed.")
+    assert memory.shortage(error) == "2.00 GiB could not be allocated"
+    assert memory.avoidable_shortage(error) is None
+    for fault in (
+        raised._replace(message="ValueError: no such price"),
+        raised._replace(kind="memory", message="its worker used 900 MiB, more than memory_limit allows"),
+    ):
+        assert memory.shortage(EnvironmentFaultError([fault], "")) is None
+    made = EnvironmentFaultError([raised], "No environment could be made.")
+    made.__cause__ = ERRORS["numpy"]
+    assert memory.avoidable_shortage(made) == "7.45 GiB could not be allocated"
+
+
+def test_ranks_which_have_fixed_shares_do_not_go_on_with_fewer(monkeypatch):
+    monkeypatch.setattr(memory, "is_rank", lambda: True)
+    assert memory.shortage(MemoryError()) == "MemoryError"
+    assert memory.avoidable_shortage(MemoryError()) is None
 
 
 def test_an_amount_is_told_in_few_words():
@@ -173,14 +206,15 @@ def test_a_resumed_run_that_does_not_fit_any_more_says_so(tmp_path, monkeypatch)
 
     monkeypatch.setattr(PPO, "__init__", none_left)
     with pytest.raises(
-        RunError, match=r"ran out with 8 environments \(2\.00 GiB .*, which its checkpoint has\. Free some"
+        OutOfMemoryError, match=r"ran out with 8 environments \(2\.00 GiB .*, which its checkpoint has\. Free some"
     ):
         resume(run.path, steps=256, mode="quiet", evaluate=False)
 
 
 def test_where_there_is_no_fewer_it_says_what_takes_less(tmp_path, monkeypatch):
     limited(monkeypatch, 0, MemoryError("8 bytes"))
-    with pytest.raises(RunError, match=r"ran out with 1 environments \(8 bytes\).*needs 1\. What takes less: shorter"):
+    said = r"ran out with 1 environments \(8 bytes\).*needs 1\. What takes less: shorter"
+    with pytest.raises(OutOfMemoryError, match=said):
         small_run(tmp_path, num_envs=2)
 
 

@@ -199,6 +199,32 @@ def test_memory_bounds_the_choice(tmp_path, monkeypatch):
         plan.with_num_envs(config, market)
 
 
+@pytest.mark.parametrize(
+    ("changed", "number", "said"),
+    [
+        ({}, 1, "at least 1 is needed, which leaves fewer than 200 updates in 640 steps."),
+        ({"vector.min_envs": 4}, 4, "at least 4 are wanted (vector.min_envs), which leaves fewer than 200 updates in"),
+        ({"steps": 64_000, "vector.max_envs": 2}, 2, "at most 2 are wanted (vector.max_envs)."),
+    ],
+    ids=str,
+)
+def test_only_bounds_that_were_obeyed_are_named(changed, number, said, tmp_path):
+    config = settings(tmp_path, num_envs="auto", **changed)
+    found, told = plan.with_num_envs(config, setup.build_market(config))
+    assert said in told
+    assert found.num_envs <= number
+    assert told.count("at most") + told.count("at least") == 1
+
+
+def test_bounds_that_contradict_each_other_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "measured_needs", lambda *arguments: {plan.HOST: plan.Line(0.0, 1.0)})
+    changed = {"network.kind": "gru", "ppo.minibatches": 4, "vector.max_envs": 2, "steps": 64_000}
+    config = settings(tmp_path, num_envs="auto", **changed)
+    said = r"auto: at least 4 are needed, and at most 2 are wanted \(vector\.max_envs\)\. Change one"
+    with pytest.raises(ConfigError, match=said):
+        plan.with_num_envs(config, setup.build_market(config))
+
+
 def test_a_learner_that_fills_its_buffer_first_is_measured_once_it_learns(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "FEWEST_UPDATES", 10)
     fast = {

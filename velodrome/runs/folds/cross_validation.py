@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from velodrome.bars.summary import Summarised, Summary
-from velodrome.errors import ConfigError, RunError, VelodromeError
+from velodrome.errors import ConfigError, VelodromeError
 from velodrome.outside.screen import Screen
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config, preset_names
@@ -270,8 +270,8 @@ def _judge_all(
         for number, config, own in left
     ]
     done, error = train_together(jobs, at_once, console, mode)
-    if error:
-        raise RunError(f"A fold could not be trained: {error.rstrip('.')}. Those that have finished are kept.")
+    if error is not None:
+        raise type(error)(f"A fold could not be trained: {str(error).rstrip('.')}. Those that have finished are kept.")
     if not done:
         console.print("interrupted and saved; the same call goes on with it", soft_wrap=True)
         raise KeyboardInterrupt

@@ -223,7 +223,7 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
                 kept = torch.cuda.memory_reserved(device)
             del learner
     except Exception as error:
-        lacking = memory.shortage(error)
+        lacking = memory.avoidable_shortage(error)
         if lacking is None:
             raise
         place = GPU if on_gpu else HOST
@@ -318,32 +318,53 @@ def with_num_envs(config: RunConfig, market: Market | Basket | None) -> tuple[Ru
         check_that_it_fits(config, market)
         return config, ""
     device = config.usable_device()
-    vector, length = config.vector, config.learner.rollout_length
     needs, free = measured_needs(config, market, device), free_bytes(config, device)
     room = {place: line.most(USABLE * free[place]) for place, line in needs.items()}
     place = min(room, key=lambda name: room[name])
-    least = max(vector.min_envs, config.learner.fewest_envs(config.network))
+    least, least_told = _least(config)
     if room[place] < least:
         raise ConfigError(_refusal(config.with_num_envs(least), place, needs[place], free[place]))
-    updates = config.steps // (length * FEWEST_UPDATES)
-    bounds = {
-        f"{room[place]:,} fit into {bytes_text(free[place])} of free {place.removeprefix('the ')}": room[place],
-        f"{updates:,} leave {FEWEST_UPDATES} updates in {config.steps:,} steps": updates,
-        f"{vector.max_envs:,} are wanted (vector.max_envs)": vector.max_envs,
-    }
+    fitting = f"{room[place]:,} fit into {bytes_text(free[place])} of free {place.removeprefix('the ')}"
+    most, bound = _most(config, {fitting: room[place]}, least, least_told)
+    number, rates = _fastest(config, market, device, least, most)
+    told = ", ".join(f"{size:,}: {rate:,.0f}" for size, rate in sorted(rates.items())) or "none was measured"
+    need = " and ".join(f"{bytes_text(line.bytes(number))} of {name}" for name, line in needs.items())
+    why = f"Steps per second by number: {told}; {bound}."
+    return config.with_num_envs(number), f"num_envs = {number:,} (auto), which needs {need}. {why}"
+
+
+def _least(config: RunConfig) -> tuple[int, str]:
+    """Return how many environments there are at least, and in words why."""
+    wanted, needed = config.vector.min_envs, config.learner.fewest_envs(config.network)
+    if wanted > needed:
+        return wanted, f"at least {wanted:,} are wanted (vector.min_envs)"
+    return needed, f"at least {needed:,} {'is' if needed == 1 else 'are'} needed"
+
+
+def _most(config: RunConfig, bounds: dict[str, int], least: int, least_told: str) -> tuple[int, str]:
+    """Return how many environments there are at most, and in words why. bounds: by what is said of them.
+
+    A run that is too short for enough updates has `least` all the same; other bounds below that are an error.
+    """
+    vector = config.vector
+    bounds = {**bounds, f"{vector.max_envs:,} are wanted (vector.max_envs)": vector.max_envs}
     for number, told in (
         (vector.max_concurrent_envs, "are allowed at once (vector.max_concurrent_envs)"),
         (config.learner.most_envs(), f"have room in the buffer of {config.algorithm}"),
     ):
         bounds |= {} if number is None else {f"{number:,} {told}": number}
-    most = max(min(bounds.values()), least)
-    most -= most % ROUND if most - most % ROUND >= least else 0
     bound = min(bounds, key=lambda text: bounds[text])
-    number, rates = _fastest(config, market, device, least, most)
-    told = ", ".join(f"{size:,}: {rate:,.0f}" for size, rate in sorted(rates.items())) or "none was measured"
-    need = " and ".join(f"{bytes_text(line.bytes(number))} of {name}" for name, line in needs.items())
-    why = f"Steps per second by number: {told}; at most {bound}."
-    return config.with_num_envs(number), f"num_envs = {number:,} (auto), which needs {need}. {why}"
+    if bounds[bound] < least:
+        raise ConfigError(f"num_envs = auto: {least_told}, and at most {bound}. Change one of the two.")
+    updates = config.steps // (config.learner.rollout_length * FEWEST_UPDATES)
+    if updates < least:
+        return least, f"{least_told}, which leaves fewer than {FEWEST_UPDATES} updates in {config.steps:,} steps"
+    if updates < bounds[bound]:
+        most, bound = updates, f"{updates:,} leave {FEWEST_UPDATES} updates in {config.steps:,} steps"
+    else:
+        most = bounds[bound]
+    most -= most % ROUND if most - most % ROUND >= least else 0
+    return most, f"at most {bound}"
 
 
 def _fastest(

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velodrome.errors import RunError, VelodromeError, sentence
+from velodrome.errors import VelodromeError, sentence
 from velodrome.runs import checkpoint as checkpoints
 from velodrome.runs import setup
 from velodrome.runs.config.run_config import RunConfig
+from velodrome.runs.machine import memory
 from velodrome.runs.session import Session
 from velodrome.runs.store.from_folder import members_of, steps_of
-from velodrome.runs.together.processes import Job, Seen, processes_for, seen_in, train_together
+from velodrome.runs.together.processes import OUT_OF_MEMORY, Job, Seen, processes_for, seen_in, train_together
 from velodrome.runs.trained import Ensemble, Run, SeedGroup
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class GroupSession(Session):
             for seed in left
         ]
         done, error = train_together(jobs, processes, self.console, self.mode, self.mirror.changed)
-        if error:
-            raise RunError(f"A member could not be trained: {sentence(error)} Go on: {group.resume_command}")
+        if error is not None:
+            raise type(error)(f"A member could not be trained: {sentence(error)} Go on: {group.resume_command}")
         return done
 
 
@@ -112,8 +113,11 @@ def _train_member(path: Path, seed: int, market: Market | Basket | None, mode: M
     assert isinstance(group, SeedGroup)
     try:
         member_session(group, seed, market).go(None, mode, evaluate=False)
-    except VelodromeError:  # the folder says it
-        sys.exit(1)
+    except Exception as error:
+        lacks_memory = memory.shortage(error) is not None
+        if not (lacks_memory or isinstance(error, VelodromeError)):
+            raise
+        sys.exit(OUT_OF_MEMORY if lacks_memory else 1)  # the folder says why
 
 
 def session_of(

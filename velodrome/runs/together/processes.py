@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from velodrome.envs.catalog import CATALOG
+from velodrome.errors import OutOfMemoryError, RunError
 from velodrome.learn.catalog import ALGORITHMS
 from velodrome.runs.interrupts import Interrupts
 from velodrome.runs.store.from_folder import steps_of
-from velodrome.vector.cores import available_cores, free_memory, is_rank
+from velodrome.vector.cores import allowed_envs, available_cores, free_memory, is_rank
 from velodrome.vector.fleet.autoscale import bytes_in_use
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from velodrome.tables.market import Market
 
 POLL_SECONDS = 0.25
+OUT_OF_MEMORY = errno.ENOMEM  # exit code of a process whose training ran out of memory
 
 log = logging.getLogger("velodrome.runs")
 
@@ -60,10 +63,10 @@ class Job:
 
 def train_together(
     jobs: Sequence[Job], processes: int, console: Console, mode: str, ended: Callable[[], None] = lambda: None
-) -> tuple[bool, str]:
+) -> tuple[bool, RunError | None]:
     """Train in this many processes at a time; whoever stops this one lets them save and stop, too.
 
-    Return whether all have ended by themselves, and what went wrong in the first that failed, "" if none did; the
+    Return whether all have ended by themselves, and what went wrong in the first that failed, None if none did; the
     others are stopped then. ended: called when one has ended.
     """
     from rich.progress import Progress
@@ -72,7 +75,8 @@ def train_together(
 
     threads, waiting = max(1, available_cores() // processes), list(jobs)
     running: dict[Job, Any] = {}
-    error, asked = "", False
+    error: RunError | None = None
+    asked = False
     with Interrupts() as interrupts, Progress(console=console, disable=mode != "live") as bars:
         tasks: dict[Job, Any] = {}
         try:
@@ -92,7 +96,8 @@ def train_together(
                         continue
                     del running[job]
                     if code and not (asked or interrupts.requested):
-                        error = error or f"{job.title}: {seen.error or f'exit {code}'}"
+                        kind = OutOfMemoryError if code == OUT_OF_MEMORY else RunError
+                        error = error or kind(f"{job.title}: {seen.error or f'exit {code}'}")
                     elif mode in ("live", "plain") and seen.status:
                         console.print(f"{job.title}: {seen.status}", soft_wrap=True)
                     ended()
@@ -132,14 +137,23 @@ def processes_for(config: RunConfig, market: Market | Basket | None, count: int)
 
     market: what a process is sent.
     """
-    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
-    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
-    shared = config.vector.autoscale or config.vector.max_concurrent_envs is not None
-    if count < 2 or not own or shared or is_rank() or config.usable_device() != "cpu":
+    if count < 2 or not can_be_apart(config) or is_rank() or config.usable_device() != "cpu":
         return 1
     try:
         pickle.dumps(market)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         log.info("trained one after the other: the market cannot be sent to a process (%s)", error)
         return 1
-    return max(min(count, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
+    envs = allowed_envs()
+    allowed = count if envs is None else envs // config.num_envs
+    return max(min(count, allowed, available_cores(), free_memory() // (2 * bytes_in_use())), 1)
+
+
+def can_be_apart(config: RunConfig) -> bool:
+    """Return whether trainings of a configuration may have processes of their own, on a machine where that is faster.
+
+    What Velodrome does not know by itself, and what shares its environments, stays in one process.
+    """
+    own = config.env in CATALOG and str(CATALOG.get(config.env).world).startswith("velodrome.")
+    own = own and str(ALGORITHMS.get(config.algorithm).learner).startswith("velodrome.")
+    return own and not config.vector.autoscale and config.vector.max_concurrent_envs is None

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from velodrome.errors import BucketError, LearningError, RunLockedError, VelodromeError
+from velodrome.errors import BucketError, LearningError, RunLockedError, VelodromeError, chain
 from velodrome.runs.bucket.place import Bucket
 from velodrome.runs.folder import INFORMATION, folder_name
+from velodrome.runs.machine import memory
 from velodrome.runs.store.fence import Fence
 from velodrome.runs.store.store import open_store
 from velodrome.service.job import Job
 from velodrome.service.worker.task import DATA, Task, folder_of, shelf_of
+from velodrome.vector.cores import ENVIRONMENTS
 from velodrome.vector.cores import VARIABLE as CORES
 from velodrome.writing import new_folder
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LEFT = ".left-"  # start of the name of a folder that another machine may still write into
 COPIES = 5  # attempts
-NO_MEMORY = ("alloc", "out of memory")  # in what torch and its allocators say
 
 
 class Ended(NamedTuple):
@@ -56,7 +55,7 @@ def _prepare(task: Task, job: Job) -> None:
     import torch
 
     Fence(task.job, task.attempt).set_for_process()
-    os.environ[CORES] = str(job.cores)
+    os.environ.update({CORES: str(job.cores), ENVIRONMENTS: str(job.envs)})
     os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu if task.gpus is None else task.gpus
     torch.set_num_threads(job.cores)
     numba.set_num_threads(min(job.cores, numba.config.NUMBA_NUM_THREADS))
@@ -187,22 +186,11 @@ def set_others_aside(root: str, job: Job) -> None:
 # Why it ended
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
-
-
 def kind_of(error: BaseException) -> str:
     """Return which kind of end an error is."""
+    if memory.shortage(error) is not None:
+        return "out_of_memory"
     for one in chain(error):
-        short = isinstance(one, OSError) and one.errno == errno.ENOMEM
-        said = str(one).lower()
-        torch_says = isinstance(one, RuntimeError) and "memory" in said and any(word in said for word in NO_MEMORY)
-        if isinstance(one, MemoryError) or short or torch_says:
-            return "out_of_memory"
         if isinstance(one, LearningError):
             return "not_a_number"
         if isinstance(one, RunLockedError | BucketError):
