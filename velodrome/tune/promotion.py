@@ -400,7 +400,8 @@ def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
         return Evidence(Trials(1, 0.0), None, (f"1 trial: {told}",))
     folders = {record.id: Path(record.folder) for record in store.runs()}
     own = trial.returns.mean(axis=1)
-    found = [_returns_in(folders[look.run], look, trial) for look in looks if look.run in folders]
+    same_bars = [look for look in looks if look.data_hash == trial.look.data_hash and look.run in folders]
+    found = [_returns_in(folders[look.run], look, trial) for look in same_bars]
     curves = [own, *(curve for curve in found if curve is not None)]
     said = [f"{len(looks) + 1} trials: {told}"]
     if len(curves) <= len(looks):
