@@ -82,7 +82,7 @@ def test_each_check_refuses_by_itself():
     assert failed(Evidence(chosen.trials, overfitting_of(centred), ())) == ["the probability of overfitting"]
     assert failed(Evidence(chosen.trials, overfitting_of(validation[:10]), ())) == ["the probability of overfitting"]
     assert failed(Evidence(Trials(1, 0.0), None, ())) == []
-    assert failed(Evidence(chosen.trials, None, (), one_policy=True)) == []
+    assert failed(Evidence(chosen.trials, None, (), no_choice="all trials played the same")) == []
     assert overfitting_of(validation[:, [0, 0, 0]]) is None
     assert overfitting_of(validation[:, [0, 1, 0, 2]]).trials == 3
     assert failed(margin=0.3) == ["its lead over hold"]
@@ -263,6 +263,21 @@ def test_the_same_policy_trained_twice_is_one_trial(good_run, fresh_folder):
     assert found.said[1] == "1 of them played the same as another, to the bit, and counts as one with it"
     (check,) = [one for one in judge(found, trial.returns, {}, 0.0) if "overfitting" in one.name]
     assert check.passed
+
+
+def test_a_look_at_bars_that_overlap_deflates_and_is_no_choice(good_run, fresh_folder, monkeypatch):
+    """Who trains again when some bars have been added is not refused for what was looked at before."""
+    folder = fresh_folder(good_run)
+    settings = dict(GOOD)
+    fewer = small_run(folder, **{**settings, "market.length": settings["market.length"] - 2, "seed": 5})
+    evaluate(fewer, report=False)
+    trial = _Trial(Run.open(folder / good_run.path.name), None)
+    with open_store(folder) as store:
+        found = looks_of(trial.run, store, trial)
+    assert found.trials.count == 2
+    (check,) = [one for one in judge(found, trial.returns, {}, 0.0) if "overfitting" in one.name]
+    assert check.passed
+    assert check.found == "none: no other policy was played on these very bars"
 
 
 # The commands

@@ -25,10 +25,10 @@ from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_REBALANCED, FLAT,
 from velodrome.evaluation.intervals import Interval, influence_interval, student_quantile
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
 from velodrome.outside.files import UNFIT
-from velodrome.runs.store.looks import Look, add_looks, looks_at, told_looks
+from velodrome.runs.store.looks import Look, SeenBars, add_looks, looks_at, told_looks
 from velodrome.runs.store.store import SqlStore, open_store
 from velodrome.runs.trained import Run, SeedGroup, run_name
-from velodrome.tables.hashing import price_hash
+from velodrome.tables.hashing import bars_of, price_hash
 from velodrome.tune.champions.frozen import Champion, freeze
 from velodrome.tune.champions.hooks import Hooks
 from velodrome.tune.champions.registry import HOOK_FAILED, PROMOTED, REFUSED, Record, Registry, check_name, enter, note
@@ -63,7 +63,7 @@ class Evidence:
     said: tuple[str, ...]  # what counts as a trial, for people
     study: str | None = None  # id
     trial: int | None = None
-    one_policy: bool = False  # all trials played the same, to the bit
+    no_choice: str = ""  # why there was nothing to choose between, for people
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def _overfitting_check(evidence: Evidence) -> Check:
     if found is not None:
         told = f"{found.probability:.1%} (slope {found.slope:+.2f}, probability of loss {found.loss:.1%})"
         return Check(name, told, needed, found.probability <= MOST_OVERFITTING)
-    if evidence.one_policy:
-        return Check(name, "none: all trials played the same", needed, True)
+    if evidence.no_choice:
+        return Check(name, f"none: {evidence.no_choice}", needed, True)
     if evidence.trials.count > 1:
         return Check(name, "not known: the returns of too few trials, or of too few bars, are there", needed, False)
     return Check(name, "none: nothing was chosen among several", needed, True)
@@ -246,7 +246,8 @@ class _Trial:
             raise ConfigError(f"{run.path.name}: env = {self.config.env!r} keeps no account to be judged by.")
         self.seeds = tuple(FRESH_SEEDS) if self.evaluator.draws else tuple(FRESH_SEEDS[:1])
         self.agents = [_play(self.evaluator, "agent", policy, market, self.seeds) for policy in policies]
-        self.look = Look(price_hash(market, self.split), run.folder.id, named.step, self.split, time.time())
+        seen = tuple(SeenBars(*one) for one in bars_of(market, self.split))
+        self.look = Look(price_hash(market, self.split), run.folder.id, named.step, self.split, time.time(), seen)
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -394,18 +395,18 @@ def costs_of(evaluator: Evaluator) -> dict[str, Any]:
 
 def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
     """Return the looks of other policies at the same test data, each a trial, and the run itself."""
-    looks = [look for look in looks_at(store, trial.look.data_hash) if look.run != run.folder.id]
-    told = told_looks(len(looks), trial.split)
+    looks = [look for look in looks_at(store, trial.look.data_hash, trial.look.bars) if look.run != run.folder.id]
+    told = told_looks(len(looks), trial.split, [look.overlap for look in looks])
     if not looks:
         return Evidence(Trials(1, 0.0), None, (f"1 trial: {told}",))
     folders = {record.id: Path(record.folder) for record in store.runs()}
     own = trial.returns.mean(axis=1)
-    same_bars = [look for look in looks if look.data_hash == trial.look.data_hash and look.run in folders]
-    found = [_returns_in(folders[look.run], look, trial) for look in same_bars]
+    # Looks at bars that merely overlap with these count for the deflated Sharpe ratio; their curves do not compare.
+    rivals = [look for look in looks if look.data_hash == trial.look.data_hash]
+    found = [_returns_in(folders[look.run], look, trial) for look in rivals if look.run in folders]
     curves = [own, *(curve for curve in found if curve is not None)]
     said = [f"{len(looks) + 1} trials: {told}"]
-    if len(curves) <= len(looks):
-        lost = len(looks) + 1 - len(curves)
+    if lost := len(rivals) + 1 - len(curves):
         said.append(f"the curves of {lost} of them are gone, so that the choice is known in part (velodrome eval RUN)")
     different = distinct(np.stack(curves, axis=1))
     if same := len(curves) - different.shape[1]:
@@ -413,7 +414,8 @@ def looks_of(run: Run, store: SqlStore, trial: _Trial) -> Evidence:
         said.append(f"{same} of them played the same as another, to the bit, and {verb} as one with it")
     ratios = [ratio for curve in different.T if not math.isnan(ratio := moments(curve).sharpe)]
     trials = replace(Trials.of(ratios) if ratios else Trials(1, 0.0), count=len(looks) + 1 - same)
-    return Evidence(trials, overfitting_of(different), tuple(said))
+    no_choice = "" if lost or different.shape[1] > 1 else "no other policy was played on these very bars"
+    return Evidence(trials, overfitting_of(different), tuple(said), no_choice=no_choice)
 
 
 def winner_of(studies: Studies, study: Study, root: Path) -> tuple[Run, Evidence]:
@@ -434,7 +436,8 @@ def winner_of(studies: Studies, study: Study, root: Path) -> tuple[Run, Evidence
     chosen = chosen_among(studies, study, root)
     said = tuple(chosen.told()) or (f"the winner among {chosen.own} trials",)
     trials = chosen.trials or Trials(max(chosen.own, 1), 0.0)
-    evidence = Evidence(trials, chosen.overfitting, said, study.id, winner.number, chosen.one_policy)
+    no_choice = "all trials played the same" if chosen.one_policy else ""
+    evidence = Evidence(trials, chosen.overfitting, said, study.id, winner.number, no_choice)
     return Run.open(winner.outcomes[last].run, root), evidence
 
 
