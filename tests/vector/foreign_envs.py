@@ -286,6 +286,15 @@ class Sloppy(Open):
         return self.observe(), reward, np.bool_(ended), int(ended), {}
 
 
+class Unsteady(Counting):
+    """Gives whatever it is told to as an info: each environment and each step another type, if need be."""
+
+    said: Any = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"said": self.said}
+
+
 class Slow(Counting):
     """Takes `seconds` for each step: asleep, or (`burn`) computing."""
 
