@@ -422,6 +422,12 @@ def test_a_reward_that_cannot_be_compiled_is_explained():
         vd.make_vec("cage2", 2, reward=with_a_typo)
 
 
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_a_reward_takes_what_was_before_and_what_is_now(backend):
+    with pytest.raises(ConfigError, match=r"^reward takes \(old, new\); .*<lambda> takes \(new\): too many"):
+        vd.make_vec("cage2", 2, reward=lambda new: 1.0, backend=backend)
+
+
 # For people
 
 

@@ -28,7 +28,15 @@ from velodrome.vector.messages import seconds_text
 from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers, is_foreign
 from velodrome.vector.workers.faults import EnvironmentFaultError
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
-from velodrome.vector.workers.measuring import FEWEST_STEPS, RowCost, makers_of, measure_round_trip, measure_row, opened, take_turns
+from velodrome.vector.workers.measuring import (
+    FEWEST_STEPS,
+    RowCost,
+    makers_of,
+    measure_round_trip,
+    measure_row,
+    opened,
+    take_turns,
+)
 from velodrome.vector.workers.options import MOST_WORKERS
 from velodrome.vector.workers.process import ProcessVectorEnv
 from velodrome.vector.workers.serial import SerialVectorEnv
