@@ -25,6 +25,15 @@ from tests.contracts.backend import BackendContract, assert_counts, info_kind
 from tests.contracts.values import ValuesContract
 from tests.contracts.vector_env import ResizeContract, infos_of
 from tests.vector.foreign_envs import ACTION_KINDS, Counting, Faulty, Marking, Strange, Unlike, digest, draw_actions
+from velodrome.errors import EnvironmentFaultError
+
+
+class Spaceless(Counting):
+    """Forgets to say what its actions are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.action_space
 
 
 class WithoutOptions(Counting):
@@ -77,6 +86,10 @@ class OwnBackendContract(ValuesContract, BackendContract, ResizeContract):
         envs.reset()
         *_, infos = envs.step([0, 0, 0])
         assert [said.tolist() for said in infos["said"]] == [[0.0] * 8, [1.0] * 5, [1] * 5]
+
+    def test_an_environment_without_a_space_is_at_fault(self):
+        with pytest.raises(EnvironmentFaultError, match=r"environment 0 .*no attribute 'action_space'"):
+            self.make(Spaceless, 2)
 
     def test_actions_of_another_type_arrive_in_that_of_the_space(self, batches):
         """A policy that computes in float64 sees the same environment on every backend."""

@@ -14,10 +14,9 @@ EXACT = 2**53  # whole numbers up to here are exact as float64
 ANYTHING = np.dtype(object)
 
 Schema = tuple[tuple[str, type], ...]
+KINDS: tuple[Any, ...] = (bool, int, float, *np.sctypeDict.values())
 # The types of arrays that hold numbers: Python's, and NumPy's own.
-NUMBERS: dict[type, np.dtype] = {
-    kind: np.dtype(kind) for kind in (bool, int, float, *np.sctypeDict.values()) if np.dtype(kind).kind in "biufc"
-}
+NUMBERS: dict[type, np.dtype] = {kind: np.dtype(kind) for kind in KINDS if np.dtype(kind).kind in "biufc"}
 
 
 class RowInfo(NamedTuple):
@@ -36,6 +35,7 @@ def add_info(infos: dict[str, Any], info: dict[str, Any], row: int, num_envs: in
     """
     for key, value in info.items():
         array: Any = infos.get(key)
+        mask: Any
         if array is None:
             array = _first(key, value, num_envs)
             mask = np.zeros(num_envs, bool)
