@@ -223,7 +223,8 @@ def test_a_number_is_written_as_it_was_given(tmp_path):
     envs.set_attr("said", [0, 1.75])
     envs.reset()
     envs.step([0, 0])
-    rows = (tmp_path / "monitor.csv").read_text().splitlines()[2:]
+    head, _, *rows = (tmp_path / "monitor.csv").read_text().splitlines()
+    assert '"env_id": "Unsteady"' in head
     assert [float(row.split(",")[-1]) for row in rows] == [0.0, 1.75]
     assert envs.metrics()["monitor/info/said"] == 0.875
     envs.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +17,8 @@ class EnvMaker:
     """Makes an environment when called. It is pickled by value, so that workers need not be able to import it."""
 
     def __init__(self, env: Any, params: dict[str, Any]) -> None:
-        self.name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+        named = env.func if isinstance(env, partial) else env
+        self.name = env if isinstance(env, str) else getattr(named, "__qualname__", type(named).__name__)
         self.source, self.params = env, dict(params)
         found = _imported(env) if isinstance(env, str) else env
         if isinstance(found, str):
