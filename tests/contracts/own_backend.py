@@ -73,7 +73,7 @@ class OwnBackendContract(ValuesContract, BackendContract, ResizeContract):
         """Gymnasium's casts them to the type of the first, or raises."""
         envs = batches(of="unsteady", autoreset=True)
         envs.set_attr("length", 2)
-        envs.set_attr("said", values)
+        envs.set_attr("label", values)
         envs.reset()
         for key in (None, "final_info"):
             *_, infos = envs.step([0, 0, 0])
@@ -82,7 +82,7 @@ class OwnBackendContract(ValuesContract, BackendContract, ResizeContract):
 
     def test_arrays_in_infos_may_differ_in_length(self, batches):
         envs = batches(of="unsteady", autoreset=True)
-        envs.set_attr("said", [np.zeros(8), np.ones(5), np.ones(5, np.int8)])
+        envs.set_attr("label", [np.zeros(8), np.ones(5), np.ones(5, np.int8)])
         envs.reset()
         *_, infos = envs.step([0, 0, 0])
         assert [said.tolist() for said in infos["said"]] == [[0.0] * 8, [1.0] * 5, [1] * 5]

@@ -287,12 +287,10 @@ class Sloppy(Open):
 
 
 class Unsteady(Counting):
-    """Gives whatever it is told to as an info: each environment and each step another type, if need be."""
-
-    said: Any = 0
+    """Gives its label as an info, whatever that is: each environment and each step may have another type."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return *super().step(action)[:4], {"said": self.said}
+        return *super().step(action)[:4], {"said": self.label}
 
 
 class Slow(Counting):

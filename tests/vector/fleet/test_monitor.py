@@ -220,7 +220,7 @@ def test_info_keys_are_of_the_last_step(backend):
 def test_a_number_is_written_as_it_was_given(tmp_path):
     makers = [partial(Unsteady, length=1), partial(Unsteady, length=1)]
     envs = VecMonitor(vd.make_vec(makers, 2, backend="serial"), tmp_path, info_keys=["said"])
-    envs.set_attr("said", [0, 1.75])
+    envs.set_attr("label", [0, 1.75])
     envs.reset()
     envs.step([0, 0])
     head, _, *rows = (tmp_path / "monitor.csv").read_text().splitlines()
