@@ -333,6 +333,10 @@ def test_an_entry_may_name_a_benchmark_of_its_own() -> None:
         (["--env", "tradin"], "Did you mean 'trading'"),
         (["--env", "cage2", "--bars", "5000"], "--bars has no effect here"),
         (["--env", "template", "--against", "numpy"], "no peer 'numpy'"),
+        (["--env", "template", "--plot", "x.foo"], "x.foo is no picture by its ending; legal: .png"),
+        (["--env", "template", "--plot", "/"], "/ is a folder"),
+        (["--env", "template", "--json", f"{__file__}/new/x.json"], "is a file, not a folder"),
+        (["--env", "template", "--threads", "4096"], "this machine offers 1 …"),
     ],
 )
 def test_the_command_says_what_is_wrong(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

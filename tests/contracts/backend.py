@@ -40,6 +40,7 @@ from tests.vector.foreign_envs import (
     Marking,
     Sloppy,
     Unlike,
+    Unsteady,
     digest,
     draw_actions,
     drawn_maker,
@@ -62,6 +63,7 @@ MAKERS: dict[str, Callable[[], gymnasium.Env]] = {
     "counting, text": partial(Counting, render_mode="ansi"),
     "counting, one buffer": partial(Counting, reuse_buffer=True),
     "sloppy": Sloppy,
+    "unsteady": Unsteady,
     **{f"{kind}, {infos}": drawn_maker(kind, infos) for kind in SPACE_KINDS for infos in INFOS},
 }
 

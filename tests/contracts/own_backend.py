@@ -23,8 +23,17 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from tests.contracts.backend import BackendContract, assert_counts, info_kind
 from tests.contracts.values import ValuesContract
-from tests.contracts.vector_env import ResizeContract
+from tests.contracts.vector_env import ResizeContract, infos_of
 from tests.vector.foreign_envs import ACTION_KINDS, Counting, Faulty, Marking, Strange, Unlike, digest, draw_actions
+from velodrome.errors import EnvironmentFaultError
+
+
+class Spaceless(Counting):
+    """Forgets to say what its actions are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.action_space
 
 
 class WithoutOptions(Counting):
@@ -54,6 +63,33 @@ class OwnBackendContract(ValuesContract, BackendContract, ResizeContract):
             *_, infos = envs.step([0, 0, 0])
             if count == 3:
                 assert [final[0] for final in infos["final_obs"]] == [3, 3, 3]
+
+    @pytest.mark.parametrize(
+        "values",
+        [[0, 1.75, 3], [1.5, "none yet", None], [None, {"a": 1}, {"b": 2.5}], [{"a": 1}, 5, {}], [2**70, 1, True]],
+        ids=repr,
+    )
+    def test_values_of_infos_stay_what_they_are(self, values, batches):
+        """Gymnasium's casts them to the type of the first, or raises."""
+        envs = batches(of="unsteady", autoreset=True)
+        envs.set_attr("length", 2)
+        envs.set_attr("label", values)
+        envs.reset()
+        for key in (None, "final_info"):
+            *_, infos = envs.step([0, 0, 0])
+            infos = infos if key is None else infos[key]
+            assert [infos_of(infos, row) for row in range(3)] == [{"said": value} for value in values]
+
+    def test_arrays_in_infos_may_differ_in_length(self, batches):
+        envs = batches(of="unsteady", autoreset=True)
+        envs.set_attr("label", [np.zeros(8), np.ones(5), np.ones(5, np.int8)])
+        envs.reset()
+        *_, infos = envs.step([0, 0, 0])
+        assert [said.tolist() for said in infos["said"]] == [[0.0] * 8, [1.0] * 5, [1] * 5]
+
+    def test_an_environment_without_a_space_is_at_fault(self):
+        with pytest.raises(EnvironmentFaultError, match=r"environment 0 .*no attribute 'action_space'"):
+            self.make(Spaceless, 2)
 
     def test_actions_of_another_type_arrive_in_that_of_the_space(self, batches):
         """A policy that computes in float64 sees the same environment on every backend."""

@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
@@ -338,6 +339,16 @@ class ResizeContract(VectorEnvContract):
 
     def test_it_says_its_name(self, batches):
         assert batches().backend == self.backend
+
+    def test_a_step_needs_an_episode_and_environments_that_are_open(self):
+        with contextlib.closing(self.build(2)) as envs:
+            action = self.actions(envs, 1)[0]
+            with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
+                envs.step(action)
+            envs.reset(seed=1)
+        for use in (envs.reset, lambda: envs.step(action), lambda: envs.resize(3)):
+            with pytest.raises(ClosedEnvironmentError, match="closed"):
+                use()
 
     def test_resizing_keeps_the_episodes_of_those_that_stay(self):
         """4, then 9, then 2: those that stay go on as if nothing had happened."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from rich.console import Console
 
 import velodrome as vd
@@ -243,8 +244,33 @@ def test_names_that_are_taken_are_refused(fade):
     with pytest.raises(ConfigError, match="'fade' is registered already; replace=True takes its place"):
         vd.register_env("fade", fade.fade_world, data="market")
     assert vd.register_env("fade", fade.fade_world, data="market", replace=True).parameters is None
+    with pytest.raises(ConfigError, match=r"'CartPole-v1' is Gymnasium's, which would be hidden"):
+        vd.register_env("CartPole-v1", fade.fade_world)
     with pytest.raises(ConfigError, match=r"env = 'fode': there is no such environment.*Did you mean 'fade'"):
         vd.make("fode")
+
+
+@pytest.mark.parametrize("world", [5, "nowhere", ":name", None])
+def test_what_makes_no_world_is_refused(world):
+    with pytest.raises(ConfigError, match=r"world = .*must be a function that returns a World"):
+        vd.register_env("mine", world)
+    assert "mine" not in CATALOG
+
+
+def test_an_environment_of_gymnasium_needs_no_registration():
+    with pytest.raises(ConfigError, match=r"CartPoleEnv makes no World.*vd.make_vec\(MyEnv, 8\)"):
+        vd.register_env("mine", CartPoleEnv)
+
+
+@pytest.mark.parametrize(
+    ("world", "told"),
+    [(lambda: 3, r"returned int, which is no .*World"), ("nomod:x", "world = 'nomod:x' cannot be imported: No module")],
+)
+def test_what_turns_out_to_make_no_world_is_told_by_its_name(world, told, monkeypatch):
+    monkeypatch.setattr(CATALOG, "_entries", dict(CATALOG._entries))
+    vd.register_env("mine", world)
+    with pytest.raises(ConfigError, match=f"environment 'mine': .*{told}"):
+        vd.make("mine")
 
 
 def test_a_package_that_cannot_be_loaded_is_named_and_takes_nothing_else_with_it(tmp_path, monkeypatch):

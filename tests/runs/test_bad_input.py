@@ -80,8 +80,10 @@ def test_a_gpu_that_is_not_there_is_told_before_there_is_a_folder(tmp_path, monk
 
 def test_what_cannot_be_learnt_together_is_told(tmp_path):
     with pytest.raises(ConfigError, match=r"algorithm = 'dqn' takes Discrete actions and .* or algorithm = 'ppo'"):
-        small_run(tmp_path, **{"algorithm": "dqn", "dqn.buffer_size": 512, "params.action": "continuous"})
-    assert Run.open("latest", tmp_path).status == "failed"
+        small_run(tmp_path / "runs", **{"algorithm": "dqn", "dqn.buffer_size": 512, "params.action": "continuous"})
+    with pytest.raises(ConfigError, match=r"algorithm = 'dqn' takes Discrete actions and the action space is Box"):
+        vd.train("cartpole", algorithm="dqn", env="Pendulum-v1", mode="quiet", **{"logging.folder": tmp_path / "runs"})
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):

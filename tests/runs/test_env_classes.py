@@ -55,7 +55,7 @@ def test_what_has_no_name_is_refused():
     [
         ("tests.runs.own_env:needs_data", r"cannot be made: TypeError: .*missing 1 required.*params\.NAME="),
         ("tests.runs.own_env:NoEnv", "NoEnv made tests.runs.own_env.NoEnv, which is not a gymnasium.Env"),
-        ("tests.runs.own_env:MyEnw", "there is no such environment.*module:Class or module:function of your own"),
+        ("tests.runs.own_env:MyEnw", "module 'tests.runs.own_env' has no 'MyEnw'.* Did you mean 'MyEnv'"),
         ("tests.runs.nowhere:MyEnv", "the module 'tests.runs.nowhere' cannot be imported"),
     ],
 )

@@ -286,6 +286,13 @@ class Sloppy(Open):
         return self.observe(), reward, np.bool_(ended), int(ended), {}
 
 
+class Unsteady(Counting):
+    """Gives its label as an info, whatever that is: each environment and each step may have another type."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], {"said": self.label}
+
+
 class Slow(Counting):
     """Takes `seconds` for each step: asleep, or (`burn`) computing."""
 

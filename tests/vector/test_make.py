@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import velodrome as vd
@@ -36,8 +37,20 @@ def test_an_unknown_environment_suggests_the_nearest(factory):
         ConfigError, match=r"env = 'tradng': there is no such environment. Did you mean 'trading'\? Legal: trading, "
     ):
         factory("tradng")
-    with pytest.raises(ConfigError, match="env must be the name of an environment or a World, received 3"):
-        factory(3)
+    for wrong in (3, None):
+        with pytest.raises(ConfigError, match=rf"env = {wrong}: needs the name of an environment, a World, the id of"):
+            factory(wrong)
+    with pytest.raises(
+        ConfigError, match=r"env is one environment, .*give its class \(CartPoleEnv\), its id, or a func"
+    ):
+        factory(gymnasium.make("CartPole-v1"))
+    with pytest.raises(ConfigError, match="env is a vector environment already"):
+        factory(gymnasium.make_vec("CartPole-v1", 1, vectorization_mode="sync"))
+
+
+def test_one_environment_of_a_class_is_made_by_calling_it():
+    with pytest.raises(ConfigError, match=r"CartPoleEnv.* is an environment of Gymnasium: calling it makes one"):
+        vd.make(CartPoleEnv)
 
 
 def test_an_unknown_backend_suggests_the_nearest():

@@ -1,4 +1,4 @@
-"""What a vector environment says about single environments: infos by row, and last observations."""
+"""What a vector environment says about episodes that ended: their statistics and last observations."""
 
 from __future__ import annotations
 
@@ -14,25 +14,6 @@ from velodrome.vector.space_arrays import map_nested, on_host
 
 # Keys of infos that describe the episode that ended in this step.
 FINAL_KEYS = ("final_obs", "final_info")
-
-
-def is_mask(key: str, infos: dict[str, Any]) -> bool:
-    """Return whether a key of vector infos is the mask of another key."""
-    return key.startswith("_") and key[1:] in infos
-
-
-def take_apart(infos: dict[str, Any], rows: NDArray[np.int64]) -> dict[int, dict[str, Any]]:
-    """Return the infos of some environments by row; a key without a mask holds for all of them."""
-    found: dict[int, dict[str, Any]] = {row: {} for row in rows.tolist()}
-    for key, value in infos.items():
-        if is_mask(key, infos):
-            continue
-        mask = infos.get(f"_{key}")
-        chosen = rows if mask is None else rows[np.asarray(mask)[rows]]
-        parts = take_apart(value, chosen) if isinstance(value, dict) else value
-        for row in chosen.tolist():
-            found[row][key] = parts[row]
-    return found
 
 
 def statistics_of(infos: dict[str, Any], rows: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -10,9 +10,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import take_apart
 from velodrome.errors import BackendError, ConfigError
-from velodrome.vector.infos import add_info
+from velodrome.vector.infos import add_info, take_apart
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import flat_leaves, take_rows
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv

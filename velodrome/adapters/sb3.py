@@ -16,11 +16,12 @@ from gymnasium import Space, spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, statistics_of, take_apart
+from velodrome.adapters.episode_ends import FINAL_KEYS, last_observations, statistics_of
 from velodrome.adapters.gymnasium import from_gymnasium
 from velodrome.adapters.library_class import with_base
 from velodrome.envs.contract import state_columns
 from velodrome.errors import BackendError, ConfigError, VelodromeError, did_you_mean
+from velodrome.vector.infos import take_apart
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested, on_host
 from velodrome.vector.workers.env_host import has_layer

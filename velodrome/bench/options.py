@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from velodrome.errors import did_you_mean
 
+PICTURES = (".png", ".svg", ".pdf")
 LARGEST = 1_024  # plain Python environments in one process; more of them give no more steps per second
 
 
@@ -53,7 +55,7 @@ class BenchmarkOptions(BaseModel):
     repeats: int = Field(5, ge=1, le=100, description="rounds in which contenders take turns; the median counts")
     seed: int = Field(0, ge=0, description="of the problem, the environments and the actions")
     json_path: Path | None = Field(None, description="file for everything that was measured, as JSON")
-    plot_path: Path | None = Field(None, description="file for a plot, as PNG")
+    plot_path: Path | None = Field(None, description="file for a plot: .png, .svg or .pdf")
     quick: bool = Field(False, description="a coarse run; other options still win where given")
 
     @field_validator("against")
@@ -64,6 +66,27 @@ class BenchmarkOptions(BaseModel):
             if name not in legal:
                 raise ValueError(f"no peer {name!r}; there are {', '.join(legal)}.{did_you_mean(name, legal)}")
         return names
+
+    @field_validator("json_path", "plot_path")
+    @classmethod
+    def _file_can_be_written(cls, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; name a file in it")
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        if not above.is_dir():
+            raise ValueError(f"{path}: {above} is a file, not a folder; name another file")
+        if not path.exists() and not os.access(above, os.W_OK):
+            raise ValueError(f"{path}: nothing may be written in {above}; name another file")
+        return path
+
+    @field_validator("plot_path")
+    @classmethod
+    def _plot_is_a_picture(cls, path: Path | None) -> Path | None:
+        if path is not None and path.suffix.lower() not in PICTURES:
+            raise ValueError(f"{path} is no picture by its ending; legal: {', '.join(PICTURES)}")
+        return path
 
     @property
     def peers(self) -> dict[str, Peer]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numba
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 from rich.console import RenderableType
 
 from velodrome.bars import synthetic_bars
@@ -64,6 +64,14 @@ class StepOptions(BenchmarkOptions):
 
     sizes: Sizes = Field((64, 1_024, 16_384), description="numbers of environments in a batch")
     threads: int | None = Field(None, ge=1, description="threads of the 'all threads' rows; if not given, all")
+
+    @field_validator("threads")
+    @classmethod
+    def _machine_has_them(cls, threads: int | None) -> int | None:
+        available = numba.config.NUMBA_NUM_THREADS
+        if threads is not None and threads > available:
+            raise ValueError(f"this machine offers 1 … {available}, received {threads}")
+        return threads
 
 
 class MarketOptions(StepOptions):
@@ -211,8 +219,7 @@ class StepBenchmark(Benchmark):
 
     def thread_counts(self, size: int, smallest: int = LANES + 1) -> tuple[int, ...]:
         """Return one thread, and all of them where a batch is large enough to share, as ours is from two blocks on."""
-        available = numba.config.NUMBA_NUM_THREADS
-        every = min(self.options.threads or available, available)
+        every = self.options.threads or numba.config.NUMBA_NUM_THREADS
         return tuple(sorted({1, every})) if size >= smallest else (1,)
 
     def open_native(self, size: int, values: Mapping[str, Any], actions: Callable[[], list[Any]]) -> Stepper:

@@ -29,7 +29,7 @@ class Measuring:
     json
         File for everything that was measured, as JSON.
     plot
-        File for a plot, as PNG.
+        File for a plot: .png, .svg or .pdf.
     quick
         A coarse run of about a minute or less; other options still win where given. The first run on a machine compiles
         before it measures.

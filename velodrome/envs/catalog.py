@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from velodrome.envs.contract import World
     from velodrome.envs.parameters import EnvConfig
 
+NO_REGISTRATION = "An environment of Gymnasium needs no registration: vd.make_vec(MyEnv, 8), vd.train(env=MyEnv)."
+
 Data = Literal["market", "basket"]
 DATA = ("market", "basket", None)
 
@@ -40,7 +42,22 @@ class EnvEntry:
 
             preset = values.pop("preset", None)
             values = with_preset(presets, preset, values, self.parameter_model())
-        return load(self.world)(**values)
+        from velodrome.envs.contract import World
+
+        made = self._world_function()(**values)
+        if not isinstance(made, World):
+            raise ConfigError(
+                f"environment {self.name!r}: its `world` returned {type(made).__qualname__}, which is no "
+                f"velodrome.envs.contract.World. {NO_REGISTRATION}"
+            )
+        return made
+
+    def _world_function(self) -> Callable[..., Any]:
+        try:
+            return load(self.world)
+        except (ImportError, AttributeError) as error:
+            told = f"environment {self.name!r}: world = {self.world!r} cannot be imported: {error}"
+            raise ConfigError(told) from error
 
     def parameter_model(self) -> type[EnvConfig] | None:
         """Return the model of its parameters, None where they are checked only when it is made."""
@@ -54,6 +71,20 @@ class EnvEntry:
 def _check(entry: EnvEntry) -> None:
     if entry.data not in DATA:
         raise ConfigError(f"environment {entry.name!r}: data = {entry.data!r}; legal: 'market', 'basket', None")
+    if not isinstance(entry.name, str) or not entry.name:
+        raise ConfigError(f"the name of an environment must be a text, received {entry.name!r}")
+    named = isinstance(entry.world, str)
+    if not callable(entry.world) and not (named and all(entry.world.partition(":"))):
+        raise ConfigError(
+            f"environment {entry.name!r}: world = {entry.world!r}; it must be a function that returns a World, or "
+            "'module:name' of one"
+        )
+    import gymnasium
+
+    if isinstance(entry.world, type) and issubclass(entry.world, gymnasium.Env):
+        raise ConfigError(f"environment {entry.name!r}: {entry.world.__qualname__} makes no World. {NO_REGISTRATION}")
+    if entry.name in gymnasium.registry:
+        raise ConfigError(f"environment {entry.name!r} is Gymnasium's, which would be hidden; choose another name")
 
 
 CATALOG = Registry(

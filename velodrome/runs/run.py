@@ -90,6 +90,7 @@ def train(
     shortened = ""
     if market is None:
         chosen, built, shortened = setup.with_windows_that_help(chosen, built)
+    setup.check_rule_actions(chosen, built)
     chosen, told = plan.with_num_envs(chosen, built)
     run = Run.create(chosen, built)
     launch.remember(run.path)

@@ -40,6 +40,7 @@ BARS_FOLDER = "bars"  # beside the runs: bars that programs gave
 ONE_THREAD = 4096  # environments that step on one core while a learner has the others
 
 
+ACTIONS_OF_RULES = {"Discrete", "MultiDiscrete", "Box"}
 TREATMENT = ("on_fault", "max_restarts", "check_values")  # of environments of other libraries that fail
 
 
@@ -264,6 +265,17 @@ def make_learner(config: RunConfig, worlds: Worlds) -> Any:
     return learner
 
 
+def check_rule_actions(config: RunConfig, market: Market | Basket | None) -> None:
+    """Refuse a rule whose actions the algorithm cannot choose, before there is a folder."""
+    from velodrome.envs.catalog import CATALOG
+
+    entry = ALGORITHMS.get(config.algorithm)
+    # To assemble a world takes a moment, and most algorithms take whatever a rule may have.
+    if is_rule(config.env) and not set(entry.action_spaces) >= ACTIONS_OF_RULES:
+        data = {} if market is None else {"market": market}
+        entry.check_action_space(CATALOG.get(config.env).make_world(**config.params, **data).action_space)
+
+
 # What a checkpoint says about the agent in it
 
 
@@ -337,7 +349,10 @@ def check_agent(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
 
 
 def foreign_observation_space(config: RunConfig) -> gymnasium.Space | None:
-    """Return what one environment of another library shows; None for rule environments."""
+    """Return what one environment of another library shows; None for rule environments.
+
+    Actions that the algorithm cannot choose are refused: a training asks this before it has a folder.
+    """
     if is_rule(config.env):
         return None
     from velodrome.vector.workers.env_maker import EnvMaker
@@ -352,6 +367,7 @@ def foreign_observation_space(config: RunConfig) -> gymnasium.Space | None:
             "params.NAME=…"
         ) from error
     with contextlib.closing(one):
+        ALGORITHMS.get(config.algorithm).check_action_space(one.action_space)
         return one.observation_space
 
 

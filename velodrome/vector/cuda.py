@@ -32,7 +32,9 @@ from velodrome.vector.buffers import (
     copy_states,
 )
 from velodrome.vector.compile.assemble import constant_scalars
+from velodrome.vector.compile.rehearsal import rehearse
 from velodrome.vector.cores import is_rank
+from velodrome.vector.native import uncompiled_one
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
 
@@ -152,6 +154,7 @@ class CudaVectorEnv(RuleVectorEnv):
                 f"backend='cuda' cannot serve on {device}: {reason}. Use backend='native' for all CPU cores, or set "
                 f"NUMBA_ENABLE_CUDASIM=1 before the start to run the kernels in a (slow) simulator."
             )
+        rehearse(world, lambda: uncompiled_one(world))
         import torch
 
         from velodrome.vector.compile import cuda_loops, numba_cuda

@@ -45,12 +45,9 @@ def _world(env: str | World, params: dict[str, Any]) -> World:
         if params:
             raise ConfigError(f"a World has its parameters already; received {', '.join(params)} besides")
         return env
-    if not isinstance(env, str):
-        raise ConfigError(f"env must be the name of an environment or a World, received {env!r}")
     if is_foreign(env):
-        raise ConfigError(
-            f"env = {env!r} is an environment of Gymnasium: gymnasium.make({env!r}) makes one, vd.make_vec many"
-        )
+        one = f"gymnasium.make({env!r})" if isinstance(env, str) else "calling it"
+        raise ConfigError(f"env = {env!r} is an environment of Gymnasium: {one} makes one, vd.make_vec many")
     return CATALOG.get(env).make_world(**params)
 
 

@@ -21,6 +21,7 @@ from velodrome.vector.batch import WRONG
 from velodrome.vector.buffers import Buffers, allocate_buffers, column_rows, copy_outputs, copy_states
 from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop, python_loop, value_checks
 from velodrome.vector.compile.packing import pack_arguments
+from velodrome.vector.compile.rehearsal import compiling, is_from_outside, rehearse
 from velodrome.vector.compile.taught import lessons
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
@@ -64,6 +65,11 @@ def first_illegal(actions: NDArray, low: float, high: float) -> int:
     return -1
 
 
+def uncompiled_one(world: World) -> NativeVectorEnv:
+    """Return a batch of one environment for a rehearsal: plain Python, and no windows."""
+    return NativeVectorEnv(world, 1, compiled=False, check_values=False, observation="cursor", threads=1)
+
+
 class NativeVectorEnv(RuleVectorEnv):
     """n environments of one rule on the CPU.
 
@@ -104,10 +110,24 @@ class NativeVectorEnv(RuleVectorEnv):
             self._first_illegal = compiled_function("actions", first_illegal, "check")
             self._step_part = compiled_loop(world, "step_part", unpack, specialise=specialise, checks=checks)
             self._has_cores = min(threads or available, available) > 1 and bool(lessons())
+            if is_from_outside(world):
+                self._prove()
         else:
             self._reset_loop = python_loop(world, "reset_all")
             self._step_part = python_loop(world, "step_part", checks)
         self._choose_loop()
+
+    def _prove(self) -> None:
+        """Play a rule from outside once, and compile it now, so that what is wrong with it is told in its terms."""
+        rehearse(self.world, lambda: uncompiled_one(self.world))
+        actions = np.zeros((self.num_envs, *self._action_shape), self._action_dtype)
+        with compiling(self.world):
+            self._reset_loop(np.zeros(0, bool), self._pack)
+            self._step_part(0, 0, actions, self.autoreset, self._pack)
+
+    def params_of_rule(self) -> Any:
+        """Return the scalars as the functions of the rule receive them."""
+        return self._params[0]
 
     def _allocate(self, num_envs: int) -> Buffers:
         return allocate_buffers(self.world, num_envs, with_windows=self.observation != "cursor")

@@ -27,6 +27,10 @@ RULE_ADVICE = (
 )
 
 
+class ResetNeededError(ConfigError, gymnasium.error.ResetNeeded):
+    """A step of environments that have no episode."""
+
+
 def single_observation_space(world: World, kind: ObservationKind) -> gymnasium.Space:
     """Return the observation space of one environment."""
     observed = len(world.observed)
@@ -135,6 +139,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         it draws the same in any row. Where episodes begin in turn (start="sequential" or "first" on a market), its row
         is its place in both cases. An integer for all environments is also the seed of those that `resize` adds later.
         """
+        self._check_open()
         options = dict(options or {})
         chosen = self._chosen(options.pop("reset_mask", None))
         values = self._option_values(options, chosen)
@@ -160,6 +165,7 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         and draws from the start of the stream (seed, i), where the batch was made or last reset with that seed. Arrays
         returned before belong to the old batch and are no longer written.
         """
+        self._check_open()
         num_envs = checked_count("num_envs", num_envs)
         if num_envs != self.num_envs:
             self._check_memory(num_envs)
@@ -189,9 +195,18 @@ class RuleVectorEnv(gymnasium.vector.VectorEnv):
         self._seeded[:] = self._started[:] = True
         self._ready = True
 
+    def close_extras(self, **options: Any) -> None:
+        """Refuse steps from now on. The memory is that of the arrays, which a caller may still read."""
+        self._ready = False
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise gymnasium.error.ClosedEnvironmentError("these environments were closed; make new ones")
+
     def _check_ready(self) -> None:
         if not self._ready:
-            raise ConfigError("call reset() before the first step(), for every environment")
+            self._check_open()
+            raise ResetNeededError("call reset() before the first step(), for every environment")
 
     def _chosen(self, mask: Any) -> NDArray[np.bool_]:
         if mask is None:

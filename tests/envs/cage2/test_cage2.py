@@ -12,7 +12,7 @@ from tests.oracles.cage2_rewards import everything
 from velodrome.envs import cage2
 from velodrome.envs.cage2 import cage2_world, codes
 from velodrome.envs.cage2.network import DEPLOYABLE, NETWORK
-from velodrome.errors import ActionError, ConfigError
+from velodrome.errors import ActionError, ConfigError, DataError
 
 
 def play(actions, **values):
@@ -66,6 +66,10 @@ def test_hosts_have_names_both_ways():
         (lambda: cage2.action("Sleep", action_set="small"), r"action_set = 'small'; legal: full, reduced"),
         (lambda: cage2.action_name(145), r"action 145 does not exist; legal: 0 … 144"),
         (lambda: cage2.action_name(-1), r"legal: 0 … 144"),
+        (lambda: cage2.action_name("x"), r"action 'x' is no whole number; legal: 0 … 144"),
+        (lambda: cage2.action_name(1.5), r"action 1.5 is no whole number"),
+        (lambda: cage2.true_state(vd.make_vec("template", 2)), r"takes a vector environment of 'cage2'.*no column '"),
+        (lambda: cage2.true_state(None), r"takes a vector environment of 'cage2'"),
         (lambda: cage2.action_name(36, action_set="reduced"), r"legal: 0 … 35"),
         (lambda: cage2.host("Enterprise3"), r"unknown host 'Enterprise3'\. Did you mean"),
         (lambda: cage2.host_name(13), r"host 13 does not exist; legal: 0 … 12"),
@@ -78,12 +82,25 @@ def test_a_name_that_does_not_exist_suggests_the_nearest(ask, message):
         ask()
 
 
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("B_line.npz", r"arrays of a file by name, received 'B_line.npz': numpy.load\('B_line.npz'\) reads them"),
+        (None, "received None"),
+    ],
+)
+def test_a_replay_takes_the_arrays_of_a_file(record, message):
+    with pytest.raises(DataError, match=message):
+        cage2.replay(record)
+
+
 # Parameters
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"mixture": (1, 1)}, "mixture = .*needs three probabilities, of b_line, meander and sleep, received 2"),
         (
             {"red_agent": "bline"},
             r"red_agent = 'bline': Input should be 'b_line', 'meander', 'sleep' or 'mixture'\. Did you mean 'b_line'",
@@ -420,6 +437,12 @@ def test_a_reward_that_cannot_be_compiled_is_explained():
 
     with pytest.raises(ConfigError, match="cannot be compiled"):
         vd.make_vec("cage2", 2, reward=with_a_typo)
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_a_reward_takes_what_was_before_and_what_is_now(backend):
+    with pytest.raises(ConfigError, match=r"^reward takes \(old, new\); .*<lambda> takes \(new\): too many"):
+        vd.make_vec("cage2", 2, reward=lambda new: 1.0, backend=backend)
 
 
 # For people

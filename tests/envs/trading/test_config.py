@@ -324,6 +324,12 @@ def test_a_reward_must_be_a_plain_function(market, reward, backend):
         vd.make_vec("trading", 2, market=market, reward=reward, backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_a_reward_takes_what_was_before_and_what_is_now(market, backend):
+    with pytest.raises(ConfigError, match=r"^reward takes \(old, new\); .*<lambda> takes \(old, new, cash\): missing"):
+        vd.make_vec("trading", 2, market=market, reward=lambda old, new, cash: 1.0, backend=backend)
+
+
 def reward_of_wealth(old, new):
     return new.wealth
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import velodrome as vd
 from tests.markets import small_market
 from tests.vector.fleet.monitored import counting, play, zeros
-from tests.vector.foreign_envs import Counting, Drawn, Faulty, Slow
+from tests.vector.foreign_envs import Counting, Drawn, Faulty, Slow, Unsteady
 from velodrome.errors import BackendError, ConfigError
 from velodrome.vector.fleet.episode_file import MonitorFile
 from velodrome.vector.fleet.monitor import VecMonitor
@@ -214,6 +214,19 @@ def test_info_keys_are_of_the_last_step(backend):
     assert seen.info_means["share"] == pytest.approx(np.mean(lengths) / 3)
     assert seen.info_means["even"] == pytest.approx(np.mean([length % 2 == 0 for length in lengths]))
     assert envs.metrics()["monitor/info/count"] == seen.info_means["count"]
+    envs.close()
+
+
+def test_a_number_is_written_as_it_was_given(tmp_path):
+    makers = [partial(Unsteady, length=1), partial(Unsteady, length=1)]
+    envs = VecMonitor(vd.make_vec(makers, 2, backend="serial"), tmp_path, info_keys=["said"])
+    envs.set_attr("label", [0, 1.75])
+    envs.reset()
+    envs.step([0, 0])
+    head, _, *rows = (tmp_path / "monitor.csv").read_text().splitlines()
+    assert '"env_id": "Unsteady"' in head
+    assert [float(row.split(",")[-1]) for row in rows] == [0.0, 1.75]
+    assert envs.metrics()["monitor/info/said"] == 0.875
     envs.close()
 
 

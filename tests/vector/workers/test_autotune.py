@@ -122,10 +122,36 @@ def test_waiting_environments_are_best_served_by_a_worker_each() -> None:
     assert max(rates, key=rates.__getitem__) == 32
 
 
-def test_candidates_far_from_the_best_are_not_tried() -> None:
+def test_candidates_far_from_the_best_are_not_tried_but_serial_is() -> None:
     predicted = {"serial": 100.0, "process, 2": 190.0, "process, 4": 1000.0, "process, 8": 900.0, "process, 16": 700.0}
-    assert worth_a_trial(predicted, [0, 2, 4, 8, 16], first=2) == [4, 8, 16]
+    assert worth_a_trial(predicted, [0, 2, 4, 8, 16], first=2) == [0, 4, 8, 16]
+    assert worth_a_trial(predicted, [0, 2, 4, 8, 16], first=2, with_serial=False) == [4, 8, 16]
     assert worth_a_trial({"serial": 100.0, "process, 2": 40.0}, [0, 2], first=2) == [0]
+
+
+def test_serial_is_chosen_where_the_model_promised_too_much_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine: the model takes all cores for free."""
+    tried: list[str] = []
+
+    def busy(batches: dict[str, Any], seconds: float) -> dict[str, float]:
+        tried.extend(batches)
+        return {name: 125e3 if name == "serial" else 98e3 for name in batches}
+
+    monkeypatch.setattr(autotune, "available_cores", lambda: 4)
+    monkeypatch.setattr(autotune, "measure_round_trip", lambda envs, seconds: 1e-6)
+    monkeypatch.setattr(autotune, "measure_row", lambda makers, seconds: row_cost(1e-3))
+    monkeypatch.setattr(autotune, "take_turns", busy)
+    found = recommend(functools.partial(TimedEnv, 1e-3), 8, seconds=SECONDS)
+    assert tried[0] == "serial"
+    assert max(found.predicted, key=found.predicted.__getitem__) != "serial"
+    assert found.backend == "serial"
+    assert found.reason.endswith(" workers 98,000)")
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf"), "2", True])
+def test_what_is_no_time_to_measure_is_refused(seconds: Any) -> None:
+    with pytest.raises(ConfigError, match=r"seconds = .*positive"):
+        recommend("CartPole-v1", 4, seconds=seconds)
 
 
 def known(**values: Any) -> Recommendation:
@@ -150,7 +176,17 @@ def test_the_sentence_has_the_choice_and_the_numbers() -> None:
     )
     waiting = chosen(known(step_cpu_seconds=21e-6, predicted=rates), rates, [2])
     assert "(90% of it waiting)" in waiting.sentence()
-    assert "serial 4,700 by the model" in waiting.sentence()
+    assert "serial 4,700, both by the model" in waiting.sentence()
+
+
+def test_what_was_measured_is_compared_with_what_was_measured() -> None:
+    measured = {"serial": 123e3, "process, 2": 87e3}
+    promised = {**measured, "process, 5": 178e3}
+    found = chosen(known(measured=measured, predicted=promised), measured, [0, 2])
+    assert found.reason.endswith("(123,000 steps/s; process with 2 workers 87,000)")
+    unlike = {"process, 2": 400.0, "process, 4": 800.0}  # a step of all in turn took too long to be tried
+    found = chosen(known(measured=unlike, predicted={"serial": 200.0, **unlike}), unlike, [2, 4])
+    assert found.reason.endswith("(800 steps/s; process with 2 workers 400)")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(45.6e-6, "45.6 µs"), (2e-3, "2 ms"), (0.9996, "1 s"), (1.25, "1.25 s")])

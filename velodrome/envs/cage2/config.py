@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import field_validator
 
@@ -62,6 +62,13 @@ class Cage2Config(EnvConfig):
     reward: Literal["official"] | Callable = option(
         "official", "the challenge's reward, or your own function of (old situation, new situation)"
     )
+
+    @field_validator("mixture", mode="before")
+    @classmethod
+    def _there_are_three(cls, mixture: Any) -> Any:
+        if isinstance(mixture, tuple | list) and len(mixture) != 3:
+            raise ValueError(f"needs three probabilities, of b_line, meander and sleep, received {len(mixture)}")
+        return mixture
 
     @field_validator("mixture")
     @classmethod

@@ -33,7 +33,13 @@ def true_state(source: Any) -> dict[str, NDArray]:
     """
 
     def column(name: str) -> NDArray:
-        return np.atleast_1d(source[name] if isinstance(source, Mapping) else source.column(name))
+        try:
+            return np.atleast_1d(source[name] if isinstance(source, Mapping) else source.column(name))
+        except (AttributeError, KeyError, ValueError) as error:
+            raise ConfigError(
+                f"true_state takes a vector environment of 'cage2', or its state columns by name; {source!r} has no "
+                f"column {name!r}"
+            ) from error
 
     shifts = 4 * np.arange(len(HOSTS))
     nibbles = {name: column(name)[:, None] >> shifts & 15 for name in WORDS}

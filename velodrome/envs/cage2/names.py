@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-from velodrome.errors import ConfigError, did_you_mean
+from velodrome.errors import ConfigError, ConfigTypeError, did_you_mean
 
 HOSTS = (
     *("Defender", "Enterprise0", "Enterprise1", "Enterprise2"),
@@ -130,6 +130,8 @@ def _index(what: str, name: str, legal: Sequence[str]) -> int:
 
 
 def _checked(what: str, index: SupportsIndex, count: int) -> int:
+    if not hasattr(index, "__index__"):
+        raise ConfigTypeError(f"{what} {index!r} is no whole number; legal: 0 … {count - 1}")
     number = index.__index__()
     if isinstance(index, bool) or not 0 <= number < count:
         raise ConfigError(f"{what} {index!r} does not exist; legal: 0 … {count - 1}")

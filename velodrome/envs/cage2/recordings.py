@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from types import FunctionType
@@ -189,6 +190,9 @@ def replay(
 
 def checked_record(record: Mapping[str, Any]) -> Forced:
     """Return the arrays of a record that are forced, all of them legal: compiled code does not look again."""
+    if not isinstance(record, Mapping):
+        advice = f": numpy.load({str(record)!r}) reads them" if isinstance(record, str | os.PathLike) else ""
+        raise DataError(f"record must be the arrays of a file by name, received {record!r}{advice}")
     arrays: dict[str, NDArray[np.uint8]] = {}
     for name, highest in HIGHEST.items():
         if name not in record:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -231,10 +232,29 @@ def rule_substitutions(world: World, specialise: bool = False) -> dict[str, Any]
                 f"{name.removeprefix('custom_')} must be a plain Python function (def or lambda), received "
                 f"{function!r}; it is compiled together with the rule"
             )
+        _check_parameters(world, name, function)
     constants = {"chosen_params": constant_params, "CONSTANT": constant_scalars(world)} if specialise else {}
     examples = world.substitution_examples
     users = {function: examples.get(name, ()) for name, function in world.substitutions.items()}
     return {**world.rule._asdict(), **world.substitutions, **constants, USER_FUNCTIONS: users}
+
+
+def _check_parameters(world: World, name: str, function: FunctionType) -> None:
+    """Refuse a function of the user that cannot be called with what the rule gives it."""
+    example = world.substitution_examples.get(name)
+    if not example:
+        return
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*example)
+    except TypeError as error:
+        stand_ins = (getattr(each, "__globals__", {}).get(name) for each in world.rule)
+        known = next((inspect.signature(each) for each in stand_ins if each is not None), None)
+        legal = ", ".join(known.parameters) if known else f"{len(example)} values"
+        raise ConfigError(
+            f"{name.removeprefix('custom_')} takes ({legal}); {function.__qualname__} takes "
+            f"({', '.join(signature.parameters)}): {error}"
+        ) from error
 
 
 def constant_scalars(world: World) -> Any:

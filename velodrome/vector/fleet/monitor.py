@@ -21,6 +21,7 @@ from velodrome.vector.fleet.monitor_report import MonitorStatistics, mean_of, me
 from velodrome.vector.fleet.step_times import EDGES, StepTimes, Throughput, quantile
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import on_host
+from velodrome.vector.workers.foreign_env import ForeignVectorEnv
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -251,4 +252,6 @@ def _name_of(base: Any) -> str:
     if isinstance(base, RuleVectorEnv):
         return base.world.name
     spec = getattr(base, "spec", None)
-    return type(base).__name__ if spec is None else str(spec.id)
+    if spec is not None:
+        return str(spec.id)
+    return base.makers[0].name if isinstance(base, ForeignVectorEnv) else type(base).__name__

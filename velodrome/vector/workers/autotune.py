@@ -9,7 +9,8 @@ seconds, of which `cpu` on a core or queueing for one; the difference is waiting
 `call` is the cost of a batch besides its rows, `round_trip` the cost of handing a step to workers and hearing that all
 are done; both are measured on the environment itself. A worker beyond one per core is woken after the others: it adds
 half of a worker's share to the round trip. If rows only compute, more workers than cores gain nothing; if they wait, up
-to one worker per environment does. The model says which candidates are worth a trial, and the trial decides.
+to one worker per environment does. The model says which candidates are worth a trial, and the trial decides. It takes
+all cores for free, so on a busy machine it promises too much of workers: serial is tried beside them in any case.
 """
 
 from __future__ import annotations
@@ -20,13 +21,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from velodrome.errors import ConfigError
 from velodrome.vector.argument_checks import checked_count
 from velodrome.vector.cores import available_cores, free_memory
 from velodrome.vector.messages import seconds_text
 from velodrome.vector.workers.env_maker import EnvMaker, UnpicklableError, environment_makers, is_foreign
 from velodrome.vector.workers.faults import EnvironmentFaultError
 from velodrome.vector.workers.foreign_env import ForeignVectorEnv
-from velodrome.vector.workers.measuring import RowCost, makers_of, measure_round_trip, measure_row, opened, take_turns
+from velodrome.vector.workers.measuring import (
+    FEWEST_STEPS,
+    RowCost,
+    makers_of,
+    measure_round_trip,
+    measure_row,
+    opened,
+    take_turns,
+)
 from velodrome.vector.workers.options import MOST_WORKERS
 from velodrome.vector.workers.process import ProcessVectorEnv
 from velodrome.vector.workers.serial import SerialVectorEnv
@@ -103,6 +113,8 @@ def recommend(env: Any, num_envs: int = 64, *, seconds: float = 2.0, **params: A
 def recommend_backend(makers: list[EnvMaker], num_envs: int, seconds: float = AUTO_SECONDS) -> Recommendation:
     """Return what `recommend` returns, given the makers of the environments."""
     checked_count("num_envs", num_envs)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.0 < seconds < math.inf:
+        raise ConfigError(f"seconds = {seconds!r}: needs a positive number, about how long to measure")
     cores = available_cores()
     with named_faults(makers[0].name), ExitStack() as stack:
         cost = measure_row(makers[:1], ROW_SHARE * seconds)
@@ -132,7 +144,9 @@ def recommend_backend(makers: list[EnvMaker], num_envs: int, seconds: float = AU
             candidate_name(w): predict(cost, round_trip, num_envs, w, cores, first) for w in counts
         }
         known = replace(known, round_trip_seconds=round_trip, bytes_per_worker=per_worker, predicted=predicted)
-        tried = worth_a_trial(predicted, [0, *counts], first)
+        # A serial step that takes this long is no guess: it is the measured row, so many times.
+        slow = FEWEST_STEPS * num_envs * cost.wall > seconds
+        tried = worth_a_trial(predicted, [0, *counts], first, with_serial=not slow)
         measured: dict[str, float] = {}
         # A trial is not worth it if making its environments takes longer.
         affordable = cost.make * num_envs * len(tried) <= max(seconds, 1.0)
@@ -181,12 +195,16 @@ def fits(workers: int, bytes_per_worker: int) -> bool:
     return workers * bytes_per_worker <= MEMORY_SHARE * free_memory()
 
 
-def worth_a_trial(predicted: dict[str, float], counts: list[int], first: int) -> list[int]:
-    """Return the worker counts (0: serial) of the candidates near the best prediction, the simplest first."""
+def worth_a_trial(predicted: dict[str, float], counts: list[int], first: int, with_serial: bool = True) -> list[int]:
+    """Return the worker counts (0: serial) of the candidates near the best prediction, the simplest first.
+
+    with_serial: beside workers try serial, too, whatever the model says of it.
+    """
     best = max(predicted.values())
     near = [count for count in counts if predicted[candidate_name(count)] >= HOPELESS * best]
     ranked = sorted(near, key=lambda count: -predicted[candidate_name(count)])[:MOST_TRIED]
-    return sorted({*ranked, *(count for count in (0, first) if count in near)})
+    simple = {0, *ranked} if with_serial else set(ranked)
+    return sorted(simple | {count for count in (0, first) if count in near})
 
 
 # Trying
@@ -222,12 +240,12 @@ def chosen(known: Recommendation, rates: dict[str, float], tried: list[int]) -> 
     if known.step_cpu_seconds < 0.7 * known.step_seconds:
         took += f" ({1.0 - known.step_cpu_seconds / known.step_seconds:.0%} of it waiting)"
     assert known.round_trip_seconds is not None
-    # People compare with serial or, if that is the choice, with the best that has workers.
-    rest = {**known.predicted, **known.measured}
+    # People compare with serial or, if that is the choice, with the best that has workers; like with like.
+    rest = dict(known.measured or known.predicted)
     rest.pop(own)
-    rival = candidate_name(0) if workers else max(rest, key=rest.__getitem__)
+    rival = candidate_name(0) if candidate_name(0) in rest else max(rest, key=rest.__getitem__)
     told = f"{rival} workers" if rival != candidate_name(0) else rival
-    how = "" if rival in known.measured else " by the model"
+    how = "" if known.measured else ", both by the model"
     compared = f"{rate_text(rates[own])}; {told.replace(', ', ' with ')} {rest[rival]:,.0f}{how}"
     reason = f"{took} and waking workers {seconds_text(known.round_trip_seconds)} ({compared})"
     if not workers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +17,8 @@ class EnvMaker:
     """Makes an environment when called. It is pickled by value, so that workers need not be able to import it."""
 
     def __init__(self, env: Any, params: dict[str, Any]) -> None:
-        self.name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+        named = env.func if isinstance(env, partial) else env
+        self.name = env if isinstance(env, str) else getattr(named, "__qualname__", type(named).__name__)
         self.source, self.params = env, dict(params)
         found = _imported(env) if isinstance(env, str) else env
         if isinstance(found, str):
@@ -29,9 +32,7 @@ class EnvMaker:
         elif callable(found):
             self.source = found
         else:
-            raise ConfigTypeError(
-                f"env = {env!r}: needs the id of a Gymnasium environment, a class or a function that makes one"
-            )
+            raise no_environment(env)
 
     def __call__(self, checked: bool = True) -> gymnasium.Env:
         """Make an environment; `checked` lets Gymnasium check its first steps, if it was made by id."""
@@ -90,11 +91,33 @@ def is_foreign(env: Any) -> bool:
 
     if isinstance(env, World):
         return False
+    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise no_environment(env)
     if isinstance(env, str):
         if env not in CATALOG and not _gymnasium_knows(env):
             raise unknown_environment(env)
         return env not in CATALOG
-    return callable(env) or isinstance(env, EnvMaker | list | tuple)
+    if not callable(env) and not isinstance(env, EnvMaker | list | tuple):
+        raise no_environment(env)
+    return True
+
+
+def no_environment(env: Any) -> ConfigTypeError:
+    """Return what to say about something of which no environments can be made."""
+    if isinstance(env, gymnasium.Env):
+        own = type(env.unwrapped).__name__
+        return ConfigTypeError(
+            f"env is one environment, {env}, and others are to be made: give its class ({own}), its id, or a function "
+            f"that makes it (lambda: {own}(…))"
+        )
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return ConfigTypeError(
+            f"env is a vector environment already, {env}; vd.from_gymnasium, vd.to_sb3 and vd.VecMonitor take it so"
+        )
+    return ConfigTypeError(
+        f"env = {env!r}: needs the name of an environment, a World, the id of a Gymnasium environment, a class or a "
+        "function that makes one, or a list of those"
+    )
 
 
 def unknown_environment(env: str) -> ConfigError:
@@ -107,7 +130,15 @@ def unknown_environment(env: str) -> ConfigError:
             f"env = {env!r}: it was defined in the script that trained it, which is not this program. Move it to a "
             "module of its own, which the script imports, and train with that."
         )
-    near = did_you_mean(env.rpartition(":")[2], (*own, *gymnasium.registry))
+    module, _, name = env.rpartition(":")
+    near = did_you_mean(name, (*own, *gymnasium.registry))
+    if module in sys.modules:
+        there = did_you_mean(name, (each for each, value in vars(sys.modules[module]).items() if callable(value)))
+        if there or not near:
+            return ConfigError(
+                f"env = {env!r}: the module {module!r} has no {name!r}, and registers no such environment with "
+                f"Gymnasium.{there} Name a class or a function in it that makes an environment."
+            )
     return ConfigError(
         f"env = {env!r}: there is no such environment.{near} Legal: {', '.join(own)}, an environment registered with "
         "Gymnasium such as CartPole-v1, module:Class or module:function of your own, or module:Name-v1 to import a "

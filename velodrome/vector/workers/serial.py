@@ -44,6 +44,7 @@ class SerialVectorEnv(ForeignVectorEnv):
     def _make_row(self, row: int) -> None:
         try:
             self.host.make(row)
+            self.host.describe(row)  # an environment without a space fails in the same way as in a worker
         except (Exception, SystemExit) as error:
             raise EnvironmentFaultError([fault_of(row, None, error, "make")], "It could not be made.") from error
 
