@@ -161,6 +161,14 @@ def test_doubts_are_said():
     assert all(warning in " ".join(text_of(found).split()) for warning in found.warnings[:2])
 
 
+def test_of_an_agent_that_never_traded_one_doubt_says_all():
+    found = evaluate_policy(ConstantPolicy(1), split_market(instruments=1), "test", {}, **QUICK)  # level 0
+    said = "\n".join(found.warnings)
+    assert "the agent never traded on this split" in said
+    assert "includes 0" not in said
+    assert "are few" not in said
+
+
 def test_autocorrelation_that_makes_intervals_doubtful_is_said_and_kept(momentum):
     assert momentum.information["autocorrelation"]["doubtful"] is False
     market = ar1_market(phi=0.9)

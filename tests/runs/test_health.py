@@ -79,6 +79,16 @@ def of_seed(seed: int, validation: np.ndarray, training: np.ndarray) -> pl.DataF
     )
 
 
+def test_beside_validation_stands_the_return_of_equity_where_there_is_an_account():
+    """A sum of rewards of another kind, such as differential_sharpe's, may rise while the account falls."""
+    rewards, falling = of_seed(0, PARTED, 900.0 + learning_curve(30, 0.81)), -learning_curve(30, 0.81)
+    equity = rewards.filter(rewards["name"] == "episode/return").with_columns(
+        name=pl.lit("episode/equity_return"), value=pl.Series(falling)
+    )
+    assert overfitting_of(rewards, "validation") is not None
+    assert overfitting_of(pl.concat([rewards, equity]), "validation") is None
+
+
 def test_a_good_seed_that_ends_early_is_no_fall_of_the_group():
     rng, rising = np.random.default_rng(0), 0.05 + 1e-4 * np.arange(100)
     noise = 0.005 * rng.normal(size=(2, 100))

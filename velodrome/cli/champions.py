@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.bars.timeframe import describe_time
 from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, champions, console, print_json
 
 if TYPE_CHECKING:
@@ -317,6 +316,8 @@ def paper(
 
 def _told_accounts(done: Summary) -> str:
     """Return what became of the accounts, for people, and how much of it is out of sample."""
+    from velodrome.bars.timeframe import describe_time
+
     accounts = []
     for name, equity in done.equity.items():
         first = done.began.get(name)

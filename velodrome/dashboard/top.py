@@ -18,8 +18,9 @@ from velodrome.dashboard.site import Site
 from velodrome.errors import VelodromeError
 from velodrome.evaluation.measures import format_figure
 from velodrome.outside.screen import Figures, FittedTable
-from velodrome.runs.live.progress import EQUITY_RETURN, compact, duration, sparkline
+from velodrome.runs.live.progress import compact, duration, sparkline
 from velodrome.runs.machine.use import bytes_text
+from velodrome.runs.metrics import EQUITY_RETURN
 from velodrome.runs.report.listing import CHOOSING, NOTHING, age, counted
 
 if TYPE_CHECKING:

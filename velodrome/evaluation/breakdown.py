@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
-from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import BUY_AND_HOLD, EQUAL_HELD, Memoryless
 from velodrome.evaluation.evaluator import Evaluator, Played
 from velodrome.evaluation.intervals import Interval, influence_interval, product_sum
 from velodrome.evaluation.measures import Curve, PathMeter, curve, drawdowns
-from velodrome.evaluation.play import Track
+from velodrome.evaluation.play import Track, carried_on
 from velodrome.vector.compile.playing import Plan
 
 BENCHMARKS = (BUY_AND_HOLD, EQUAL_HELD)

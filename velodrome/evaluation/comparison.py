@@ -317,6 +317,9 @@ def doubts(
 ) -> Iterator[str]:
     """Yield what the figures and their intervals have against trusting the result."""
     by_name = {row.name: row for row in rows}
+    if "in_market" in by_name and by_name["in_market"].value == 0.0:
+        yield "the agent never traded on this split: every other figure follows from that"
+        return
     if "trades" in by_name and by_name["trades"].value < FEW_TRADES:
         count = format_figure(by_name["trades"].value, "count")
         yield f"{count} trades are few: win rate, average trade and profit factor say little"

@@ -20,11 +20,10 @@ from velodrome.envs.contract import World, state_columns
 from velodrome.envs.parameters import EnvConfig
 from velodrome.envs.terms import draws_terms
 from velodrome.errors import ConfigError
-from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import Baseline, random_baseline
 from velodrome.evaluation.forecast.forecast import Part
 from velodrome.evaluation.measures import Curve, account_values, curve
-from velodrome.evaluation.play import WHOLE_SPLIT, Backtest, Policy, Progress, Recording, Track, play_split
+from velodrome.evaluation.play import WHOLE_SPLIT, Backtest, Policy, Progress, Recording, Track, carried_on, play_split
 from velodrome.evaluation.trades import SCHEMA
 from velodrome.registry import load
 from velodrome.tables.basket import Basket

@@ -27,6 +27,12 @@ BETWEEN_NEWS = 4096  # bars between two calls of it, where they are played in a 
 ENDLESS = 2**30  # bars of an episode whose end is not known
 WHOLE_SPLIT = {"start": "first", "episode_length": None}  # parameters of episodes that play all of a split
 
+# Columns of the state, and notes, that are amounts of money or of units; the others are shares, prices and counts.
+AMOUNTS = (
+    *("equity", "cash", "units", "fees", "funding", "spread_sum"),
+    *("bought", "sold", "buy_fees", "sell_fees", "spread"),
+)
+
 
 class Policy(Protocol):
     """What can be evaluated. It acts on all environments at once and may keep a memory for each.
@@ -411,6 +417,43 @@ class _Records:
 def zero_unless(on: NDArray[np.bool_], values: NDArray) -> NDArray:
     """Return values where a condition holds and 0 elsewhere, in their own type."""
     return np.where(on, values, values.dtype.type(0))
+
+
+# Pieces of a split as one account. Every piece is played with the start equity, side by side with the others. What is
+# counted in money or in units is then multiplied by what the account had grown to, so that all that is made of the
+# tracks (curves, trades, costs) is that of one account. A position ends with its piece, at its last close.
+
+
+def carried_on(
+    tracks: Sequence[AnyTrack], amounts_in: Mapping[str, NDArray[np.bool_]] | None = None
+) -> tuple[AnyTrack, ...]:
+    """Return tracks of which each begins with what the one before it left, if that is of the same instrument.
+
+    Once nothing is left, nothing more is done. amounts_in: of notes that mix amounts with prices, which rows of them
+        are amounts.
+    """
+    found: list[AnyTrack] = []
+    for track in tracks:
+        follows = bool(found) and found[-1].symbol == track.symbol
+        found.append(_after(found[-1], track, amounts_in or {}) if follows else track)
+    return tuple(found)
+
+
+def _after(before: Track, track: AnyTrack, amounts_in: Mapping[str, NDArray[np.bool_]]) -> AnyTrack:
+    level = before.equity[-1] / track.equity[0]  # [S]
+    track = track.until(np.where(level > 0.0, track.bars, 0))
+
+    def carried(name: str, values: NDArray) -> NDArray:
+        """Return [T + 1, S] or [T, rows, D] as the account has it."""
+        own = level[: values.shape[-1]].astype(values.dtype)
+        if name in amounts_in:
+            return np.where(amounts_in[name][:, None], values * own, values)
+        return values * own if name in AMOUNTS else values
+
+    columns, notes = (
+        {name: carried(name, values) for name, values in own.items()} for own in (track.columns, track.notes)
+    )
+    return replace(track, columns=columns, notes=notes, began_with=before.start_equity)
 
 
 # Episodes

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.envs.contract import state_columns
-from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.evaluate import check_out_of_sample
 from velodrome.evaluation.evaluator import Evaluator, evaluator_for, world_on
 from velodrome.evaluation.measures import Curve, PathMeter, account_values, bars_per_year, curve
-from velodrome.evaluation.play import Pieces, Policy, Recording, play_episodes, play_split
+from velodrome.evaluation.play import Pieces, Policy, Recording, carried_on, play_episodes, play_split
 from velodrome.tables.basket import Basket
 from velodrome.tables.market import Market, WindowedRows
 from velodrome.vector.make import make_vec

@@ -88,6 +88,9 @@ def evaluate(
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     market = run.market_for("to evaluate it", market, data)
     if market is None:
+        if split is not None or allow_training_split:
+            given = "allow_training_split = true" if split is None else f"split = {split!r}"
+            raise ConfigError(f"{given}: env = {run.config.env!r} plays episodes and has no splits. Leave it out.")
         evaluation = replace(_by_episodes(run.config, policies, named), policy=named)
     else:
         chosen = split or run.config.evaluation.final_split

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from velodrome.errors import LearningError
 from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.runs.checkpoint import latest_checkpoint
+from velodrome.runs.metrics import RETURNS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -107,7 +108,9 @@ def overfitting_of(metrics: pl.DataFrame, split: str) -> Parting | None:
         by_step = metrics.select("step", "name", "value").group_by("step", "name")
         means = by_step.mean().join(by_step.len(), on=("step", "name"))
         metrics = means.filter(means["len"] == metrics["seed"].n_unique())
-    return overfitting(Series.of(metrics, "episode/return"), Series.of(metrics, f"evaluation/{split}/return"))
+    # Beside an account's return on validation stands that of its equity, not the sum of its rewards.
+    training = next((name for name in RETURNS if (metrics["name"] == name).any()), RETURNS[-1])
+    return overfitting(Series.of(metrics, training), Series.of(metrics, f"evaluation/{split}/return"))
 
 
 def overfitting(training: Series, validation: Series) -> Parting | None:

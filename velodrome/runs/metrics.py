@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 CAPACITY = 10_000  # entries that may wait for a sink
+# Names that say how episodes went, the first that there is: an account's return, in per cent; the sum of rewards, which
+# is none even where there is an account.
+RETURNS = EQUITY_RETURN, REWARDS = "episode/equity_return", "episode/return"
 END_SECONDS = 120.0  # how long the end waits for a sink that is stuck
 
 log = logging.getLogger("velodrome.runs")

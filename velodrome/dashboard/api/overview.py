@@ -11,7 +11,7 @@ from velodrome import __version__
 from velodrome.dashboard.answers import Asked, Question, Routes
 from velodrome.dashboard.api import jobs, studies
 from velodrome.dashboard.site import Site
-from velodrome.runs.live.progress import RETURNS
+from velodrome.runs.metrics import RETURNS
 
 routes = Routes()
 SHOWN_FINISHED, SHOWN_WAITING, SHOWN_STUDIES, SHOWN_RUNNING = 12, 20, 8, 50

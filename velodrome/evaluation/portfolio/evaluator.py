@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.portfolio.config import PortfolioConfig, portfolio_config
-from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import Evaluator, Params, Played, decided, decisions, draws_anything, times
-from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
+from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, carried_on, play_split
 from velodrome.evaluation.portfolio.account import (
     PortfolioTrack,
     contributions,

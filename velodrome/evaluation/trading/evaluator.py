@@ -13,10 +13,9 @@ from velodrome.envs.catalog import EnvEntry
 from velodrome.envs.trading.codes import CODE_NAMES
 from velodrome.envs.trading.config import TradingConfig, trading_config
 from velodrome.envs.trading.world import action_names
-from velodrome.evaluation.accounts import carried_on
 from velodrome.evaluation.baselines import Baseline
 from velodrome.evaluation.evaluator import ACCOUNT_COLUMNS, Evaluator, Params, Played, draws_anything
-from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, play_split
+from velodrome.evaluation.play import Backtest, Policy, Progress, Recording, Track, carried_on, play_split
 from velodrome.evaluation.trades import trade_figures
 from velodrome.evaluation.trading.baselines import baselines
 from velodrome.evaluation.trading.trades import NOTED, NOTED_AMOUNTS, RECORDED, recording_world, round_trips

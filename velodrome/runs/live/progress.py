@@ -17,12 +17,10 @@ from velodrome.evaluation.measures import Unit, format_figure
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.runs.live.bottleneck import Bottleneck, RunFacts, find_bottleneck
 from velodrome.runs.machine.use import MachineUse
+from velodrome.runs.metrics import EQUITY_RETURN, RETURNS
 from velodrome.vector.compile import kernel_cache
 
 PHASE_NAMES = ("environment", "inference", "learning", "other")
-# Metrics that say how episodes went, the first that there is: an account's return, in per cent; the sum of rewards,
-# which is none even where there is an account.
-RETURNS = EQUITY_RETURN, REWARDS = "episode/equity_return", "episode/return"
 # Figures of an account that are written in per cent.
 SHARES: Mapping[str, Unit] = {
     "return": "change",

@@ -16,7 +16,7 @@ from velodrome.evaluation.evaluate import Evaluation
 from velodrome.evaluation.measures import drawdowns
 from velodrome.evaluation.named_policy import USED_FOR_SELECTION
 from velodrome.evaluation.training_seeds import SEED_COLUMN
-from velodrome.runs.live.progress import EQUITY_RETURN, RETURNS
+from velodrome.runs.metrics import EQUITY_RETURN, RETURNS
 
 BUCKETS = 1500  # about the pixels of a wide screen; a longer series keeps the lowest and highest of each
 SHOWN_INSTRUMENTS = 8

@@ -18,7 +18,8 @@ from velodrome.runs.config.changes import told_lineage
 from velodrome.runs.config.sections import HELD_OUT
 from velodrome.runs.folder import INFORMATION, LATEST, Candidate, RunFolder, choose_run
 from velodrome.runs.health import overfitting_of
-from velodrome.runs.live.progress import EQUITY_RETURN, REWARDS, SHARES, compact, figure, sparkline
+from velodrome.runs.live.progress import SHARES, compact, figure, sparkline
+from velodrome.runs.metrics import EQUITY_RETURN, RETURNS, REWARDS
 from velodrome.runs.report.speed import SPEED, mean_speed
 from velodrome.runs.store.rows import RunRecord, trainings
 from velodrome.runs.store.schema import KILLED
@@ -272,7 +273,7 @@ def overfitting(store: SqlStore, run: RunRecord) -> str | None:
     if not validated:
         return None
     split = validated[0].split("/")[1]
-    parted = overfitting_of(store.metrics(run.id, [REWARDS, validated[0]]), split)
+    parted = overfitting_of(store.metrics(run.id, [*RETURNS, validated[0]]), split)
     return None if parted is None else parted.sentence(split, f"evaluation/{split}/max_drawdown" in known)
 
 
