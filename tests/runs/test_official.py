@@ -62,6 +62,12 @@ def test_what_cannot_be_scored_is_refused(run, tmp_path):
         official_evaluation(run, episodes=1)
 
 
+@pytest.mark.parametrize("given", [{"split": "foo"}, {"allow_training_split": True}])
+def test_what_plays_episodes_has_no_splits(run, given):
+    with pytest.raises(ConfigError, match="env = 'cage2' plays episodes and has no splits"):
+        vd.evaluate(run, report=False, **given)
+
+
 def test_training_seeds_are_scored_one_by_one_and_by_their_mean(run):
     found = play_official([run.policy, ConstantPolicy(0)], "agent", run.config.params, 10, baselines=False)
     scores = {(score.policy, score.red_agent, score.length): score for score in found.scores}

@@ -52,6 +52,13 @@ def test_a_training_is_submitted_without_a_service_and_waits(runs, capsys):
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_prices_that_are_not_here_are_warned_of(runs, capsys):
+    assert cli.run(["submit", "smoke", "market.source=nosuch/"]) == 0
+    assert "warning: market.source = nosuch/: there is no such file or folder here" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 def test_a_job_is_shown_with_what_happened(submitted, capsys):
     assert cli.run(["jobs", "priority", submitted, "7"]) == 0
     assert cli.run(["jobs", "pause", submitted]) == 0

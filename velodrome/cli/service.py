@@ -81,6 +81,8 @@ def submit(
     json
         Print the job as JSON.
     """
+    from velodrome.runs.config.files import load_run_config
+    from velodrome.runs.config.parameters import price_data
     from velodrome.service import listing
 
     source, settings = split_source(words)
@@ -93,6 +95,10 @@ def submit(
         return
     out = console()
     out.print(f"job {job.id} ({job.name}) waits", soft_wrap=True, highlight=False)
+    config = load_run_config(job.config)
+    if price_data(config.env) and not config.market.is_synthetic and not Path(config.market.source).exists():
+        told = f"warning: market.source = {config.market.source}: there is no such file or folder here"
+        out.print(f"{told}. The training fails where it is not found.", soft_wrap=True, highlight=False)
     if not service.queue.services():
         out.print(f"no service runs; start one: velodrome serve --no-dashboard{_flags(place)}", soft_wrap=True)
 
