@@ -11,7 +11,7 @@ import polars as pl
 from rich.console import Console
 
 import velodrome as vd
-from velodrome.bars.check import rich_table
+from velodrome.bars.check import PrintedReport
 
 
 def write_csv(path: Path, length: int) -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "BTCUSD.csv"
         write_csv(path, chosen.bars)
-        Console(width=140).print(rich_table(vd.check_bars(path)))
+        Console(width=140).print(PrintedReport(vd.check_bars(path)))
         bars = vd.read_bars(path)
     print(f"read {len(bars):,} bars of {bars.timeframe}: {', '.join(bars.symbols)}")
 

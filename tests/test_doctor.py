@@ -16,6 +16,7 @@ import pytest
 
 from velodrome import cli, doctor
 from velodrome.doctor import DoctorReport, Row
+from velodrome.outside.extras import install
 from velodrome.vector import cuda
 
 
@@ -194,7 +195,7 @@ def test_the_simulator_flag_is_told():
 def test_a_narrow_terminal_breaks_no_word(report):
     from rich.console import Console
 
-    advice = "for the cuda backend: pip install 'velodrome[cuda]'"
+    advice = f"for the cuda backend: {install('cuda')}"
     rows = (*report.rows, Row("optional packages", "a-name", "note", "not installed", advice))
     console = Console(width=80, file=io.StringIO())
     console.print(doctor.rich_table(DoctorReport(rows)))

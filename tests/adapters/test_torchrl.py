@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -26,6 +27,7 @@ from tests.markets import small_market
 from velodrome.adapters import torchrl as adapter
 from velodrome.adapters.torchrl import VelodromeEnv, to_torchrl
 from velodrome.errors import BackendError, ConfigError
+from velodrome.outside.extras import install
 
 MARKET = small_market()
 trading = partial(vd.make_vec, "trading", 4, market=MARKET, seed=3, episode_length=(4, 9))
@@ -286,7 +288,7 @@ def test_without_torchrl_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchrl.envs", None)
     adapter.env_class.cache_clear()
     try:
-        with pytest.raises(ImportError, match=r"pip install 'velodrome\[torchrl\]'"):
+        with pytest.raises(ImportError, match=re.escape(install("torchrl"))):
             to_torchrl(trading())
     finally:
         adapter.env_class.cache_clear()

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from rich.console import Console
 
 from velodrome.errors import ConfigError, MissingDependencyError
+from velodrome.outside.extras import install
 from velodrome.rollout.phases import PhaseClock
 from velodrome.runs.profile import (
     MOST_ROWS,
@@ -160,7 +162,7 @@ def test_a_missing_profiler_names_the_extra(tmp_path: Path, monkeypatch: pytest.
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyinstrument" else found(name))
     training = Training()
-    with pytest.raises(MissingDependencyError, match=r"velodrome\[profile\]"):
+    with pytest.raises(MissingDependencyError, match=re.escape(install("profile"))):
         profile_iterations(training.iterate, training.clock, 1, tmp_path)
     assert training.iterations == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.ray_cluster import add_node, ray_cluster
 from tests.service.conftest import settings
 from velodrome import cli
 from velodrome.errors import ConfigError, JobError, MissingDependencyError
+from velodrome.outside.extras import install
 from velodrome.runs.store.store import open_store
 from velodrome.service.executors.named import executor_named
 from velodrome.service.executors.ray import RayExecutor
@@ -135,9 +137,9 @@ def test_without_ray_or_submitit_it_is_said_what_to_install(monkeypatch, tmp_pat
         return importing(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'velodrome\[ray\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(install("ray"))):
         executor_named("ray", tmp_path)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'velodrome\[slurm\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(install("slurm"))):
         executor_named("slurm", tmp_path, cores=1)
     assert cli.run(["serve", "--no-dashboard", "--executor", "ray", "--folder", str(tmp_path)]) == cli.REFUSED
     assert capsys.readouterr().err.count("\n") == 1

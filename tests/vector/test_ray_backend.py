@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from tests.contracts.vector_env import assert_same, play
 from tests.ray_cluster import ray_cluster
 from tests.vector.foreign_envs import Counting, Drawn, Faulty, draw_actions
 from velodrome.errors import MissingDependencyError
+from velodrome.outside.extras import install
 
 
 @pytest.fixture(scope="module")
@@ -165,5 +167,5 @@ def test_sleeping_environments_keep_all_workers_busy(cluster):
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'velodrome\[ray\]'"):
+    with pytest.raises(MissingDependencyError, match=re.escape(install("ray"))):
         vd.make_vec(Counting, 2, backend="ray")

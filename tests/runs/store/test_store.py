@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from tests.contracts.store import RUN, StoreContract
 from velodrome.errors import ConfigError, DamagedStoreError, MissingDependencyError
+from velodrome.outside.extras import install
 from velodrome.runs.store.rows import MetricRow, RunRecord
 from velodrome.runs.store.schema import MIGRATIONS, OLDEST, VERSION, StoreError, tables
 from velodrome.runs.store.store import FILE_NAME, SqlStore, open_store
@@ -313,7 +315,7 @@ def test_an_address_that_is_none_is_refused(url, told):
 
 def test_a_missing_driver_names_the_extra_and_hides_the_password(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingDependencyError, match=r"velodrome\[postgres\]") as caught:
+    with pytest.raises(MissingDependencyError, match=re.escape(install("postgres"))) as caught:
         SqlStore("postgresql://me:secret@localhost/runs")
     assert "secret" not in str(caught.value)
 

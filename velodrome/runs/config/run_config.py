@@ -26,7 +26,7 @@ NOT_IN_HASH = ("name", "checkpoint", "logging", "resources")
 LATER = (
     *("augment", "weight_decay", "kl_penalty", "layer_norm", "dropout", "averaged", "patience", "folds", "shorten"),
     *("share", "fewest", "teacher", "critic_first", "average_weights", "official", "entropy_schedule"),
-    *("bars", "margin"),
+    *("bars", "margin", "rounds"),
 )
 OF_MARKETS = ("evaluation.split", "evaluation.final_split", "evaluation.folds")
 # Other spellings of fields; on a command line the last part of any key will do.
