@@ -42,6 +42,7 @@ from velodrome.rollout.moments import LIMIT
 # Operations; each is a row of numbers: its kind, then what its function below says.
 VALUES, WINDOWS, PRODUCT, ACTIVATE, NORMALISE, STRETCH, POOL, COPY, SPREAD, REMEMBER, RECALL, DUEL = range(12)
 WIDTH = 11  # numbers of an operation
+LINE = 16  # floats in a line of the cache
 KINDS = tuple(ACTIVATIONS)  # of activations, by their number
 CHOICES, NUMBERS, WEIGHTS = range(3)  # what an action is
 TOGETHER = {MeanChances: True, MeanValues: False, MeanNumbers: False, MeanWeights: False}  # whether by chances
@@ -333,6 +334,13 @@ class Writer:
         self.room += count
         return self.room - count
 
+    def align(self) -> None:
+        """Let what comes next begin at a line of the cache: a row that lies across two is read twice."""
+        ahead = -self.floats % LINE
+        self.parts += [np.zeros(ahead, np.float32)] if ahead else []
+        self.floats += ahead
+        self.room += -self.room % LINE
+
     def product(
         self, source: int, weight: Tensor, bias: Tensor | None, target: int | None = None, rows: int = 1, step: int = 0
     ) -> int:
@@ -342,6 +350,7 @@ class Writer:
         """
         outputs, inputs = weight.shape
         added = target is not None
+        self.align()
         place = self.place(rows * outputs) if target is None else target
         kept = self.keep(weight.T.contiguous()), -1 if bias is None else self.keep(bias)
         self.add(PRODUCT, source, place, inputs, outputs, *kept, rows, step or inputs, outputs, int(added))
@@ -528,6 +537,15 @@ class Writer:
         return found
 
 
+def at_a_line(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a copy that begins at a line of the cache; NumPy promises a quarter of one."""
+    room = np.empty(values.size + LINE, np.float32)
+    first = -room.ctypes.data % (4 * LINE) // 4
+    found = room[first : first + values.size]
+    found[:] = values
+    return found
+
+
 @torch.no_grad()
 def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, steps: int = 1) -> Program | None:
     """Return what a policy does at some bars of its market, in this number of environments that all begin.
@@ -558,10 +576,10 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
     room = writer.place(own.width)
     return Program(
         np.array(writer.operations, np.int64),
-        np.concatenate(writer.parts),
+        at_a_line(np.concatenate(writer.parts)),
         np.ascontiguousarray(np.concatenate(shown, 1)),
         position,
-        np.zeros(writer.room, np.float32),
+        at_a_line(np.zeros(writer.room, np.float32)),
         np.zeros((num_envs, policy.memory_size), np.float32),
         np.array([kind, at, own.width, room], np.int64),
         np.array([members, TOGETHER.get(type(policy.distribution), False)], np.int64),
