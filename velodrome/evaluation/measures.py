@@ -182,7 +182,7 @@ def _joined(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.f
 def curve(tracks: Sequence[Track], per_bar: Sequence[Mapping[str, NDArray[np.float64]]]) -> Curve:
     """Put tracks on one time line; an account without a bar at a time stays as it was.
 
-    tracks: those of an instrument after one another, as `accounts.carried_on` makes them.
+    tracks: those of an instrument after one another, as `carried_on` makes them.
     per_bar: for each track, what to average or to sum over bars, by name [T, S].
     """
     places = [list(own) for _, own in groupby(range(len(tracks)), lambda place: tracks[place].symbol)]

@@ -95,7 +95,7 @@ class Track:
     """One account bar by bar, S seeds side by side, D of them in detail. Row 0 comes before the first decision.
 
     An episode that terminates early (bankrupt, drawdown limit) keeps its last equity to the end and holds nothing. Of a
-    split in several pieces each is a track, and those of an instrument are one account (see `accounts`).
+    split in several pieces each is a track, and those of an instrument are one account (see `carried_on`).
     """
 
     symbol: str  # the instrument; of a basket, the name of its grid

@@ -18,6 +18,7 @@ import pytest
 from tests.runs.live.machines import GIB, machine
 from velodrome.outside.extras import install
 from velodrome.runs.machine import use as machine_use
+from velodrome.runs.machine.gpus import GpuUse, SparingGpu
 from velodrome.runs.machine.use import MachineSampler, ProcessorUse, bytes_text, open_gpu
 
 
@@ -224,6 +225,30 @@ def test_without_a_driver_or_the_package_there_is_no_gpu_and_a_reason(monkeypatc
 def test_hidden_gpus_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert open_gpu("cpu") == (None, "CUDA_VISIBLE_DEVICES hides the GPUs")
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(0.002, 60), (0.1, 6)])
+def test_a_driver_that_takes_its_time_is_asked_less_often(seconds: float, asked: int) -> None:
+    """It is busy with questions for a hundredth of the time at most; a quick one is asked at every sample."""
+    now, answers = 0.0, []
+
+    class Slow:
+        def sample(self) -> GpuUse:
+            nonlocal now
+            now += seconds
+            answers.append(GpuUse("GPU", len(answers) / 100, None, None, None, None))
+            return answers[-1]
+
+        def close(self) -> None:
+            answers.append(None)
+
+    gpu = SparingGpu(Slow(), lambda: now)
+    for second in range(60):
+        now = max(now, float(second))
+        assert gpu.sample() == answers[-1]
+    assert len(answers) == asked
+    gpu.close()
+    assert answers[-1] is None
 
 
 @pytest.mark.gpu

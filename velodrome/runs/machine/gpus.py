@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from velodrome.outside.extras import install
+
+MOST_ASKED = 0.01  # share of the time that a GPU's driver is busy with questions
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,28 @@ class Gpu(Protocol):
 
     def close(self) -> None:
         """Let go of the library."""
+
+
+class SparingGpu:
+    """A GPU that is asked for a share of the time at most; in between it repeats its last answer.
+
+    Some drivers take a tenth of a second for an answer, and hold up whoever waits for the GPU meanwhile.
+    """
+
+    def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gpu, self._clock = gpu, clock
+        self._last: GpuUse | None = None
+        self._again = 0.0  # when it may be asked again
+
+    def sample(self) -> GpuUse:
+        began = self._clock()
+        if self._last is None or began >= self._again:
+            self._last = self._gpu.sample()
+            self._again = began + (self._clock() - began) / MOST_ASKED
+        return self._last
+
+    def close(self) -> None:
+        self._gpu.close()
 
 
 class NvidiaGpu:

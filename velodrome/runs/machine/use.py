@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from velodrome.runs.machine.gpus import Gpu, GpuUse, open_gpu
+from velodrome.runs.machine.gpus import Gpu, GpuUse, SparingGpu, open_gpu
 from velodrome.vector.cores import available_cores
 
 LOW_DISK = 2 * 1024**3  # bytes; a few checkpoints of a large network
@@ -103,7 +103,8 @@ class MachineSampler:
     def _run(self) -> None:
         gpu: Gpu | None = None
         try:
-            gpu, self.gpu_missing = open_gpu(self.device)
+            found, self.gpu_missing = open_gpu(self.device)
+            gpu = None if found is None else SparingGpu(found)
             processors = ProcessorUse(self._children)
             # A first sample soon, so that a short run shows something too.
             wait = min(0.2, self.every)
