@@ -28,7 +28,7 @@ from typing import Any
 
 COMMANDS = ("", "market.length=1000000 steps=500000")
 REPEATS = 3
-LEARNING = ("time/environment", "time/inference", "time/learning")  # seconds of each iteration
+LEARNING, OTHER = ("time/environment", "time/inference", "time/learning"), "time/other"  # seconds of each iteration
 
 
 def seconds_of(call: Callable[[], Any]) -> tuple[float, float]:
@@ -56,13 +56,24 @@ def timed(command: str, folder: Path, repeats: int, times: int) -> None:
 
     run = Run.open("latest", folder)
     log = run.folder.log_path.read_text()
-    learnt = float(run.metrics.filter(pl.col("name").is_in(LEARNING))["value"].sum())
-    learnt += sum(float(found) for found in re.findall(r"lesson took ([\d.]+) s", log))
+    noted = run.metrics.filter(pl.col("name").is_in((*LEARNING, OTHER)))
+
+    def logged(what: str) -> list[float]:
+        return [float(found) for found in re.findall(rf"{what} took ([\d.]+) s", log)]
+
+    each, saved = logged(r"validation at step \d+"), logged(r"checkpoint at step \d+")
+    within = logged(r"validation at step [1-9]\d*")  # between two iterations
+    learnt = float(noted.filter(pl.col("name") != OTHER)["value"].sum()) + sum(logged("lesson"))
     print(f"  {learnt:.1f} s of it learning, {1.0 - learnt / wall:.0%} everything else", flush=True)
+    # From the first iteration to the last, `other` is all that is no phase of learning, validations among it.
+    other = float(noted.filter(pl.col("name") == OTHER)["value"].sum())
+    between, around = max(other - sum(within), 0.0), max(wall - learnt - other, 0.0)
+    print(f"  {len(each)} validations {sum(each):.1f} s, else between iterations {between:.1f} s", flush=True)
+    print(f"  start, final evaluation, report and end {around:.1f} s", flush=True)
+    print(f"  {len(saved)} checkpoints, written beside that, {sum(saved):.1f} s", flush=True)
     if not repeats:
         return
     market = run.market_for("to time it", None, None)
-    each = [float(found) for found in re.findall(r"validation at step \d+ took ([\d.]+) s", log)]
     if each:
         print(f"  {len(each)} validations during training: {statistics.median(each):.3f} s, the first {each[0]:.3f} s")
     parts = {

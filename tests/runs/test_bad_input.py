@@ -20,13 +20,14 @@ from velodrome.runs.store.store import SqlStore
 
 
 def at_iteration(monkeypatch, number, act) -> None:
-    """Do something to the session before its n-th iteration."""
+    """Do something to the session before its n-th iteration, once the checkpoints so far are written."""
     iterate, done = Session._iterate, 0
 
     def counted(session, *arguments):
         nonlocal done
         done += 1
         if done == number:
+            session._await_checkpoint()
             act(session)
         iterate(session, *arguments)
 

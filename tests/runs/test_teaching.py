@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import numpy as np
 import pytest
@@ -45,6 +46,19 @@ def test_the_rule_itself_is_a_candidate(tmp_path):
     # The critic alone learns at first, so that the same policy is validated again.
     means = run.load_policy("latest").network.state_dict()
     assert any(not value.equal(latest_weights(run)[name]) for name, value in means.items())
+
+
+def test_a_lesson_is_no_part_of_the_first_iteration(tmp_path, monkeypatch):
+    teach = setup.teach
+
+    def slowly(*arguments):
+        time.sleep(1.0)
+        return teach(*arguments)
+
+    monkeypatch.setattr(setup, "teach", slowly)
+    run = small_run(tmp_path)
+    found = run.metrics.filter((run.metrics["step"] == 64) & (run.metrics["name"] == "time/other"))
+    assert found["value"].item() < 0.9
 
 
 def test_without_validations_nothing_is_chosen_and_the_latest_policy_is_judged(tmp_path):

@@ -366,7 +366,9 @@ def unchanged(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 def nested(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Join dictionaries as `part.name`; tensors are copied to the host, so that training may go on."""
     return {
-        f"{part}.{name}": tensor.detach().cpu().clone() for part, own in parts.items() for name, tensor in own.items()
+        f"{part}.{name}": tensor.detach().to("cpu", copy=True)
+        for part, own in parts.items()
+        for name, tensor in own.items()
     }
 
 

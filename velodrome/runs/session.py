@@ -13,6 +13,7 @@ import math
 import shlex
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ class Session:
         self.came_from: tuple[float, str] | None = None  # age in seconds of the checkpoint it went on from, in words
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
+        self.saving: Future[str] | None = None  # the checkpoint that is being written, and what to tell of it
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, then evaluate; the folder, and then the store, know how it ended."""
@@ -229,7 +231,9 @@ class Session:
             contextlib.suppress(Interrupted),
             self._sampler(device) as sampler,
             self._live_view(worlds, device, sampler) as self.view,
+            ThreadPoolExecutor(1, "checkpoints") as self.beside,  # leaving it waits for the one that is being written
         ):
+            self.saving = None
             self.resources = ResourceMetrics(sampler, self.config.resources.every_seconds)
             if self.mode == "json":
                 for remark in self.remarks:
@@ -240,10 +244,12 @@ class Session:
                     # What was taught is a candidate among others; without others nothing is chosen.
                     chooses = bool(self.taught) and not self.has_less and self.validated_every is not None
                     self._save(best=chooses and self._validate())
+                self.learner.clock.take()  # what came before is no part of the first iteration
                 while not self._is_over and not self.interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
                     self._save()
+                self._await_checkpoint()
             except Exception as error:
                 lacking = memory.avoidable_shortage(error)
                 if lacking is None:
@@ -387,6 +393,8 @@ class Session:
         self.view.update(steps, metrics)
         if news := self.mirror.news():
             self.view.note(news)
+        if self.saving is not None and self.saving.done():
+            self._await_checkpoint()
         improved = _due(before, steps, self.validated_every) and self._validate()
         longest = config.checkpoint.every_seconds
         late = longest is not None and time.monotonic() - self.saved_at >= longest
@@ -423,22 +431,41 @@ class Session:
         return self.best.is_improved_by(found, taught=learner.steps == 0)
 
     def _save(self, best: bool = False) -> None:
-        """Write a checkpoint, whatever becomes of the metrics up to it, which go first so that a kill loses none."""
+        """Begin to write a checkpoint; learning goes on meanwhile. The metrics up to it go first: a kill loses none.
+
+        A disk may take a second for a replay buffer, in which a GPU would wait. Where memory is short, this waits.
+        """
+        self._await_checkpoint()
         try:
             self.writer.flush()
         except MetricsError as error:
             self.view.note(f"warning: {error}")
-        steps, path = self.learner.steps, self.run.path
-        tensors, plain = self.learner.state()
-        health.refuse(health.broken_weights(tensors), path, steps, self.config.algorithm)
+        steps = self.learner.steps
+        tensors, plain = self.learner.state()  # copies
+        health.refuse(health.broken_weights(tensors), self.run.path, steps, self.config.algorithm)
         content = {"run": self.id, "learner": plain, "agent": self.agent, **self.best.state()}
         content |= setup.saved_facts(self.config)
+        self.saved_at, self.saved_steps = time.monotonic(), steps
+        self.saving = self.beside.submit(self._write_checkpoint, steps, tensors, content, best)
+        if self.has_less:
+            self._await_checkpoint()
+
+    def _write_checkpoint(self, steps: int, tensors: Mapping[str, Any], content: dict[str, Any], best: bool) -> str:
+        """Write a checkpoint and return what to tell of it."""
+        began, path = time.monotonic(), self.run.path
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:
             checkpoints.pin_only_the_last(path)
-        self.mirror.changed()
-        self.saved_at, self.saved_steps = time.monotonic(), steps
-        self.view.note(f"checkpoint at step {steps:,}{' (best so far)' if best else ''}")
+        log.info("checkpoint at step %d took %.3f s", steps, time.monotonic() - began)
+        return f"checkpoint at step {steps:,}{' (best so far)' if best else ''}"
+
+    def _await_checkpoint(self) -> None:
+        """Wait for the checkpoint that is being written, if one is; what went wrong with it is raised here."""
+        saving, self.saving = self.saving, None
+        if saving is not None:
+            told = saving.result()
+            self.mirror.changed()
+            self.view.note(told)
 
     def _evaluate(self) -> None:
         """Evaluate the agent on data it never saw, write the report and print the result."""

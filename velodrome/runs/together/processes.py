@@ -84,9 +84,10 @@ def train_together(
                 while waiting and not asked and len(running) < processes:
                     job = waiting.pop(0)
                     about = (threads, job.work, *job.arguments)
-                    running[job] = process_context("spawn").Process(target=_work_apart, args=about)
+                    process = process_context("spawn").Process(target=_work_apart, args=about)
                     with without_main_module():
-                        running[job].start()
+                        process.start()
+                    running[job] = process
                     tasks[job] = bars.add_task(job.title, total=job.steps)
                 time.sleep(POLL_SECONDS)
                 for job, process in list(running.items()):

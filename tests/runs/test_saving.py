@@ -1,0 +1,123 @@
+"""Checkpoints are written beside learning: a slow disk holds nothing up, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from tests.runs.small_runs import assert_equal_runs, one_thread, small_run  # noqa: F401
+from velodrome.errors import CheckpointError
+from velodrome.runs import checkpoint
+from velodrome.runs.run import Run
+from velodrome.runs.session import Session
+
+PATIENT = 60.0  # seconds; whoever waits longer waits for ever
+
+
+@pytest.fixture()
+def slow_disk(monkeypatch):
+    """A disk that is done with a checkpoint when learning is two iterations further, or at its end."""
+    write, iterate, end = checkpoint.save_checkpoint, Session._iterate, Session._await_checkpoint
+    moved, sessions = threading.Condition(), []
+
+    def slow(folder, steps, *arguments, **named):
+        with moved:
+            further = moved.wait_for(
+                lambda: sessions[0].learner.steps >= min(steps + 128, 640) or sessions[0].interrupts.requested, PATIENT
+            )
+            assert further, "learning waits for the disk"
+        return write(folder, steps, *arguments, **named)
+
+    def iterating(session):
+        sessions[:] = [session]
+        iterate(session)
+        with moved:
+            moved.notify_all()
+
+    def waiting(session):
+        sessions[:] = [session]
+        with moved:
+            moved.notify_all()
+        end(session)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
+    monkeypatch.setattr(Session, "_iterate", iterating)
+    monkeypatch.setattr(Session, "_await_checkpoint", waiting)
+    return sessions
+
+
+SPARSE = {"checkpoint.every_steps": 256, "evaluation.every_steps": None, "checkpoint.keep": 10}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_learning_goes_on_while_a_checkpoint_is_written_and_changes_nothing_in_it(tmp_path, algorithm, request):
+    how = {**SPARSE, "algorithm": algorithm}
+    if algorithm == "dqn":
+        how |= {"dqn.rollout_length": 8, "dqn.learning_starts": 64, "dqn.batch_size": 32, "dqn.rounds": 1}
+    reference = small_run(tmp_path / "reference", **how)
+    request.getfixturevalue("slow_disk")
+    run = small_run(tmp_path / "slow", **how)
+    assert_equal_runs(run, reference)
+    names = [path.name for path in checkpoint.checkpoints(run.path)]
+    assert len(names) > 3
+    for name in names:
+        found, wanted = (checkpoint.load_checkpoint(of.path / "checkpoints" / name) for of in (run, reference))
+        assert found.plain["learner"] == wanted.plain["learner"]
+        for part, tensor in found.tensors.items():
+            assert tensor.numpy().tobytes() == wanted.tensors[part].numpy().tobytes(), (name, part)
+
+
+def test_a_checkpoint_that_is_being_written_is_there_after_an_interruption(tmp_path, monkeypatch, slow_disk):
+    iterate = Session._iterate
+
+    def interrupted(session):
+        iterate(session)
+        if session.saving is not None and session.learner.steps >= 256:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Session, "_iterate", interrupted)
+    run = small_run(tmp_path, **SPARSE)
+    assert run.status == "interrupted"
+    assert [checkpoint.checkpoint_steps(path) for path in checkpoint.checkpoints(run.path)][-2:] == [0, 256]
+    assert not list(checkpoint.checkpoint_home(run.path).glob(".*"))
+
+
+@pytest.mark.parametrize("failing", [256, 640])
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_whenever_that_is_known(tmp_path, monkeypatch, failing):
+    write = checkpoint.save_checkpoint
+
+    def full(folder, steps, *arguments, **named):
+        if steps == failing:
+            raise CheckpointError(f"no room for {steps}")
+        return write(folder, steps, *arguments, **named)
+
+    monkeypatch.setattr(checkpoint, "save_checkpoint", full)
+    with pytest.raises(CheckpointError, match=f"no room for {failing}"):
+        small_run(tmp_path, **SPARSE)
+    run = Run.open("latest", tmp_path)
+    assert run.status == "failed"
+    assert checkpoint.checkpoint_steps(checkpoint.latest_checkpoint(run.path)) < failing
+
+
+def test_where_memory_is_short_each_checkpoint_is_waited_for(tmp_path, monkeypatch):
+    """Two copies of a replay buffer at once would be one too many."""
+    write, during = Session._write_checkpoint, []
+
+    def watched(session, steps, *arguments):
+        found = write(session, steps, *arguments)
+        during.append(session.learner.steps == steps)
+        return found
+
+    init = Session.__init__
+
+    def short(session, *arguments, **named):
+        init(session, *arguments, **named)
+        session.has_less = True
+
+    monkeypatch.setattr(Session, "_write_checkpoint", watched)
+    monkeypatch.setattr(Session, "__init__", short)
+    small_run(tmp_path, **SPARSE)
+    assert len(during) == 4
+    assert all(during)
