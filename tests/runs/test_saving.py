@@ -16,7 +16,7 @@ from velodrome.runs.session import Session
 PATIENT = 60.0  # seconds; whoever waits longer waits for ever
 
 
-@pytest.fixture()
+@pytest.fixture
 def slow_disk(monkeypatch):
     """A disk that is done with a checkpoint when learning is two iterations further, or at its end."""
     write, iterate, end = checkpoint.save_checkpoint, Session._iterate, Session._await_checkpoint
