@@ -276,8 +276,10 @@ def _network(policy: Policy, envs: Any, ways: Pieces, longest: int) -> _Decider 
         return None
     from velodrome.learn.program import decide, program_of
 
-    bars = np.unique(np.concatenate([np.arange(a, b + 1) for a, b in zip(ways.first, ways.last, strict=True)]))
-    program = program_of(policy, bars, envs.num_envs, longest)
+    shown = np.zeros(int(ways.last.max()) + 1, bool)
+    for begin, end in zip(ways.first, ways.last, strict=True):
+        shown[begin : end + 1] = True
+    program = program_of(policy, np.flatnonzero(shown), envs.num_envs, longest)
     return None if program is None else _Decider(decide, program)
 
 
