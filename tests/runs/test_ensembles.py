@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -238,7 +237,7 @@ def test_a_member_s_process_says_by_its_code_that_memory_ran_out(ensemble, monke
 
 
 def test_memory_that_ran_out_in_a_process_is_known_where_they_are_watched():
-    jobs = [processes.Job("seed 4", sys.exit, (processes.OUT_OF_MEMORY,), 1, lambda: processes.Seen(error="none left"))]
+    jobs = [processes.Job("seed 4", os._exit, (processes.OUT_OF_MEMORY,), 1, lambda: processes.Seen(error="none left"))]
     done, error = processes.train_together(jobs, 1, Console(quiet=True), "quiet")
     assert (done, str(error)) == (False, "seed 4: none left")
     assert memory.shortage(error) is not None

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from tests.runs.small_runs import assert_equal_runs, one_thread, small_run  # noqa: F401
-from velodrome.errors import CheckpointError
+from velodrome.errors import CheckpointError, LearningError
+from velodrome.learn.ppo import PPO
 from velodrome.runs import checkpoint
 from velodrome.runs.run import Run
 from velodrome.runs.session import Session
@@ -18,34 +19,32 @@ PATIENT = 60.0  # seconds; whoever waits longer waits for ever
 
 @pytest.fixture
 def slow_disk(monkeypatch):
-    """A disk that is done with a checkpoint when learning is two iterations further, or at its end."""
-    write, iterate, end = checkpoint.save_checkpoint, Session._iterate, Session._await_checkpoint
-    moved, sessions = threading.Condition(), []
+    """A disk that is done with a checkpoint two iterations later, or when a later step waits for it."""
+    write, iterate, finish = checkpoint.save_checkpoint, Session._iterate, Session._await_checkpoint
+    moved, reached = threading.Condition(), {"iterated": 0, "waits": 0}  # steps
 
     def slow(folder, steps, *arguments, **named):
         with moved:
-            further = moved.wait_for(
-                lambda: sessions[0].learner.steps >= min(steps + 128, 640) or sessions[0].interrupts.requested, PATIENT
-            )
-            assert further, "learning waits for the disk"
+            is_slow = steps in (256, 512)  # not the first and the last, for which a run waits
+            further = lambda: reached["iterated"] >= steps + 128 or reached["waits"] > steps  # noqa: E731
+            assert not is_slow or moved.wait_for(further, PATIENT), "learning waits for the disk"
         return write(folder, steps, *arguments, **named)
 
     def iterating(session):
-        sessions[:] = [session]
         iterate(session)
         with moved:
+            reached["iterated"] = session.learner.steps
             moved.notify_all()
 
     def waiting(session):
-        sessions[:] = [session]
         with moved:
+            reached["waits"] = session.learner.steps
             moved.notify_all()
-        end(session)
+        finish(session)
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     monkeypatch.setattr(Session, "_iterate", iterating)
     monkeypatch.setattr(Session, "_await_checkpoint", waiting)
-    return sessions
 
 
 SPARSE = {"checkpoint.every_steps": 256, "evaluation.every_steps": None, "checkpoint.keep": 10}
@@ -74,13 +73,15 @@ def test_a_checkpoint_that_is_being_written_is_there_after_an_interruption(tmp_p
 
     def interrupted(session):
         iterate(session)
-        if session.saving is not None and session.learner.steps >= 256:
+        if session.learner.steps == 320:
+            assert session.saving is not None
+            assert checkpoint.checkpoint_steps(checkpoint.latest_checkpoint(session.run.path)) == 0
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Session, "_iterate", interrupted)
     run = small_run(tmp_path, **SPARSE)
     assert run.status == "interrupted"
-    assert [checkpoint.checkpoint_steps(path) for path in checkpoint.checkpoints(run.path)][-2:] == [0, 256]
+    assert [checkpoint.checkpoint_steps(path) for path in checkpoint.checkpoints(run.path)] == [0, 256, 320]
     assert not list(checkpoint.checkpoint_home(run.path).glob(".*"))
 
 
@@ -121,3 +122,31 @@ def test_where_memory_is_short_each_checkpoint_is_waited_for(tmp_path, monkeypat
     small_run(tmp_path, **SPARSE)
     assert len(during) == 4
     assert all(during)
+
+
+def test_a_state_that_a_learner_of_somebody_elses_shares_with_it_is_written_first(tmp_path, monkeypatch):
+    write, during = Session._write_checkpoint, []
+
+    def watched(session, steps, *arguments):
+        found = write(session, steps, *arguments)
+        during.append(session.learner.steps == steps)
+        return found
+
+    state = PPO.state
+    monkeypatch.setattr(PPO, "state", lambda learner: state(learner), raising=False)
+    monkeypatch.setattr(Session, "_write_checkpoint", watched)
+    small_run(tmp_path, **SPARSE)
+    assert len(during) == 4
+    assert all(during)
+
+
+def test_learning_that_broke_names_the_checkpoint_that_is_being_written(tmp_path, monkeypatch, slow_disk):
+    iterate = PPO.iterate
+
+    def broken(learner):
+        found = iterate(learner)
+        return {**found, "loss/value": float("nan")} if learner.steps == 320 else found
+
+    monkeypatch.setattr(PPO, "iterate", broken)
+    with pytest.raises(LearningError, match=r"at step 320: loss/value = nan.*is kept \(.*/000000000256\)"):
+        small_run(tmp_path, **SPARSE)

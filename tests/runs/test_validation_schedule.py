@@ -58,6 +58,7 @@ def test_a_presets_short_run_has_enough_to_choose_among_and_a_long_one_validates
     config = load_run_config(preset, {"device": "cpu", **own_files})
     market = build_market(load_run_config("demo_portfolio" if "portfolio" in preset else "demo"))
     assert steps_between_validations(config, market, device) == config.steps // fewest
+    assert config.evaluation.patience, "a longer training ends when validation has stopped improving"
     every = steps_between_validations(load_run_config(config, {"steps": 100_000 * config.steps}), market, device)
     once, each = VALIDATION_IN_STEPS[device]
     assert (once + each * split_bars(market, "validation")) / every == pytest.approx(0.05, rel=1e-3)

@@ -280,6 +280,11 @@ class DQN(Learner):
         self.optimiser.load_state(only(tensors, "optimiser"))
         self.updates = int(plain["updates"])
 
+    def bytes_to_come(self) -> int:
+        """Return what the transitions will take that the buffer still has room for."""
+        empty = 1.0 - int(self.replay.filled) / self.replay.rows
+        return int(empty * sum(stored.nbytes for stored in self.replay.stored.values()))
+
     def forget_episodes(self) -> None:
         """Let no transition reach from the episodes that were being played into the new ones."""
         self.replay.cut()

@@ -313,6 +313,10 @@ class Learner:
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned; `only(tensors, part)` picks a part."""
 
+    def bytes_to_come(self) -> int:
+        """Return by how much larger the state will be once everything is filled that fills up."""
+        return 0
+
     def forget_episodes(self) -> None:
         """Forget what belongs to the episodes that were being played: new ones have begun."""
 

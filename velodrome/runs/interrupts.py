@@ -19,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """While open, the first signal sets `requested`; a second one interrupts at once.
+    """While open, the first signal sets `requested`; a second one interrupts, once what is being saved is saved.
 
     Under a service, or torchrun, a second one changes nothing: a cluster sends the same signal to every process, and a
     service passes on what it receives. It ends itself whoever does not stop in time.

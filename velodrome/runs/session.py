@@ -11,9 +11,10 @@ import json
 import logging
 import math
 import shlex
+import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ class Session:
         self.came_from: tuple[float, str] | None = None  # age in seconds of the checkpoint it went on from, in words
         self.saved_steps = 0
         self.saved_at = 0.0  # seconds, of the last checkpoint
-        self.saving: Future[str] | None = None  # the checkpoint that is being written, and what to tell of it
+        self.saving: Future[list[str]] | None = None  # the checkpoint that is being written, and what to tell of it
 
     def go(self, console: Console | None, mode: Mode | None, evaluate: bool) -> Run:
         """Train until done or interrupted, then evaluate; the folder, and then the store, know how it ended."""
@@ -231,9 +232,7 @@ class Session:
             contextlib.suppress(Interrupted),
             self._sampler(device) as sampler,
             self._live_view(worlds, device, sampler) as self.view,
-            ThreadPoolExecutor(1, "checkpoints") as self.beside,  # leaving it waits for the one that is being written
         ):
-            self.saving = None
             self.resources = ResourceMetrics(sampler, self.config.resources.every_seconds)
             if self.mode == "json":
                 for remark in self.remarks:
@@ -244,7 +243,9 @@ class Session:
                     # What was taught is a candidate among others; without others nothing is chosen.
                     chooses = bool(self.taught) and not self.has_less and self.validated_every is not None
                     self._save(best=chooses and self._validate())
-                self.learner.clock.take()  # what came before is no part of the first iteration
+                    self._await_checkpoint()  # a shortage of memory in the first iteration goes back to it
+                if (clock := getattr(self.learner, "clock", None)) is not None:
+                    clock.take()  # what came before is no part of the first iteration
                 while not self._is_over and not self.interrupts.requested:
                     self._iterate()
                 if self.learner.steps > self.saved_steps:
@@ -256,6 +257,10 @@ class Session:
                     raise
                 self.view.goes_on = True
                 return lacking
+            finally:  # nothing may be written into the folder once it is no longer locked
+                if self.saving is not None:
+                    wait([self.saving])
+                    self.saving = None
             if not self._is_over:
                 raise Interrupted
             if self.learner.steps < self.config.steps:
@@ -380,7 +385,9 @@ class Session:
         before = self.learner.steps
         metrics = self.learner.iterate()
         steps, config = self.learner.steps, self.config
-        health.refuse(health.broken_metrics(metrics), self.run.path, steps, config.algorithm)
+        if broken := health.broken_metrics(metrics):
+            self._await_checkpoint()  # which is the one to go back to
+            health.refuse(broken, self.run.path, steps, config.algorithm)
         if speed := metrics.get("time/steps_per_second"):
             self.pace = min(self.pace, 1.0 / speed)
         # Counted from the run's beginning, so that a resumed run logs the same iterations.
@@ -401,6 +408,7 @@ class Session:
         if improved or late or _due(before, steps, config.checkpoint.every_steps):
             self._save(best=improved)
         if self.scaler is not None:
+            self._await_checkpoint()  # its copy of the state would count as memory in use
             seconds = (steps - before) / metrics["time/steps_per_second"]
             if note := setup.resize_as_measured(self.scaler, self.learner, steps - before, seconds):
                 self.view.note(note)
@@ -431,41 +439,56 @@ class Session:
         return self.best.is_improved_by(found, taught=learner.steps == 0)
 
     def _save(self, best: bool = False) -> None:
-        """Begin to write a checkpoint; learning goes on meanwhile. The metrics up to it go first: a kill loses none.
+        """Begin to write a checkpoint; learning goes on meanwhile.
 
         A disk may take a second for a replay buffer, in which a GPU would wait. Where memory is short, this waits.
         """
         self._await_checkpoint()
-        try:
-            self.writer.flush()
-        except MetricsError as error:
-            self.view.note(f"warning: {error}")
         steps = self.learner.steps
-        tensors, plain = self.learner.state()  # copies
+        tensors, plain = self.learner.state()
         health.refuse(health.broken_weights(tensors), self.run.path, steps, self.config.algorithm)
         content = {"run": self.id, "learner": plain, "agent": self.agent, **self.best.state()}
         content |= setup.saved_facts(self.config)
         self.saved_at, self.saved_steps = time.monotonic(), steps
-        self.saving = self.beside.submit(self._write_checkpoint, steps, tensors, content, best)
-        if self.has_less:
+        saving: Future[list[str]] = Future()
+        self.saving = saving
+
+        def write() -> None:
+            try:
+                saving.set_result(self._write_checkpoint(steps, tensors, content, best))
+            except BaseException as error:
+                log.error("checkpoint at step %d could not be written: %s", steps, error)
+                saving.set_exception(error)
+
+        threading.Thread(target=write, name="checkpoint", daemon=True).start()
+        if self.has_less or not setup.copies_state(self.learner):
             self._await_checkpoint()
 
-    def _write_checkpoint(self, steps: int, tensors: Mapping[str, Any], content: dict[str, Any], best: bool) -> str:
-        """Write a checkpoint and return what to tell of it."""
-        began, path = time.monotonic(), self.run.path
+    def _write_checkpoint(
+        self, steps: int, tensors: Mapping[str, Any], content: dict[str, Any], best: bool
+    ) -> list[str]:
+        """Write a checkpoint, whatever becomes of the metrics up to it; return what to tell.
+
+        Metrics go first, so that a kill loses none.
+        """
+        told, began, path = [], time.monotonic(), self.run.path
+        try:
+            self.writer.flush()
+        except MetricsError as error:
+            told.append(f"warning: {error}")
         checkpoints.save_checkpoint(path, steps, tensors, content, keep=self.config.checkpoint.keep, pinned=best)
         if best:
             checkpoints.pin_only_the_last(path)
+        self.mirror.changed()
         log.info("checkpoint at step %d took %.3f s", steps, time.monotonic() - began)
-        return f"checkpoint at step {steps:,}{' (best so far)' if best else ''}"
+        return [*told, f"checkpoint at step {steps:,}{' (best so far)' if best else ''}"]
 
     def _await_checkpoint(self) -> None:
         """Wait for the checkpoint that is being written, if one is; what went wrong with it is raised here."""
         saving, self.saving = self.saving, None
         if saving is not None:
-            told = saving.result()
-            self.mirror.changed()
-            self.view.note(told)
+            for text in saving.result():
+                self.view.note(text)
 
     def _evaluate(self) -> None:
         """Evaluate the agent on data it never saw, write the report and print the result."""

@@ -279,6 +279,13 @@ def check_rule_actions(config: RunConfig, market: Market | Basket | None) -> Non
 # What a checkpoint says about the agent in it
 
 
+def copies_state(learner: Any) -> bool:
+    """Return whether what a learner's `state` returns stays as it is while it learns: ours do, others may not."""
+    from velodrome.learn.learner import Learner
+
+    return getattr(type(getattr(learner, "own", learner)), "state", None) is Learner.state
+
+
 def saved_facts(config: RunConfig) -> dict[str, Any]:
     """Return what a checkpoint must say of its network besides NetworkConfig."""
     return ALGORITHMS.get(config.algorithm).saved_facts(config.learner)

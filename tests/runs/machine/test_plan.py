@@ -35,14 +35,27 @@ def settings(folder: Path, **changed: Any) -> Any:
 
 @pytest.mark.parametrize("changed", [{}, {"ppo.engine": "autograd"}], ids=["fused", "autograd"])
 def test_two_small_trials_say_what_a_larger_one_needs(changed, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "TRIAL", 64)
-    config = settings(tmp_path, **{"num_envs": 256, "steps": 100_000, **changed})
+    monkeypatch.setattr(plan, "TRIAL", 256)
+    config = settings(tmp_path, **{"num_envs": 1024, "steps": 100_000, **changed})
     market = setup.build_market(config)
     line = plan.measured_needs(config, market, "cpu")[plan.HOST]
-    found = plan._trial_bytes(config, market, "cpu", 256)[plan.HOST]
-    assert line.bytes(256) == pytest.approx(found, rel=0.05)
+    found = plan._trial_bytes(config, market, "cpu", 1024)[plan.HOST]
+    assert line.bytes(1024) == pytest.approx(found, rel=0.05)
     # No less than what the learner is known to keep: eight numbers of each sample at least.
     assert line.each > 8 * 8 * 4
+
+
+@pytest.mark.parametrize("filled", [0, 500, 1_000], ids=["empty", "half", "full"])
+def test_what_a_replay_buffer_will_hold_is_foreseen(filled, tmp_path):
+    """A checkpoint copies all of it, and trials end long before it is full."""
+    config = settings(tmp_path, **{"algorithm": "dqn", "num_envs": 8, "dqn.buffer_size": 8_000, "dqn.rounds": 1})
+    with setup.learning_worlds(config, setup.build_market(config), "cpu", None, 8) as worlds:
+        learner = setup.make_learner(config, worlds)
+        learner.replay.filled.fill_(1_000)
+        full = sum(tensor.nbytes for tensor in learner.state()[0].values())
+        learner.replay.filled.fill_(filled)
+        own = sum(tensor.nbytes for tensor in learner.state()[0].values())
+        assert own + learner.bytes_to_come() == full
 
 
 def test_trials_grow_until_environments_outweigh_what_is_needed_once(tmp_path, monkeypatch):

@@ -216,7 +216,10 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
                 learns = learner.iterate().get("time/learning", 1.0) > 0.0  # or fills its buffer first
                 if learns and count >= (WARM_UP if on_gpu else 0):  # the last one is captured as a graph
                     break
-            learner.state()
+            saved = learner.state()  # is written while learning goes on
+            learner.iterate()
+            to_come = getattr(learner, "bytes_to_come", lambda: 0)()
+            del saved
             buffers = getattr(worlds.envs, "buffers", None)
             if on_gpu:  # graphs keep what they need for as long as they are there
                 memory.give_back(device)
@@ -232,7 +235,9 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
             f"The training does not fit: {found} even for {num_envs:,} environments ({lacking}). "
             f"{memory.smaller(config)}"
         ) from None
-    host = float(counted[0]) + (0.0 if buffers is None or on_gpu else num_envs * buffers.bytes_per_environment)
+    host = float(counted[0] + to_come) + (
+        0.0 if buffers is None or on_gpu else num_envs * buffers.bytes_per_environment
+    )
     if not on_gpu:
         return {HOST: host}
     most = max(torch.cuda.max_memory_allocated(device), kept) - before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping
@@ -113,10 +114,12 @@ def lineage_rows(entries: Iterable[Mapping[str, Any]]) -> list[LineageRow]:
 
 def checkpoint_rows(folder: Path) -> list[CheckpointRow]:
     """Return the rows of the checkpoints in a run's folder."""
-    return [
-        CheckpointRow(checkpoint_steps(path), str(path.relative_to(folder)), is_pinned(path), path.stat().st_mtime)
-        for path in checkpoints(folder)
-    ]
+    found = []
+    for path in checkpoints(folder):
+        with contextlib.suppress(FileNotFoundError):  # a training may have removed it meanwhile
+            moment = path.stat().st_mtime
+            found.append(CheckpointRow(checkpoint_steps(path), str(path.relative_to(folder)), is_pinned(path), moment))
+    return found
 
 
 def check_status(status: str) -> None:
