@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from velodrome.learn.learner import Learner, Taught
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.launch import Captured
 from velodrome.rollout.observation import Observation
+
+if TYPE_CHECKING:
+    from velodrome.learn.engines.cpu.imitation import FusedImitator
 
 RATE = 2e-3  # step size of Adam at the start; it falls to 0
 EPSILON = 1e-8  # of Adam
@@ -67,36 +70,75 @@ def imitate(learner: Learner, lessons: Lessons, epochs: int, seed: int, hold: fl
 
 
 def _descend(learner: Learner, policy: ActorCritic, lessons: Lessons, epochs: int, seed: int) -> float:
-    """Bring a policy close to the rule, minibatch by minibatch; return the mean distance during the last epoch.
-
-    On a GPU a step is a graph: its hundred small kernels take less time than to launch them one by one.
-    """
-    (values, cursor, targets), bank, device = lessons, learner.worlds.true_bank, learner.worlds.device
-    assert bank is not None
-    optimiser = Optimiser(policy, LearnerConfig(learning_rate=RATE, max_gradient_norm=math.inf), epsilon=EPSILON)
-    apart = torch.zeros((), dtype=torch.float64, device=device)  # there: to ask for a number is to wait for it
-
-    def descend(rows: Tensor) -> None:
-        seen = Observation(values[rows], cursor[rows], bank.gather(cursor[rows]).float())
-        loss = _distance(policy, policy.decide(seen), targets[rows])
-        optimiser.descend(loss)
-        apart.add_(loss.detach().double() * len(rows))
-
-    chosen = torch.empty(MINIBATCH, dtype=torch.int64, device=device)  # where the graph looks for its rows
-    captured = Captured(lambda: descend(chosen), learner.generator) if learner.captures_updates() else None
+    """Bring a policy close to the rule, minibatch by minibatch; return the mean distance during the last epoch."""
+    count = len(lessons.values)
+    descent = _compiled(learner, policy, lessons) or _Autograd(learner, policy, lessons)
     generator = torch.Generator().manual_seed(seed)
-    steps, done = epochs * -(-len(values) // MINIBATCH), 0
+    steps, done = epochs * -(-count // MINIBATCH), 0
     for _ in range(epochs):
-        apart.zero_()
-        for rows in torch.randperm(len(values), generator=generator).to(device).split(MINIBATCH):
-            optimiser.set_rate(RATE * (1.0 - done / steps))
-            if captured is not None and len(rows) == MINIBATCH:
-                chosen.copy_(rows)
-                captured()
-            else:
-                descend(rows)
+        descent.distance = 0.0
+        for rows in torch.randperm(count, generator=generator).to(lessons.values.device).split(MINIBATCH):
+            descent.step(rows, RATE * (1.0 - done / steps))
             done += 1
-    return float(apart) / len(values)
+    return float(descent.distance) / count
+
+
+def _compiled(learner: Learner, policy: ActorCritic, lessons: Lessons) -> FusedImitator | None:
+    """Return what teaches by the compiled loops of the CPU, if the learner's own updates are made by them."""
+    engine: Any = getattr(learner, "engine", None)
+    if getattr(engine, "name", "") != "fused":
+        return None
+    from velodrome.learn.engines.cpu.engine import perceptrons_of
+    from velodrome.learn.engines.cpu.imitation import FusedImitator
+    from velodrome.learn.engines.cpu.reading import WindowedObservations
+
+    actor, bank = perceptrons_of(policy, engine.network.network.activation), learner.worlds.true_bank
+    assert actor is not None
+    assert bank is not None
+    seen = WindowedObservations(bank.tables, lessons.cursor.contiguous(), lessons.values.contiguous())
+    return FusedImitator(actor, seen, lessons.targets.contiguous(), EPSILON)
+
+
+class _Autograd:
+    """What teaches by torch. On a GPU a step is a graph: to launch a hundred small kernels one by one takes longer."""
+
+    def __init__(self, learner: Learner, policy: ActorCritic, lessons: Lessons) -> None:
+        bank, device = learner.worlds.true_bank, learner.worlds.device
+        assert bank is not None
+        # There: to ask for a number is to wait for it.
+        self._distance = torch.zeros((), dtype=torch.float64, device=device)
+        config = LearnerConfig(learning_rate=RATE, max_gradient_norm=math.inf)
+        self.optimiser = optimiser = Optimiser(policy, config, epsilon=EPSILON)
+        (values, cursor, targets), distance = lessons, self._distance
+
+        def descend(rows: Tensor) -> None:
+            seen = Observation(values[rows], cursor[rows], bank.gather(cursor[rows]).float())
+            loss = _distance(policy, policy.decide(seen), targets[rows])
+            optimiser.descend(loss)
+            distance.add_(loss.detach().double() * len(rows))
+
+        self._descend = descend
+        self._chosen = torch.empty(MINIBATCH, dtype=torch.int64, device=device)  # where the graph looks for rows
+        graph = Captured(lambda: descend(self._chosen), learner.generator)
+        self._captured = graph if learner.captures_updates() else None
+
+    @property
+    def distance(self) -> float:
+        """Of the policy from the rule, summed over the samples since it was set to 0."""
+        return float(self._distance)
+
+    @distance.setter
+    def distance(self, value: float) -> None:
+        self._distance.fill_(value)
+
+    def step(self, rows: Tensor, rate: float) -> None:
+        """Take a step of Adam down the mean distance of some rows."""
+        self.optimiser.set_rate(rate)
+        if self._captured is not None and len(rows) == MINIBATCH:
+            self._chosen.copy_(rows)
+            self._captured()
+        else:
+            self._descend(rows)
 
 
 def _distance(policy: ActorCritic, parameters: Tensor, targets: Tensor) -> Tensor:

@@ -97,6 +97,22 @@ def test_a_policy_that_was_taught_does_about_as_well(kind):
         assert (new == old).all()
 
 
+@pytest.mark.parametrize("kind", ["levels", "continuous"])
+def test_a_lesson_by_compiled_loops_teaches_what_torch_does(kind):
+    params = {"episode_length": 64, **KINDS[kind]}
+
+    def taught(engine):
+        envs = vd.make_vec("trading", 8, market=MARKET, split="train", observation="cursor", seed=0, **params)
+        learner = make_ppo(make_worlds(envs), {"hidden": (32, 32)}, normalise_observations=True, engine=engine)
+        assert learner.engine.name == {"auto": "fused"}.get(engine, engine)
+        apart = teach(learner, teacher(MARKET, params), "trading", MARKET, params, Lesson(3_000, 4, 0))
+        return apart, torch.cat([own.detach().flatten() for own in learner.policy.parameters()])
+
+    (apart, weights), (plain_apart, plain) = taught("auto"), taught("autograd")
+    assert apart == pytest.approx(plain_apart, rel=1e-5)
+    torch.testing.assert_close(weights, plain, rtol=0.0, atol=1e-5)
+
+
 def test_what_was_taught_is_held():
     params = {"episode_length": 64}
 

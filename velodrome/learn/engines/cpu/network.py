@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import PPOConfig
@@ -55,11 +56,14 @@ class FusedActorCritic:
         self._lane_gradients = torch.zeros(LANES, self.flat.size)
         self._lane_sums = np.zeros((LANES, losses.SUMS))
         self._lanes = [self._lane(lane) for lane in range(LANES)]
-        self._tiles = [Tile(self.network, TILE_ROWS) for _ in range(self.threads)]
+        self._tiles = [self._tile() for _ in range(self.threads)]
         self._policy = torch.zeros(0, self.network.last.width - 1)
         self._values = torch.zeros(0)
         self.read: tuple[FlatRollout, Any] | None = None  # the last rollout, and what reads it
         self.adam_steps = 0
+
+    def _tile(self) -> Tile:
+        return Tile(self.network, TILE_ROWS)
 
     def _lane(self, lane: int) -> LaneGradient:
         flat, last, at = self._lane_gradients[lane], self.network.last, self.network.log_std_offset
@@ -133,7 +137,6 @@ class FusedActorCritic:
         self, rows: torch.Tensor, rollout: FlatRollout, config: PPOConfig, share: Share | None = None
     ) -> Losses:
         """Write the gradient of PPO's loss over some rows [m] int64 of a rollout, and return the parts of the loss."""
-        self.flat.check()
         if not isinstance(rows, torch.Tensor) or rows.dtype != torch.int64 or rows.ndim != 1 or not len(rows):
             raise ConfigError("rows must be a tensor [m] of int64 with at least one row")
         chosen = rows.contiguous().numpy()
@@ -144,6 +147,11 @@ class FusedActorCritic:
             scale = 1.0 / (deviation + 1e-8)
         weights = (config.clip, config.value_clip or 0.0, config.entropy, config.kl_penalty, config.value_weight)
         scalars = losses.LossScalars(*map(np.float32, (*weights, mean, scale, 1.0 / whole)))
+        return Losses(*(self._add_up(chosen, gather, gather_samples, scalars) / whole).tolist()[:5])
+
+    def _add_up(self, chosen: NDArray[np.int64], gather: Any, gather_samples: Any, scalars: Any) -> NDArray[np.float64]:
+        """Write the gradient of the tiles' loss over some rows; return the sums of the loss."""
+        self.flat.check()
         bounds = tile_bounds(len(chosen))
         lanes = min(LANES, len(bounds) - 1)
         self._lane_sums[:] = 0.0
@@ -163,7 +171,7 @@ class FusedActorCritic:
 
         self._workers.run(work, lanes)
         kernels.sum_lanes(self._lane_gradients.numpy(), lanes, self.flat.gradient_array)
-        return Losses(*(self._lane_sums[:lanes].sum(0) / whole).tolist()[:5])
+        return self._lane_sums[:lanes].sum(0)
 
     def _readers_of(self, rollout: FlatRollout) -> Any:
         """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
