@@ -306,4 +306,7 @@ def draw(panel: Any, name: str, lines: Sequence[Timeline]) -> None:
     panel.set(xscale="log", xlabel="seconds from the start of the process, log scale (looks not counted)")
     panel.set(ylabel="% of the known optimum, out of sample" if problem.percent else "mean return", title=name)
     panel.set_ylim((0.0, 104.0) if problem.percent else (4.0 * lowest, 0.0))
+    from matplotlib.ticker import LogFormatter
+
     panel.xaxis.set_major_formatter("{x:g}")
+    panel.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2.0, 0.5)))  # 3 and 4, not 3 × 10⁰
