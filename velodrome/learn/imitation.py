@@ -117,9 +117,9 @@ class _Autograd:
             optimiser.descend(loss)
             distance.add_(loss.detach().double() * len(rows))
 
-        self._descend = descend
-        self._chosen = torch.empty(MINIBATCH, dtype=torch.int64, device=device)  # where the graph looks for rows
-        graph = Captured(lambda: descend(self._chosen), learner.generator)
+        chosen = torch.empty(MINIBATCH, dtype=torch.int64, device=device)  # where the graph looks for its rows
+        self._descend, self._chosen = descend, chosen
+        graph = Captured(lambda: descend(chosen), learner.generator)  # not of self: it would outlive the lesson
         self._captured = graph if learner.captures_updates() else None
 
     @property
