@@ -102,42 +102,38 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_whenever_that_is_known
     assert checkpoint.checkpoint_steps(checkpoint.latest_checkpoint(run.path)) < failing
 
 
-def test_where_memory_is_short_each_checkpoint_is_waited_for(tmp_path, monkeypatch):
-    """Two copies of a replay buffer at once would be one too many."""
-    write, during = Session._write_checkpoint, []
+@pytest.fixture
+def waited_for(monkeypatch):
+    """Whether learning stood still while a checkpoint was written, of each."""
+    write, found = Session._write_checkpoint, []
 
     def watched(session, steps, *arguments):
-        found = write(session, steps, *arguments)
-        during.append(session.learner.steps == steps)
-        return found
+        told = write(session, steps, *arguments)
+        found.append(session.learner.steps == steps)
+        return told
 
+    monkeypatch.setattr(Session, "_write_checkpoint", watched)
+    return found
+
+
+def test_where_memory_is_short_each_checkpoint_is_waited_for(tmp_path, monkeypatch, waited_for):
+    """Two copies of a replay buffer at once would be one too many."""
     init = Session.__init__
 
     def short(session, *arguments, **named):
         init(session, *arguments, **named)
         session.has_less = True
 
-    monkeypatch.setattr(Session, "_write_checkpoint", watched)
     monkeypatch.setattr(Session, "__init__", short)
     small_run(tmp_path, **SPARSE)
-    assert len(during) == 4
-    assert all(during)
+    assert waited_for == [True] * 4
 
 
-def test_a_state_that_a_learner_of_somebody_elses_shares_with_it_is_written_first(tmp_path, monkeypatch):
-    write, during = Session._write_checkpoint, []
-
-    def watched(session, steps, *arguments):
-        found = write(session, steps, *arguments)
-        during.append(session.learner.steps == steps)
-        return found
-
+def test_a_state_that_a_learner_of_somebody_elses_shares_with_it_is_written_first(tmp_path, monkeypatch, waited_for):
     state = PPO.state
     monkeypatch.setattr(PPO, "state", lambda learner: state(learner), raising=False)
-    monkeypatch.setattr(Session, "_write_checkpoint", watched)
     small_run(tmp_path, **SPARSE)
-    assert len(during) == 4
-    assert all(during)
+    assert waited_for == [True] * 4
 
 
 def test_learning_that_broke_names_the_checkpoint_that_is_being_written(tmp_path, monkeypatch, slow_disk):

@@ -16,7 +16,6 @@ from velodrome.learn.engines.cpu.losses import POLICY, add_bias, softmax, sum_fo
 from velodrome.learn.engines.cpu.network import TILE_ROWS, FusedActorCritic
 from velodrome.learn.engines.cpu.perceptrons import Perceptrons
 from velodrome.learn.engines.cpu.reading import Observations, expect, observation_reader
-from velodrome.learn.engines.cpu.tile import Tile
 from velodrome.learn.engines.formulas import HALF, ZERO
 
 
@@ -91,16 +90,14 @@ class FusedImitator(FusedActorCritic):
         def gather_wanted(rows: NDArray[np.int64], target: NDArray[np.float32]) -> None:
             gather_targets(wanted, rows, target)
 
+        for tile in self._tiles:
+            tile.loss = discrete_distance if self.network.sizes.size else gaussian_distance
+            tile.samples = np.zeros((TILE_ROWS, wanted.shape[1]), np.float32)
         self._read, self.epsilon = (gather, gather_wanted), epsilon
         # The part of the divergence that does not depend on the policy: Σ t · log t.
         constant = torch.xlogy(targets, targets).sum(1) if self.network.sizes.size else torch.zeros(count)
         self._constant = constant.double().numpy()
         self.distance = 0.0  # summed over the samples since somebody set it to 0
-
-    def _tile(self) -> Tile:
-        kernel = discrete_distance if self.network.sizes.size else gaussian_distance
-        wanted = np.zeros((TILE_ROWS, self.network.last.width - 1), np.float32)
-        return Tile(self.network, TILE_ROWS, kernel, wanted)
 
     def step(self, rows: torch.Tensor, rate: float) -> None:
         """Take a step of Adam down the mean distance of some rows."""

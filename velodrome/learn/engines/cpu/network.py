@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from velodrome.errors import ConfigError
 from velodrome.learn.config import PPOConfig
 from velodrome.learn.engines.cpu import kernels, losses, reading
 from velodrome.learn.engines.cpu.lanes import Lanes
 from velodrome.learn.engines.cpu.perceptrons import Perceptrons, lay_out
-from velodrome.learn.engines.cpu.reading import FlatRollout, Observations, expect
 from velodrome.learn.engines.cpu.tile import LaneGradient, Tile
 from velodrome.rollout.ranks import Share
 
@@ -56,14 +54,10 @@ class FusedActorCritic:
         self._lane_gradients = torch.zeros(LANES, self.flat.size)
         self._lane_sums = np.zeros((LANES, losses.SUMS))
         self._lanes = [self._lane(lane) for lane in range(LANES)]
-        self._tiles = [self._tile() for _ in range(self.threads)]
-        self._policy = torch.zeros(0, self.network.last.width - 1)
-        self._values = torch.zeros(0)
-        self.read: tuple[FlatRollout, Any] | None = None  # the last rollout, and what reads it
+        self._tiles = [Tile(self.network, TILE_ROWS) for _ in range(self.threads)]
+        self._policy, self._values = torch.zeros(0, self.network.last.width - 1), torch.zeros(0)
+        self.read: tuple[reading.FlatRollout, Any] | None = None  # the last rollout, and what reads it
         self.adam_steps = 0
-
-    def _tile(self) -> Tile:
-        return Tile(self.network, TILE_ROWS)
 
     def _lane(self, lane: int) -> LaneGradient:
         flat, last, at = self._lane_gradients[lane], self.network.last, self.network.log_std_offset
@@ -73,12 +67,11 @@ class FusedActorCritic:
 
     # Act
 
-    def forward(self, observations: Observations) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, observations: reading.Observations) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits or means [n, A] and values [n]; the next call writes into the same tensors."""
         gather, count = reading.observation_reader(observations, self.network.features)
         if len(self._values) != count:
-            self._policy = torch.zeros(count, self.network.last.width - 1)
-            self._values = torch.zeros(count)
+            self._policy, self._values = torch.zeros(count, self.network.last.width - 1), torch.zeros(count)
         policy, values, bias = self._policy.numpy(), self._values.numpy(), self.network.last.bias
 
         def finish(tile: Tile, first: int, rows: int) -> None:
@@ -88,7 +81,7 @@ class FusedActorCritic:
         return self._policy, self._values
 
     def sample(
-        self, observations: Observations, noise: torch.Tensor, out: tuple[torch.Tensor, ...] | None = None
+        self, observations: reading.Observations, noise: torch.Tensor, out: tuple[torch.Tensor, ...] | None = None
     ) -> tuple[torch.Tensor, ...]:
         """Return actions as a rollout has them, their log-probabilities [n] and values [n]; in `out`, if it is given.
 
@@ -98,15 +91,15 @@ class FusedActorCritic:
         network = self.network
         continuous = network.sizes.size == 0
         columns = network.last.width - 1 if continuous else network.sizes.size
-        numbers = expect("noise", noise, (count, columns), torch.float32)
+        numbers = reading.expect("noise", noise, (count, columns), torch.float32)
         dtype = torch.float32 if continuous else torch.int64
         if out is None:
             shape = (count,) if network.sizes.size == 1 else (count, columns)
             out = torch.zeros(shape, dtype=dtype), torch.zeros(count), torch.zeros(count)
         drawn = (
-            expect("actions", out[0].view(count, columns), (count, columns), dtype),
-            expect("log_prob", out[1], (count,), torch.float32),
-            expect("values", out[2], (count,), torch.float32),
+            reading.expect("actions", out[0].view(count, columns), (count, columns), dtype),
+            reading.expect("log_prob", out[1], (count,), torch.float32),
+            reading.expect("values", out[2], (count,), torch.float32),
         )
         draw = losses.draw_gaussian if continuous else losses.draw_discrete
         bias, head = network.last.bias, network.head
@@ -134,7 +127,7 @@ class FusedActorCritic:
     # Learn
 
     def update_minibatch(
-        self, rows: torch.Tensor, rollout: FlatRollout, config: PPOConfig, share: Share | None = None
+        self, rows: torch.Tensor, rollout: reading.FlatRollout, config: PPOConfig, share: Share | None = None
     ) -> Losses:
         """Write the gradient of PPO's loss over some rows [m] int64 of a rollout, and return the parts of the loss."""
         if not isinstance(rows, torch.Tensor) or rows.dtype != torch.int64 or rows.ndim != 1 or not len(rows):
@@ -149,7 +142,7 @@ class FusedActorCritic:
         scalars = losses.LossScalars(*map(np.float32, (*weights, mean, scale, 1.0 / whole)))
         return Losses(*(self._add_up(chosen, gather, gather_samples, scalars) / whole).tolist()[:5])
 
-    def _add_up(self, chosen: NDArray[np.int64], gather: Any, gather_samples: Any, scalars: Any) -> NDArray[np.float64]:
+    def _add_up(self, chosen: Any, gather: reading.Gather, gather_samples: Any, scalars: Any) -> Any:
         """Write the gradient of the tiles' loss over some rows; return the sums of the loss."""
         self.flat.check()
         bounds = tile_bounds(len(chosen))
@@ -173,7 +166,7 @@ class FusedActorCritic:
         kernels.sum_lanes(self._lane_gradients.numpy(), lanes, self.flat.gradient_array)
         return self._lane_sums[:lanes].sum(0)
 
-    def _readers_of(self, rollout: FlatRollout) -> Any:
+    def _readers_of(self, rollout: reading.FlatRollout) -> Any:
         """Return what reads a rollout; it is kept, because the next minibatch usually comes from the same one."""
         if self.read is None or self.read[0] is not rollout:
             gather, count = reading.observation_reader(rollout.observations, self.network.features)

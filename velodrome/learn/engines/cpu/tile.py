@@ -38,8 +38,7 @@ class LaneGradient(NamedTuple):
 class Tile:
     """The buffers of one thread, and the operations on them."""
 
-    def __init__(self, network: Network, rows: int, loss: Any = None, samples: Any = None) -> None:
-        """loss: a kernel in the place of PPO's. samples: what it reads of each row, if it is not a rollout's."""
+    def __init__(self, network: Network, rows: int) -> None:
         self.network = network
         self.rows = rows
         width = round_up(max(layer.width for layer in network.hidden))
@@ -51,9 +50,13 @@ class Tile:
         self.inputs_array = self.inputs.numpy()
         self._hidden_arrays = [buffer.numpy() for buffer in self.hidden]
         self.outputs_array = self.outputs.numpy()
-        self.samples = _room_for_samples(network, rows) if samples is None else samples
+        sizes = network.sizes
+        continuous = sizes.size == 0
+        columns, dtype = (network.last.width - 1, np.float32) if continuous else (sizes.size, np.int64)
+        numbers = (np.zeros(rows, np.float32) for _ in range(4))
+        self.samples: Any = losses.Samples(np.zeros((rows, columns), dtype), *numbers)
         self.scratch = np.zeros((network.last.width - 1 + losses.SCRATCH, round_up(rows)), np.float32)
-        self._loss = loss or (losses.discrete_loss if network.sizes.size else losses.gaussian_loss)
+        self.loss: Any = losses.gaussian_loss if continuous else losses.discrete_loss
         self._activation = ACTIVATIONS[network.activation]
         shape = (rows, width) if self._activation.stores_slopes else (0, 0)
         self._slopes = [np.zeros(shape, np.float32) for _ in network.hidden]
@@ -99,7 +102,7 @@ class Tile:
         beta = 1 if accumulate else 0
         # Not `self` below: a tile that its own plans referred to would outlive its network for a while.
         read = (self.outputs_array, self.network.last.bias, self.network.head, self.samples)
-        kernel, written = self._loss, (self.scratch, lane.heads, rows, accumulate)
+        kernel, written = self.loss, (self.scratch, lane.heads, rows, accumulate)
 
         def loss(scalars: Any) -> None:
             kernel(*read, scalars, *written)
@@ -129,13 +132,6 @@ class Tile:
                     target = self.hidden[k][:rows, block.inputs]
                     operations.append(_product(slopes[:, block.outputs], block.weight, target))
         return loss, operations
-
-
-def _room_for_samples(network: Network, rows: int) -> losses.Samples:
-    sizes = network.sizes
-    columns, dtype = (sizes.size, np.int64) if sizes.size else (network.last.width - 1, np.float32)
-    numbers = (np.zeros(rows, np.float32) for _ in range(4))
-    return losses.Samples(np.zeros((rows, columns), dtype), *numbers)
 
 
 def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> Operation:
