@@ -475,7 +475,8 @@ def test_looks_of_other_runs_at_the_same_split_are_trials(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_portfolio_is_promoted_by_its_lead_over_equal_weights(tmp_path, capsys):
+def test_a_portfolio_is_promoted_by_its_lead_over_equal_weights(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # its words in one line of the table
     taught = {"teacher.policy": "forecast", "teacher.samples": 8192, "teacher.epochs": 8, "market.length": 12_000}
     told = {**PORTFOLIO, **taught, "steps": 128, "params.buy_fee": 1e-5, "logging.folder": str(tmp_path)}
     run = train(mode="quiet", evaluate=False, **told)
