@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from concurrent.futures import wait
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.runs.small_runs import assert_equal_runs, one_thread, small_run  # no
 from velodrome.errors import CheckpointError, LearningError
 from velodrome.learn.ppo import PPO
 from velodrome.runs import checkpoint
+from velodrome.runs import session as session_module
 from velodrome.runs.run import Run
 from velodrome.runs.session import Session
 
@@ -82,6 +85,31 @@ def test_a_checkpoint_that_is_being_written_is_there_after_an_interruption(tmp_p
     run = small_run(tmp_path, **SPARSE)
     assert run.status == "interrupted"
     assert [checkpoint.checkpoint_steps(path) for path in checkpoint.checkpoints(run.path)] == [0, 256, 320]
+    assert not list(checkpoint.checkpoint_home(run.path).glob(".*"))
+
+
+def test_who_interrupts_the_waiting_does_not_leave_a_writer_behind(tmp_path, monkeypatch):
+    """Once the folder is no longer locked, another process may go on with the run."""
+    write, waited = checkpoint._write_tensors, []
+
+    def slow(*arguments):
+        time.sleep(0.1)
+        write(*arguments)
+
+    def impatient(futures):
+        waited.append(futures)
+        if len(waited) == 2:  # the first is for the checkpoint before the first iteration
+            raise KeyboardInterrupt
+        return wait(futures)
+
+    monkeypatch.setattr(checkpoint, "_write_tensors", slow)
+    monkeypatch.setattr(session_module, "wait", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        small_run(tmp_path, **SPARSE)
+    assert len(waited) == 3
+    run = Run.open("latest", tmp_path)
+    assert run.status == "interrupted"
+    assert checkpoint.checkpoint_steps(checkpoint.latest_checkpoint(run.path)) == 256
     assert not list(checkpoint.checkpoint_home(run.path).glob(".*"))
 
 

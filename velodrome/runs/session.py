@@ -485,8 +485,10 @@ class Session:
 
     def _await_checkpoint(self) -> None:
         """Wait for the checkpoint that is being written, if one is; what went wrong with it is raised here."""
-        saving, self.saving = self.saving, None
+        saving = self.saving
         if saving is not None:
+            wait([saving])
+            self.saving = None  # not before: whoever interrupts the waiting leaves it to `_learn`
             for text in saving.result():
                 self.view.note(text)
 

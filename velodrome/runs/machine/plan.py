@@ -235,9 +235,8 @@ def _trial_bytes(config: RunConfig, market: Market | Basket | None, device: str,
             f"The training does not fit: {found} even for {num_envs:,} environments ({lacking}). "
             f"{memory.smaller(config)}"
         ) from None
-    host = float(counted[0] + to_come) + (
-        0.0 if buffers is None or on_gpu else num_envs * buffers.bytes_per_environment
-    )
+    own = 0.0 if buffers is None or on_gpu else num_envs * buffers.bytes_per_environment
+    host = float(counted[0] + to_come) + own
     if not on_gpu:
         return {HOST: host}
     most = max(torch.cuda.max_memory_allocated(device), kept) - before
