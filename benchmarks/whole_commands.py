@@ -44,9 +44,14 @@ def timed(command: str, folder: Path, repeats: int, times: int) -> None:
     words = [sys.executable, "-m", "velodrome", "train", *shlex.split(command), f"logging.folder={folder}"]
     # Python's own cache of what it compiles is warm, too, wherever its packages lie.
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "velodrome-python")}
-    how: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "env": {**os.environ, **kept}}
+    how: dict[str, Any] = {"stdout": subprocess.DEVNULL, "env": {**os.environ, **kept}}
+
+    def train() -> None:
+        if code := subprocess.run(words, **how).returncode:
+            sys.exit(f"velodrome train {command}: ended with exit code {code}, so that there is nothing to time.")
+
     for _ in range(times):
-        wall, cpu = seconds_of(lambda: subprocess.run(words, **how))
+        wall, cpu = seconds_of(train)
     print(f"velodrome train {command}: {wall:.1f} s, {cpu:.1f} s of CPU", flush=True)
 
     import polars as pl

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from velodrome.learn.engines.cpu import losses
 from velodrome.learn.engines.cpu.compiled import loop
 from velodrome.learn.engines.cpu.losses import POLICY, add_bias, softmax, sum_for_bias
 from velodrome.learn.engines.cpu.network import TILE_ROWS, FusedActorCritic
@@ -104,7 +103,7 @@ class FusedImitator(FusedActorCritic):
         chosen = rows.numpy()
         sums = self._add_up(chosen, *self._read, np.float32(1.0 / len(chosen)))
         self.adam_step(rate, None, self.epsilon)
-        self.distance += float(sums[losses.POLICY]) + float(self._constant[chosen].sum())
+        self.distance += float(sums[POLICY]) + float(self._constant[chosen].sum())
 
 
 def _smallest_critic(actor: Perceptrons) -> list[nn.Linear]:
