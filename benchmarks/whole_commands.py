@@ -74,13 +74,13 @@ def timed(command: str, folder: Path, repeats: int, times: int) -> None:
     other = float(noted.filter(pl.col("name") == OTHER)["value"].sum())
     between, around = max(other - sum(within), 0.0), max(wall - learnt - other, 0.0)
     print(f"  {len(each)} validations {sum(each):.1f} s, else between iterations {between:.1f} s", flush=True)
+    if each:
+        print(f"  a validation {statistics.median(each):.3f} s (median), the first {each[0]:.3f} s", flush=True)
     print(f"  start, final evaluation, report and end {around:.1f} s", flush=True)
     print(f"  {len(saved)} checkpoints, written beside that, {sum(saved):.1f} s", flush=True)
     if not repeats:
         return
     market = run.market_for("to time it", None, None)
-    if each:
-        print(f"  {len(each)} validations during training: {statistics.median(each):.3f} s, the first {each[0]:.3f} s")
     parts = {
         "evaluation": lambda: evaluate(run, market=market, report=False, to_store=False),
         "evaluation and report": lambda: evaluate(run, market=market, to_store=False),

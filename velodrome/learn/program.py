@@ -81,11 +81,18 @@ def product(operation, weights, work):
         for j in range(outputs):
             before = sums[j] if operation[10] else ZERO
             sums[j] = before + weights[bias + j] if bias >= 0 else before
-        for i in range(inputs):
-            x = work[source + i]
-            row_weights = weights[weight + i * outputs : weight + (i + 1) * outputs]
+        fours = inputs - inputs % 4
+        for i in range(0, fours, 4):  # four at a time: sums are read and written once for all of them
+            x, at = work[source + i : source + i + 4], weight + i * outputs
+            first, second = weights[at : at + outputs], weights[at + outputs : at + 2 * outputs]
+            third, fourth = weights[at + 2 * outputs : at + 3 * outputs], weights[at + 3 * outputs : at + 4 * outputs]
+            a, b, c, d = x[0], x[1], x[2], x[3]
             for j in range(outputs):
-                sums[j] += x * row_weights[j]
+                sums[j] += a * first[j] + b * second[j] + c * third[j] + d * fourth[j]
+        for i in range(fours, inputs):
+            left, row_weights = work[source + i], weights[weight + i * outputs : weight + (i + 1) * outputs]
+            for j in range(outputs):
+                sums[j] += left * row_weights[j]
 
 
 @loop

@@ -176,6 +176,21 @@ def _fingerprint_code(code: CodeType) -> str:
 
 def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str:
     """Return a hash of a function's code and of all that it refers to: functions, constants, attributes."""
+    given = {name: value for name, value in substitutions.items() if name != USER_FUNCTIONS or value}
+    found = _own_fingerprint(function, frozenset(given.items())) if all(map(callable, given.values())) else None
+    return found or _fingerprint(function, substitutions)[0]
+
+
+@kept
+def _own_fingerprint(function: FunctionType, given: frozenset[tuple[str, Any]]) -> str | None:
+    """Return the hash if everything is Velodrome's; what a user's functions refer to may change from call to call."""
+    found, is_own = _fingerprint(function, dict(given))
+    return found if is_own else None
+
+
+def _fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the hash, and whether all functions that it is of are Velodrome's."""
+    is_own = True
     digest = hashlib.sha256()
     pending, seen = [(function, substitutions)], set()
     while pending:
@@ -183,6 +198,7 @@ def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str
         if id(current) in seen:
             continue
         seen.add(id(current))
+        is_own &= (current.__module__ or "").startswith("velodrome.")
         # Numba imports the module of a function that it has cached: one that has moved must be compiled again.
         digest.update(f"{current.__module__}.{_fingerprint_code(current.__code__)}".encode())
         digest.update(repr(current.__defaults__).encode())
@@ -201,7 +217,7 @@ def fingerprint(function: FunctionType, substitutions: Mapping[str, Any]) -> str
                 if _is_plain_function(part):
                     pending.append((part, _names_within(part, names)))
                 digest.update(_fingerprint_value(label, part).encode())
-    return digest.hexdigest()
+    return digest.hexdigest(), is_own
 
 
 def _fingerprint_value(name: str, value: Any) -> str:

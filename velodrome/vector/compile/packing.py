@@ -7,6 +7,7 @@ back into the same tuples of arrays inside the compiled loop.
 
 from __future__ import annotations
 
+import functools
 from types import FunctionType
 from typing import Any
 
@@ -72,6 +73,13 @@ def pack_arguments(arguments: tuple) -> tuple[NDArray[np.int64], FunctionType]:
     """
     packer = Packer()
     source = f"def unpack(pack):\n    return {packer.expression(arguments)}\n"
-    namespace: dict[str, Any] = {"__name__": __name__, **packer.names}
+    return np.array(packer.numbers, np.int64), _unpack(source, tuple(packer.names.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def _unpack(source: str, names: tuple[tuple[str, Any], ...]) -> FunctionType:
+    """Return the function of a source. Each evaluation makes environments anew, and theirs are the same."""
+    namespace: dict[str, Any] = {"__name__": __name__, **dict(names)}
     exec(compile(source, "<velodrome unpack>", "exec"), namespace)
-    return np.array(packer.numbers, np.int64), namespace["unpack"]
+    found: FunctionType = namespace["unpack"]
+    return found
