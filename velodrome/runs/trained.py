@@ -270,7 +270,7 @@ class Run(Summarised):
         selected_on, candidates, averaged = None, 1, 1
         if which == "best" and checkpoints.is_pinned(found.path):
             split = self.validation_split
-            candidates = self.metrics["name"].to_list().count(f"evaluation/{split}/return")
+            candidates = len(metrics_frame(self.folder.metrics_path, only=f"evaluation/{split}/return"))
             selected_on = "validation episodes" if split == EPISODES else split
             averaged = found.plain.get("averaged", 1)
         steps, planned = (found.steps, max(steps_of(self.folder), found.steps)), self.config.steps

@@ -12,13 +12,14 @@ import sys
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.contracts.store import RUN
 from velodrome.errors import ConfigError, MissingDependencyError
 from velodrome.outside.extras import install
 from velodrome.runs.metrics import Entry, MetricsError
-from velodrome.runs.store.sinks import JsonLinesSink, TensorBoardSink, WandbSink, last_entry, read_lines
+from velodrome.runs.store.sinks import JsonLinesSink, TensorBoardSink, WandbSink, last_entry, metrics_frame, read_lines
 
 ENTRIES = [
     Entry(10, 100.5, {"loss/policy": 0.1, "episode/return": -2.0}),
@@ -50,6 +51,19 @@ def test_lines_come_back_with_numbers_that_are_not_finite(tmp_path):
         20,
         30,
     ]
+
+
+def test_one_metric_alone_is_what_the_whole_file_says_of_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert metrics_frame(path, only="é").is_empty()
+    sink = JsonLinesSink(path)
+    again = Entry(20, 103.5, {"loss/policy": 0.2})  # what is written twice counts once
+    sink.write([Entry(1, 2.5, {"é": 0.1, "loss/policy/é": 5.0}), *ENTRIES, again])
+    sink.close()
+    whole = metrics_frame(path)
+    for name in ("é", "loss/policy", "episode/return", "loss"):
+        assert metrics_frame(path, only=name).equals(whole.filter(pl.col("name") == name))
+    assert metrics_frame(path, only="loss/policy")["value"].to_list() == [0.1, 0.2, 0.3]
 
 
 def test_a_line_that_a_kill_cut_short_is_removed(tmp_path):

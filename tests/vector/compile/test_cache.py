@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from velodrome.vector.compile.assemble import fingerprint
+from velodrome.vector.compile.playing import as_planned, play_bars
 
 REPOSITORY = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("changed_rewards.py")
@@ -122,6 +123,27 @@ def test_a_function_that_moves_to_another_module_is_compiled_again():
     before = fingerprint(reward, {})
     reward.__module__ = "somewhere.else"
     assert fingerprint(reward, {}) != before
+
+
+WEIGHT = 1.0
+
+
+def weighted(*_):
+    """Stands for a user's function that refers to something that may change."""
+    return WEIGHT
+
+
+@pytest.mark.parametrize(("function", "substitutions"), [(weighted, {}), (play_bars, {"decide": weighted})])
+def test_what_a_users_function_refers_to_is_looked_at_each_time(function, substitutions, monkeypatch):
+    before = fingerprint(function, substitutions)
+    assert fingerprint(function, substitutions) == before
+    monkeypatch.setitem(globals(), "WEIGHT", 2.0)
+    assert fingerprint(function, substitutions) != before
+
+
+def test_what_is_velodromes_own_has_one_fingerprint_however_it_is_asked_for():
+    given = {"decide": as_planned}
+    assert fingerprint(play_bars, given) == fingerprint(play_bars, dict(given)) != fingerprint(play_bars, {})
 
 
 def test_a_folder_that_cannot_be_written_falls_back_and_says_where(first, cache, tmp_path):

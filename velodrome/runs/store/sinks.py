@@ -77,13 +77,19 @@ class JsonLinesSink:
         self._file.close()
 
 
-def read_lines(path: Path, begin: int = 0) -> Iterator[Entry]:
-    """Read what a JsonLinesSink wrote, from a byte on as far as its last whole line."""
+def read_lines(path: Path, begin: int = 0, naming: str = "") -> Iterator[Entry]:
+    """Read what a JsonLinesSink wrote, from a byte on as far as its last whole line.
+
+    naming: a metric; lines in which it is not named are passed over.
+    """
+    named = json.dumps(naming).encode() if naming else b""
     with open(open_regular(Path(path)), "rb") as file:
         file.seek(begin)
         while line := file.readline(MOST_LINE):
             if not line.endswith(b"\n") and len(line) < MOST_LINE:
                 return
+            if named not in line:
+                continue
             try:
                 found = parse_json(line.decode())
                 values = {name: float(value) for name, value in found["values"].items()}
@@ -124,10 +130,14 @@ def _begin_of_line(file: BinaryIO, end: int) -> int:
     return 0
 
 
-def metrics_frame(path: Path) -> pl.DataFrame:
-    """Return the numbers in a file of metrics as `SqlStore.metrics` returns a run's; none if there is no file."""
+def metrics_frame(path: Path, only: str = "") -> pl.DataFrame:
+    """Return the numbers in a file of metrics as `SqlStore.metrics` returns a run's; none if there is no file.
+
+    only: the one metric that is wanted.
+    """
     columns: dict[str, list[Any]] = {name: [] for name in METRICS}
-    for step, moment, values in read_lines(path) if Path(path).is_file() else ():
+    for step, moment, found in read_lines(path, naming=only) if Path(path).is_file() else ():
+        values = {name: value for name, value in found.items() if name == only} if only else found
         columns["step"] += [step] * len(values)
         columns["name"] += values.keys()
         columns["value"] += values.values()
