@@ -46,16 +46,26 @@ class ElegantRLEnv:
         self.envs = from_gymnasium(envs)
         observed, action = self.envs.single_observation_space, self.envs.single_action_space
         if not isinstance(observed, spaces.Box) or len(observed.shape) != 1:
-            raise ConfigError(f"observations are {observed}; to_elegantrl takes flat ones (observation='flat').")
-        if not isinstance(action, spaces.Discrete | spaces.Box) or len(action.shape or ()) > 1:
-            raise ConfigError(f"actions are {action}; to_elegantrl takes Discrete, and Box of one dimension.")
+            raise ConfigError(
+                f"observations are {observed}; to_elegantrl takes flat ones, a Box of one dimension. Make a rule's "
+                f"environments with observation='flat', and wrap others (in gymnasium.wrappers.FlattenObservation)."
+            )
+        # ElegantRL chooses fractions, which mean nothing where actions are whole numbers.
+        fractions = isinstance(action, spaces.Box) and len(action.shape) <= 1 and action.dtype.kind == "f"
+        if not (fractions or isinstance(action, spaces.Discrete)):
+            raise ConfigError(
+                f"actions are {action}; to_elegantrl takes Discrete, and Box of floats and one dimension. Wrap the "
+                f"environment so that it has such a space."
+            )
         self.if_discrete = isinstance(action, spaces.Discrete)
+        self._shape = (self.envs.num_envs, *(action.shape or ()))
+        self._first = int(action.start) if isinstance(action, spaces.Discrete) else 0
         base = self.envs.unwrapped
         rule = base if isinstance(base, RuleVectorEnv) else None
         self.device = torch.device(getattr(rule, "device", None) or "cpu")
         self.num_envs = self.env_num = int(self.envs.num_envs)
         self.state_dim = int(observed.shape[0])
-        self.action_dim = int(action.n) if isinstance(action, spaces.Discrete) else int(np.prod(action.shape))
+        self.action_dim = int(action.n) if isinstance(action, spaces.Discrete) else int(np.prod(action.shape or ()))
         self.env_name = rule.world.name if rule is not None else str(getattr(self.envs.spec, "id", "vector"))
         self.max_step = int((rule.world.shortest_truncation if rule is not None else None) or LONGEST)
         self.target_return = float("inf")
@@ -91,9 +101,9 @@ class ElegantRLEnv:
                 f"actions have shape {tuple(chosen.shape)}; {self.num_envs} environments need {each} each."
             )
         if self.if_discrete:
-            chosen = chosen.reshape(self.num_envs).long()
+            chosen = chosen.reshape(self._shape).long() + self._first  # ElegantRL counts from 0
         else:
-            chosen = chosen.reshape(self.num_envs, self.action_dim).float()
+            chosen = chosen.reshape(self._shape).float()
             if self._low is not None and self._high is not None:
                 chosen = self._low + (chosen.clamp(-1.0, 1.0) + 1.0) * 0.5 * (self._high - self._low)
         given = chosen if self.device.type == "cuda" else chosen.numpy()

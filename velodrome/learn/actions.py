@@ -217,18 +217,16 @@ def distribution_for(space: gymnasium.Space, head: Head = "auto", tied: int = 1)
         raise ConfigError(
             f"network.head = 'gaussian' draws from a Box, and the action space is {space}; leave it at 'auto'."
         )
-    if isinstance(space, gymnasium.spaces.Discrete):
-        if space.start != 0:
-            raise ConfigError(f"The action space {space} must count from 0.")
+    if isinstance(space, gymnasium.spaces.Discrete) and space.start == 0:
         return Categorical(int(space.n))
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        if (np.asarray(space.start) != 0).any() or space.nvec.ndim != 1:
-            raise ConfigError(f"The action space {space} must be one row of choices that count from 0.")
+    if isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
         return MultiCategorical(tuple(int(count) for count in space.nvec))
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
         return Gaussian(int(space.shape[0]), tied)
     raise ConfigError(
-        f"No distribution over the action space {space}; learners take Discrete, MultiDiscrete and one-dimensional Box."
+        f"the action space is {space}; learners take Discrete, MultiDiscrete of one dimension (both counted from 0) "
+        "and Box of one dimension, of floats. Wrap the environment so that it has one of these "
+        "(gymnasium.wrappers.TransformAction)."
     )
 
 

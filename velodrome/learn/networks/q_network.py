@@ -6,6 +6,7 @@ import gymnasium
 from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
+from velodrome.learn.actions import distribution_for
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.instruments import InstrumentTrunk
 from velodrome.learn.networks.layers import BarEncoding, encode_bars, linear
@@ -88,6 +89,4 @@ def action_count(space: gymnasium.Space) -> int:
             f"DQN chooses one of several actions and the action space is {space}; use algorithm = 'ppo', or an "
             f"environment with discrete actions (trading: action = 'levels' or 'brackets')."
         )
-    if space.start != 0:
-        raise ConfigError(f"The action space {space} must count from 0.")
-    return int(space.n)
+    return distribution_for(space).counts[0]  # refuses one that does not count from 0
