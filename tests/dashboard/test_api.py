@@ -358,7 +358,10 @@ def make_study(folder, trials: int = 30) -> None:
                 number, params, status, number / 10, "hopeless" if status == PRUNED else "", 1e9, 1e9 + number
             )
             found.append(trial)
-            outcomes[number, 0] = Outcome(number / 10, figures={"sharpe": number / 10}, run=f"{number:08x}")
+            figures = {"sharpe": number / 10, "seconds": 60.0 - number}
+            outcomes[number, 0] = Outcome(number / 10, figures=figures, run=f"{number:08x}")
+            outcomes[number, 1] = Outcome(-9.0, figures={"sharpe": -9.0, "seconds": 500.0}, run=f"a{number:07x}")
+        outcomes[trials - 1, 4] = Outcome(-5.0, figures={"sharpe": -5.0, "deflated_sharpe": 0.1}, run="b0000000")
         found.append(Trial(trials, {"ppo.gamma": 0.6, "ppo.clip": 0.1}, FAILED, math.nan, "broke", 1e9, 1e9))
         studies.enter(study, found, outcomes)
 
@@ -381,6 +384,11 @@ def test_a_study_has_its_trials_by_column(serve, tmp_path):
     assert trials["value"][-1] is None
     assert trials["reason"][-1] == "broke"
     assert {len(values) for values in (trials["number"], trials["cost"], trials["runs"])} == {31}
+    # Of what the score is made of, and of nothing else: fresh seeds and the winner's test have figures of their own.
+    assert trials["cost"][3] == 57.0
+    assert trials["seeds"][3] == 1
+    assert list(trials["figures"]) == ["sharpe"]
+    assert trials["figures"]["sharpe"][29] == trials["value"][29] == 2.9
     tag = client.ask("GET", "/api/studies/search/trials").headers["etag"]
     assert client.ask("GET", "/api/studies/search/trials", headers={"if-none-match": tag}).status == 304
     assert client.get("/api/studies/5tudy")["name"] == "search"  # jobs name their study by its id

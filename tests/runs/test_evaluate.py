@@ -16,6 +16,7 @@ from tests.runs.small_runs import one_thread, small_run  # noqa: F401
 from velodrome.errors import ConfigError, LeakError, RunError
 from velodrome.evaluation.named_policy import NamedPolicy, TrainedAgent
 from velodrome.evaluation.result import Evaluation
+from velodrome.evaluation.sharpe import Trials
 from velodrome.runs import checkpoint
 from velodrome.runs.evaluate import report_path
 from velodrome.runs.report.listing import list_content, show_view
@@ -116,6 +117,20 @@ def test_the_split_that_chose_the_checkpoint_is_labelled(run):
     for free in (vd.evaluate(run, report=False), vd.evaluate(run, "validation", checkpoint="latest", report=False)):
         assert not free.used_for_selection
         assert "used for selection" not in text_of(free.table())
+
+
+def test_the_winner_of_a_study_stays_the_best_of_its_trials(tmp_path):
+    """To evaluate it again, as anybody may, must not make a lucky choice look like a single try."""
+    run = small_run(tmp_path)
+    about = {"name": "search", "trials": 50, "notes": ["the winner among 50 trials"]}
+    told = vd.evaluate(run, trials=Trials(50, 0.04), study=about, report=False)
+    assert told.metrics["deflated_sharpe"] < told.metrics["probabilistic_sharpe"]
+    again = [vd.evaluate(run, report=False), vd.evaluate(run, checkpoint="latest", report=False)]
+    assert again[0].to_json() == told.to_json()
+    for found in again:
+        assert found.information["trials"] == {"count": 50, "variance": 0.04}
+        assert "the winner among 50 trials" in found.notes
+        assert found.metrics["deflated_sharpe"] < found.metrics["probabilistic_sharpe"]
 
 
 def test_a_checkpoint_that_is_neither_best_nor_latest_is_refused(run):

@@ -321,6 +321,13 @@ def test_a_study_that_is_out_of_time_stops_and_goes_on(tmp_path, straight):
     assert found == straight
 
 
+def test_the_command_that_continues_a_study_says_where_it_is(tmp_path, capsys):
+    folder = tmp_path / "my runs"
+    words = ["smoke", "--trials", "2", "--study", "first", "--hours", "1e-9", "--quiet", "--folder", str(folder)]
+    assert cli.run(["tune", *words]) == 130
+    assert capsys.readouterr().err.endswith(f"continue with: velodrome tune --study first --folder '{folder}'\n")
+
+
 def test_a_study_of_accounts_that_trade_for_nothing_says_so(tmp_path, capsys):
     view, _ = tuned(tmp_path / "free", PretendingExecutor(score))
     assert "warning: trades cost nothing here" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from tests.runs.small_runs import one_thread  # noqa: F401
@@ -31,7 +32,15 @@ def test_a_training_that_keeps_what_it_was_taught_is_judged_by_what_it_learnt(go
     assert learnt != taught
     assert found.value == pytest.approx(learnt)
     assert (outcome.KEPT in found.figures) is kept
+    assert 0.0 < found.figures[outcome.SECONDS] < 60.0
     # Without a validation that chose one, the last checkpoint is what there is, and nothing was kept.
     for path in checkpoint.checkpoints(run.path):
         checkpoint.pin_checkpoint(path, pinned=False)
     assert not outcome.keeps_what_it_was_taught(run)
+
+
+def test_the_time_of_a_training_is_that_of_its_iterations():
+    rows = [(100, outcome.SPEED, 50.0), (100, "loss/value", 9.0), (400, outcome.SPEED, 600.0)]
+    metrics = pl.DataFrame(rows, schema=["step", "name", "value"], orient="row")
+    assert outcome.training_seconds(metrics) == pytest.approx(2.5)
+    assert outcome.training_seconds(metrics.clear()) == 0.0

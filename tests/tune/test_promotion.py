@@ -11,6 +11,7 @@ import pytest
 
 from tests.runs.small_runs import one_thread, small_run  # noqa: F401
 from tests.runs.test_portfolio_runs import TINY as PORTFOLIO
+from tests.service.pretending import PretendingExecutor, begin, keep, pretending, score
 from tests.tune.conftest import GOOD
 from velodrome import cli
 from velodrome.envs.catalog import CATALOG
@@ -263,6 +264,27 @@ def test_the_same_policy_trained_twice_is_one_trial(good_run, fresh_folder):
     assert found.said[1] == "1 of them played the same as another, to the bit, and counts as one with it"
     (check,) = [one for one in judge(found, trial.returns, {}, 0.0) if "overfitting" in one.name]
     assert check.passed
+
+
+def test_a_run_that_a_study_made_is_judged_among_the_trials_of_that_study(good_run, fresh_folder):
+    """Named by its run, the winner of a study must not pass for the only one that was ever tried."""
+    folder = fresh_folder(good_run)
+    service = pretending(folder, PretendingExecutor(score))
+    study = begin(service, 12)
+    assert keep(service, study)
+    service.close()
+    with open_store(folder) as store:
+        jobs = tables().jobs
+        first = jobs.select().with_only_columns(jobs.c.id).where(jobs.c.study == study.id, jobs.c.trial == 3).limit(1)
+        made = store.read(lambda connection: connection.execute(first).scalar())
+        renamed = jobs.update().where(jobs.c.id == made).values(id=good_run.folder.id)
+        store.write(lambda connection: connection.execute(renamed))
+    verdict = promote(good_run.path.name, root=folder)
+    assert not verdict.promoted
+    assert verdict.said[0].startswith(f"trial 3 of study {study.name!r}")
+    assert "the winner among 12 trials" in verdict.said[1]
+    (overfitting,) = (check for check in verdict.checks if check.name == "the probability of overfitting")
+    assert not overfitting.passed  # the curves of pretended trials are not there
 
 
 def test_a_look_at_bars_that_overlap_deflates_and_is_no_choice(good_run, fresh_folder, monkeypatch):

@@ -100,7 +100,7 @@ def submit(
         told = f"warning: market.source = {config.market.source}: there is no such file or folder here"
         out.print(f"{told}. The training fails where it is not found.", soft_wrap=True, highlight=False)
     if not service.queue.services():
-        out.print(f"no service runs; start one: velodrome serve --no-dashboard{_flags(place)}", soft_wrap=True)
+        out.print(f"no service runs; start one: velodrome serve --no-dashboard{told_place(place)}", soft_wrap=True)
 
 
 @jobs.command(name="list")
@@ -497,7 +497,8 @@ def top(*, place: Place = HERE, seconds: float = 2.0, once: Flag = False, json: 
         site.close()
 
 
-def _flags(place: Place) -> str:
+def told_place(place: Place) -> str:
+    """Return the flags that say where the runs are, as they are typed; none of what is so by itself."""
     import shlex
 
     given = {"--folder": None if place.folder == HERE.folder else str(place.folder), "--store": place.store}

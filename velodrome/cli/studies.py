@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from types import FrameType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from velodrome.cli.service import HERE, service_at
+from velodrome.cli.service import HERE, service_at, told_place
 from velodrome.cli.shared import INTERRUPTED, PROBLEM_FOUND, Flag, app, console, print_json, studies
 from velodrome.cli.trained_runs import Place
 from velodrome.cli.training import split_source
@@ -169,8 +170,8 @@ def tune(
     else:
         out.print(listing.show_view(view, str(write_report(view))))
     if view.study.status == "running":
-        there = "" if executor == "local" else f" --executor {executor}"
-        command = f"continue with: velodrome tune --study {view.study.name}{there}"
+        there = told_place(place) + ("" if executor == "local" else f" --executor {executor}")
+        command = f"continue with: velodrome tune --study {shlex.quote(view.study.name)}{there}"
         sys.stderr.write(f"velodrome: stopped and saved; {command}\n")
         return INTERRUPTED
     return PROBLEM_FOUND if view.study.status == "failed" else 0

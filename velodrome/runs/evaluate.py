@@ -73,7 +73,8 @@ def evaluate(
 
     split: `evaluation.final_split` of its configuration if none is given.
     checkpoint: "best" on the validation split, or the "latest".
-    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated.
+    trials: if this run is the best of many, what is known about them; the Sharpe ratio is then deflated. The winner
+        of a study stays the best of its trials, if nothing is given.
     report: write the HTML report and images into the run's folder: as report.html, or for another split or checkpoint
         than a training evaluates at its end, as report-<split>-<checkpoint>-<step>.html.
     market: the one that `train` was given, if it was given one. data: where the run's files lie now, if they moved.
@@ -85,6 +86,8 @@ def evaluate(
     run.check_outside()
     run.folder.check_writable("its evaluation is kept there")
     policies, named = run.policies(checkpoint)
+    if trials is None and study is None:
+        trials, study = _chosen_before(run)
     # Other data has other scalers and splits: the agent would see what it never learnt, or be tested on what it did.
     market = run.market_for("to evaluate it", market, data)
     if market is None:
@@ -187,6 +190,25 @@ def _earlier_look(run: Run, evaluation: Evaluation) -> dict[str, Any] | None:
         return look if isinstance(look["before"], int) else None
     except (OSError, *UNFIT):
         return None
+
+
+def _chosen_before(run: Run) -> tuple[Trials | None, Mapping[str, Any] | None]:
+    """Return among which trials a study chose a run, and what a result of it says of that study; None: no study did.
+
+    Whichever checkpoint or split that result is of, and of a member that of its group: to look again undoes no choice.
+    """
+    from velodrome.evaluation.sharpe import Trials
+
+    folder = run.path.parent if run.group_id else run.path
+    for path in sorted((folder / run.folder.evaluation_path.name).glob("*.json")):
+        try:
+            about = read_json(path)["information"]
+            if "study" in about:
+                trials = None if about["trials"] is None else Trials(**about["trials"])
+                return trials, {**about["study"], "notes": list(about["study"]["notes"])}
+        except (ConfigError, OSError, *UNFIT):
+            continue
+    return None, None
 
 
 def _missing(run: Run, finished: int) -> str:

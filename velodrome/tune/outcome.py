@@ -18,10 +18,13 @@ from velodrome.outside.files import UNFIT, read_json
 from velodrome.runs.checkpoint import checkpoint_steps, pinned_checkpoints
 from velodrome.runs.config.parameters import price_data
 from velodrome.runs.evaluate import play_validation
+from velodrome.runs.report.speed import SPEED
 from velodrome.tune.trial import Outcome
 from velodrome.writing import replace_text, replacing
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from velodrome.runs.config.run_config import RunConfig
     from velodrome.runs.trained import Run
     from velodrome.tables.basket import Basket
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 FILE, RETURNS = "trial.json", "trial-returns.npy"
 PER_BAR = "sharpe_per_bar"
+SECONDS = "seconds"  # that a training took, without those in the queue; of studies that know them
 KEPT = "kept_what_it_was_taught"  # 1 in the figures of a training that learnt nothing better
 SCORES = ("sharpe", "return", "mean_log_return", "of_optimum", "reward")  # of accounts; the more the better
 SCORES_OF_EPISODES = ("return",)
@@ -95,7 +99,19 @@ def record(run: Run, market: Market | Basket | None = None) -> None:
         figures = {"sharpe": 0.0, **figures, PER_BAR: 0.0 if math.isnan(found) else found}
     else:
         figures = play_validation(policy, config, market).figures
-    write(run.path, {**figures, **({KEPT: 1.0} if kept else {})}, returns)
+    figures = {**figures, **({KEPT: 1.0} if kept else {})}
+    if seconds := training_seconds(run.metrics):
+        figures[SECONDS] = seconds
+    write(run.path, figures, returns)
+
+
+def training_seconds(metrics: pl.DataFrame) -> float:
+    """Return how long a training took by its metrics, validations and all, without the time between two sittings."""
+    import polars as pl
+
+    own = metrics.filter((pl.col("name") == SPEED) & (pl.col("value") > 0.0)).sort("step")
+    steps = np.diff(own["step"].to_numpy(), prepend=0)
+    return float((steps / own["value"].to_numpy()).sum())
 
 
 def keeps_what_it_was_taught(run: Run) -> bool:

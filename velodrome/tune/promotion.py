@@ -26,6 +26,7 @@ from velodrome.evaluation.intervals import Interval, influence_interval, student
 from velodrome.evaluation.sharpe import Trials, deflated_sharpe, moments
 from velodrome.outside.files import UNFIT
 from velodrome.runs.store.looks import Look, SeenBars, add_looks, looks_at, told_looks
+from velodrome.runs.store.schema import tables
 from velodrome.runs.store.store import SqlStore, open_store
 from velodrome.runs.trained import Run, SeedGroup, run_name
 from velodrome.tables.hashing import bars_of, price_hash
@@ -125,7 +126,8 @@ def promote(
 
     run: of a group of training seeds all agents are judged, and the one that did best on validation becomes champion.
     name: of the champion; that of the run's configuration, or its environment's, if none is given.
-    evidence: among what the run was chosen, which a study knows; None: what the store knows of its test split.
+    evidence: among what the run was chosen; None: what the study that made it knows of that, or, if none did, what the
+        store knows of its test split.
     margin: by how much the lead must exceed 0 on the whole split, as a log return: 0.01 is about 1 %.
     root: folder in which champions lie, with its store; that of the run if none is given.
     data: where the run's files lie now, if they moved. hooks: who is told of a promotion.
@@ -150,7 +152,7 @@ def promote(
     with open_store(home, run.config.logging.store) as store:
         if before is not None:
             enter(store, before)  # what a crash may have kept from it
-        found = evidence or looks_of(run, store, trial)
+        found = evidence or evidence_of(run, store) or looks_of(run, store, trial)
         checks = judge(found, trial.returns, leads, margin)
         trial.keep_look(store)
         said = (*found.said, trial.said, *trial.warned)
@@ -433,12 +435,31 @@ def winner_of(studies: Studies, study: Study, root: Path) -> tuple[Run, Evidence
             f"study {study.name!r} did not train its winner anew (test=false), so nothing was tested. Train it with "
             "fresh seeds and promote that run."
         )
+    return Run.open(winner.outcomes[last].run, root), _chosen_by(studies, study, winner.number, root)
+
+
+def evidence_of(run: Run, store: SqlStore) -> Evidence | None:
+    """Return among what a run of a study was chosen, or a training seed of such a run; None: no study made it."""
+    jobs = tables().jobs
+    mine = (jobs.c.id == (run.group_id or run.folder.id)) & jobs.c.study.is_not(None)
+    query = jobs.select().with_only_columns(jobs.c.study, jobs.c.trial).where(mine)
+    made = store.read(lambda connection: connection.execute(query).first())
+    if made is None:
+        return None
+    studies = Studies(store)
+    study = studies.get(made.study)
+    found = _chosen_by(studies, study, made.trial, run.root)
+    told = f"trial {made.trial} of study {study.name!r}: it is judged as the best of them all"
+    return replace(found, said=(told, *found.said))
+
+
+def _chosen_by(studies: Studies, study: Study, trial: int, root: Path) -> Evidence:
+    """Return among what a study chose one of its trials."""
     chosen = chosen_among(studies, study, root)
     said = tuple(chosen.told()) or (f"the winner among {chosen.own} trials",)
     trials = chosen.trials or Trials(max(chosen.own, 1), 0.0)
     no_choice = "all trials played the same" if chosen.one_policy else ""
-    evidence = Evidence(trials, chosen.overfitting, said, study.id, winner.number, no_choice)
-    return Run.open(winner.outcomes[last].run, root), evidence
+    return Evidence(trials, chosen.overfitting, said, study.id, trial, no_choice)
 
 
 def promote_study(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,18 @@ from velodrome.dashboard.answers import Asked, Encoded, Question, Routes, encode
 from velodrome.dashboard.api.promotion import Promotion
 from velodrome.dashboard.site import Site
 from velodrome.runs.store.schema import tables
+from velodrome.tune.outcome import SECONDS
 from velodrome.tune.study import Study
 from velodrome.tune.trial import COMPLETE
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from velodrome.tune.trial import Trial
+    from velodrome.tune.trial import Outcome, Trial
     from velodrome.tune.view import StudyView
 
 routes = Routes()
 LINE_SECONDS = 2.0  # for which a line of a study with new trials may be old
-COST = "seconds"
 
 
 class Seen:
@@ -180,11 +180,15 @@ def _history(view: StudyView) -> dict[str, Any]:
 
 def _about(view: StudyView, trial: Trial) -> dict[str, Any]:
     """Return what a trial cost and came to."""
-    outcomes = list(trial.outcomes.values())
-    cost = sum(float(one.figures.get(COST) or 0.0) for one in outcomes)
+    cost = sum(float(one.figures.get(SECONDS) or 0.0) for one in _searched(view, trial))
     # Studies of older versions do not say what a training took; then the trial's own time stands for it.
     cost = cost or (max(trial.updated - trial.created, 0.0) if trial.is_over else math.nan)
     return {"number": trial.number, "value": trial.value, "cost": cost, "complete": trial.status == COMPLETE}
+
+
+def _searched(view: StudyView, trial: Trial) -> list[Outcome]:
+    """Return what the trainings came to that a trial's score is made of: no fresh seeds, and no test of the winner."""
+    return [trial.outcomes[step] for step in range(view.course.settings.steps) if step in trial.outcomes]
 
 
 def pareto(trials: list[dict[str, Any]]) -> dict[str, Any]:
@@ -206,8 +210,9 @@ def _columns(view: StudyView) -> dict[str, Any]:
     every, course = view.trials, view.course
     about = [_about(view, trial) for trial in every]
     keys = list(dict.fromkeys(key for trial in every for key in trial.params))
-    names = sorted({name for trial in every for one in trial.outcomes.values() for name in one.figures})
-    means = {name: [_mean(trial, name) for trial in every] for name in names}
+    searched = [_searched(view, trial) for trial in every]
+    names = sorted({name for some in searched for one in some for name in one.figures} - {SECONDS})
+    means = {name: [_mean(some, name) for some in searched] for name in names}
     return {
         "total": len(every),
         "number": [trial.number for trial in every],
@@ -216,7 +221,7 @@ def _columns(view: StudyView) -> dict[str, Any]:
         "text": [view.score(trial.value) for trial in every],
         "fresh": [course.fresh_mean(trial) for trial in every],
         "cost": [one["cost"] for one in about],
-        "seeds": [len(trial.outcomes) for trial in every],
+        "seeds": [len(some) for some in searched],
         "reason": [trial.reason for trial in every],
         "created": [trial.created for trial in every],
         "updated": [trial.updated for trial in every],
@@ -235,9 +240,9 @@ def by_parts(content: Mapping[str, Any]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-def _mean(trial: Trial, name: str) -> float | None:
-    """Return the mean of a figure over the trainings of a trial that have it."""
-    known = [one.figures.get(name) for one in trial.outcomes.values()]
+def _mean(outcomes: Sequence[Outcome], name: str) -> float | None:
+    """Return the mean of a figure over those trainings that have it."""
+    known = [one.figures.get(name) for one in outcomes]
     numbers = [float(value) for value in known if isinstance(value, int | float) and math.isfinite(value)]
     return math.fsum(numbers) / len(numbers) if numbers else None
 

@@ -162,7 +162,6 @@ function columnsOf(trials, study) {
     plain("value", `Score (${study.score})`, 150, (value, row) => trials().text?.[row] ?? number(value)),
     plain("fresh", "Fresh seeds", 110, (value) => (value === null || value === undefined ? NOTHING : number(value))),
     plain("cost", "Training time", 120, (value) => duration(value)),
-    plain("steps", "Steps", 110, (value) => whole(value)),
     plain("seeds", "Seeds", 70, (value) => String(value ?? NOTHING)),
   ];
   const more = (group, width) =>
