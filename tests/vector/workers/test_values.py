@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.spaces import Box, Dict, Discrete
 
 import velodrome as vd
@@ -172,3 +173,23 @@ def test_numbers_close_to_infinity_are_right(backend, count):
             *_, infos = envs.step(np.zeros(count, int))
             assert "_fault" not in infos
         assert envs.step(np.zeros(count, int))[0][count - 1].max() == 2.0
+
+
+@pytest.mark.parametrize("count", [3, 8])  # looked at while they are written, and together
+def test_an_action_that_is_not_finite_is_told_with_what_came_of_it(count):
+    class Refusing(PendulumEnv):
+        def step(self, action):
+            if action[0] > 1e3:
+                raise ValueError("too much")
+            return super().step(action)
+
+    actions = np.zeros((count, 1), np.float32)
+    with contextlib.closing(vd.make_vec(Refusing, count, backend="serial", on_fault="restart")) as envs:
+        envs.reset(seed=0)
+        envs.step(actions)
+        actions[:3, 0] = np.nan, np.inf, 2e3
+        told = envs.step(actions)[-1]["fault"]
+    assert "is nan" in told[0]
+    assert told[0].endswith("Its action was array([nan], dtype=float32): mend the policy that chose it")
+    assert "too much. Its action was array([inf], dtype=float32)" in told[1]
+    assert told[2].endswith("ValueError: too much")

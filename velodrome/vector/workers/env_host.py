@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from velodrome.errors import ConfigError
 from velodrome.vector.infos import RowInfo
 from velodrome.vector.seeding import spread_seed
-from velodrome.vector.space_arrays import WrongValueError, is_doubtable, writer
+from velodrome.vector.space_arrays import WrongValueError, is_doubtable, nested_arrays, writer
 from velodrome.vector.workers.batch_arrays import BatchArrays, cut_off
 from velodrome.vector.workers.env_maker import EnvMaker
 from velodrome.vector.workers.faults import Fault, FaultKind
@@ -68,6 +68,7 @@ class EnvHost:
         self.fresh_seeds: dict[int, int] = {}  # for the first reset of an environment that replaces another
         self.dropped: set[int] = set()
         self.steps: dict[int, int] = {}  # of each environment since it was made
+        self.given: dict[int, Any] = {}  # by row: the action of its last step
         self.check_of: dict[int, ValueCheck] = {}  # by row: one of all rows, or one of each
         self.check: ValueCheck | None = None  # that of all rows, if they are looked at together
         self.doubting = False  # they are noticed while they are written
@@ -204,9 +205,11 @@ class EnvHost:
         try:
             env = self.envs[row]
             if row in self.waiting or env is None:
+                self.given.pop(row, None)
                 self._pass_over(row, env)
             else:
                 self.steps[row] += 1
+                self.given[row] = action
                 result = env.step(action)
                 try:
                     observation, reward, terminated, truncated, info = result
@@ -307,10 +310,14 @@ class EnvHost:
         """Note a fault, and put a new environment into the row, or none, as on_fault says."""
         self.current[0] = 0
         self.infos = [entry for entry in self.infos if entry.row != row]
+        blamed = ""
         if moment == "step":
             self._put_back(row)
+            blamed = about_action(self.given.pop(row, None))
         while True:
-            self.faults.append(fault_of(row, self.worker, error, moment))
+            fault = fault_of(row, self.worker, error, moment)
+            self.faults.append(fault._replace(message=fault.message + blamed))
+            blamed = ""  # what follows is the fault of the next environment
             self._discard(row)
             policy = self.options.on_fault
             if policy == "raise":
@@ -426,6 +433,14 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     "has_attribute": lambda env, name: env.has_wrapper_attr(name),
     "has_layer": has_layer,
 }
+
+
+def about_action(action: Any) -> str:
+    """Return what is said besides of an environment that failed in a step; nothing if its action was finite."""
+    floats = [leaf for leaf in map(np.asarray, nested_arrays(action)) if leaf.dtype.kind == "f"]
+    if all(np.isfinite(leaf).all() for leaf in floats):
+        return ""
+    return f". Its action was {action!r:.100}: mend the policy that chose it"
 
 
 def fault_of(row: int, worker: int | None, error: BaseException, moment: str) -> Fault:
