@@ -16,6 +16,7 @@ from velodrome.bars.timeframe import (
     HOUR,
     MINUTE,
     bin_edges,
+    describe_time,
     infer_timeframe,
     parse_timeframe,
     resample,
@@ -213,3 +214,9 @@ def test_missing_bars_are_filled_with_the_last_close():
     np.testing.assert_array_equal(filled.low, [0.5, 2.0, 2.0, 3.5])
     np.testing.assert_array_equal(filled.close, [2.0, 2.0, 2.0, 5.0])
     np.testing.assert_array_equal(filled.volume, [7.0, 0.0, 0.0, 8.0])
+
+
+def test_a_time_is_told_to_the_second_or_as_fine_as_it_is():
+    noon = 1_577_880_000_000_000_000
+    assert describe_time(noon) == "2020-01-01 12:00:00"
+    assert describe_time(noon + 6_000_000) == "2020-01-01 12:00:00.006"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import velodrome as vd
 from velodrome import cli
 from velodrome.errors import DataError
+from velodrome.vector import native
 
 HEADER = "time,open,high,low,close,volume\n"
 GOOD = HEADER + "".join(f"2024-01-01 {hour:02d}:00,10,12,9,11,5\n" for hour in range(24))
@@ -235,3 +237,27 @@ def test_it_runs_as_a_process(command, bad):
     answer = subprocess.run([*command, "data", "check", str(bad), "--timezone", "X"], capture_output=True, text=True)
     assert answer.returncode == 2
     assert answer.stderr.startswith("velodrome: ")
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_chose():
+    told = {}
+    cli.let_waiting_threads_sleep(told)
+    assert told == {"GOMP_SPINCOUNT": native.SPIN_COUNT}
+    for chosen in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}):
+        kept = dict(chosen)
+        cli.let_waiting_threads_sleep(kept)
+        assert kept == chosen
+
+
+def test_a_command_line_bounds_waiting_before_torch_is_imported():
+    # OpenMP reads the variable once, when torch loads it: afterwards it would change nothing.
+    code = """
+import os, sys
+from velodrome import cli
+sys.argv = ["velodrome", "--version"]
+cli.run = lambda _: print(os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules) or 0
+cli.main()
+"""
+    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [native.SPIN_COUNT, "False"]

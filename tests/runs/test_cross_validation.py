@@ -8,6 +8,8 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from velodrome.runs.config.explain import to_yaml
 from velodrome.runs.config.files import load_run_config
 from velodrome.runs.folder import run_folders
 from velodrome.runs.folds import cross_validation
-from velodrome.runs.folds.cross_validation import FILE, HELD_OUT, Figure, cross_validate
+from velodrome.runs.folds.cross_validation import FILE, HELD_OUT, CrossValidation, Figure, cross_validate
 from velodrome.runs.run import Run
 
 SETTINGS = {"steps": 192, "market.length": 600, "params.fee": 0.0001}
@@ -240,3 +242,14 @@ def test_an_interruption_reaches_folds_that_are_trained_at_once(tmp_path):
 def test_a_fold_that_fails_in_its_process_says_why(tmp_path):
     with pytest.raises(RunError, match=r"A fold could not be trained: fold \d: no episode fits"):
         cross_validate(config_in(tmp_path, **{"params.episode_length": 400}), 3, processes=2, console=silent())
+
+
+def test_a_mean_over_some_of_the_folds_says_so():
+    def fold(sharpe):
+        return SimpleNamespace(evaluation=SimpleNamespace(metrics={"return": 0.1, "sharpe": sharpe}))
+
+    settings = {"purged": [1], "embargoed": [0]}
+    some = CrossValidation(Path("."), (fold(float("nan")), fold(1.0), fold(float("nan"))), settings)
+    assert any("the mean is that of the others: Sharpe ratio (1 of 3)" in note for note in some.notes)
+    every = CrossValidation(Path("."), (fold(1.0), fold(2.0)), settings)
+    assert not any("not defined" in note for note in every.notes)

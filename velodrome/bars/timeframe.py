@@ -225,5 +225,6 @@ def without_gaps(series: Series, length: int) -> Series:
 
 
 def describe_time(nanoseconds: Any) -> str:
-    """Return a UTC time as people read it: '2020-01-01 09:30:00'."""
-    return str(np.datetime64(int(nanoseconds), "ns").astype("datetime64[s]")).replace("T", " ")
+    """Return a UTC time as people read it: '2020-01-01 09:30:00', with the part of a second if there is one."""
+    text = str(np.datetime64(int(nanoseconds), "ns")).replace("T", " ")
+    return text.rstrip("0").rstrip(".") if int(nanoseconds) % 1_000_000_000 else text.split(".")[0]

@@ -91,9 +91,21 @@ class CrossValidation(Summarised):
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be known to read the figures."""
+        from velodrome.evaluation.measures import BY_NAME
+
         purged, embargoed = sum(self.settings["purged"]), sum(self.settings["embargoed"])
+        partly = [
+            f"{BY_NAME[name].label} ({figure.folds} of {len(self.folds)})"
+            for name, figure in self.figures.items()
+            if 0 < figure.folds < len(self.folds) and not BY_NAME[name].detail
+        ]
         return (
             PURPOSE,
+            *(
+                [f"not defined in every fold, so that the mean is that of the others: {', '.join(partly)}"]
+                if partly
+                else []
+            ),
             f"{purged:,} bars were purged (windows, their features' look-back and the bars until an order is filled "
             f"overlap) and {embargoed:,} embargoed, over all {len(self.folds)} folds",
             "deviation: standard deviation over folds; error: standard error of the mean. Folds share training bars: "
