@@ -27,7 +27,7 @@ from velodrome.bench.result.problems import PROBLEMS, Given, ResultProblem
 from velodrome.bench.result.timeline import Look, Timeline, learn, looks
 from velodrome.bench.run import run_benchmark
 from velodrome.cli import REFUSED, run
-from velodrome.errors import RunError
+from velodrome.errors import BackendError, RunError
 from velodrome.runs import setup
 from velodrome.runs.config.files import load_run_config
 
@@ -247,6 +247,13 @@ def test_illegal_options_are_refused(given: dict[str, Any], message: str) -> Non
 def test_the_command_refuses_what_is_not_legal(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "result", "--problems", "ar2"]) == REFUSED
     assert "Did you mean 'ar1'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_gpu_alone_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("velodrome.vector.cuda.unavailable_reason", lambda device: "no driver")
+    with pytest.raises(BackendError, match=r"--devices cuda: no driver\. Take cpu, or leave"):
+        ResultBenchmark(ResultOptions(devices=("cuda",)))
+    assert ResultBenchmark(ResultOptions()).devices == ["cpu"]
 
 
 def test_the_best_rule_is_the_known_optimum_on_the_same_bars() -> None:

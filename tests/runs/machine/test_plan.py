@@ -281,6 +281,13 @@ def test_what_is_not_legal_is_said(changed, told, tmp_path):
         settings(tmp_path, **changed)
 
 
+def test_no_trial_has_more_environments_than_are_allowed_at_once(tmp_path):
+    config = settings(tmp_path, **{"num_envs": "auto", "steps": 100_000, "vector.max_concurrent_envs": 4})
+    chosen, told = plan.with_num_envs(config, setup.build_market(config))
+    assert chosen.num_envs <= 4
+    assert "at most 4 are allowed at once (vector.max_concurrent_envs)" in told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("mebibytes", "pairs"), [(200, 1), (110, 2)])
 def test_a_run_under_a_limit_of_the_system_ends_with_all_its_steps(mebibytes, pairs, tmp_path):

@@ -24,7 +24,7 @@ from velodrome.bench.result.contenders import PEERS, Entrant, entrants
 from velodrome.bench.result.problems import PROBLEMS
 from velodrome.bench.result.timeline import Contest, Timeline
 from velodrome.bench.run import Benchmark, Turns
-from velodrome.errors import RunError, did_you_mean
+from velodrome.errors import BackendError, RunError, did_you_mean
 from velodrome.vector.cores import available_cores
 
 CLOCKS = {"whole": "from the start of the process", "seconds": "of learning alone"}
@@ -120,6 +120,8 @@ class ResultBenchmark(Benchmark):
         self.no_gpu = unavailable_reason("cuda")
         self.devices = [device for device in options.devices if device == "cpu" or self.no_gpu is None]
         if "cuda" in options.devices and self.no_gpu:
+            if not self.devices:
+                raise BackendError(f"--devices cuda: {self.no_gpu}. Take cpu, or leave --devices out.")
             self.report.note_missing(f"{OURS}, GPU", self.no_gpu)
 
     def measure(self, tell: Turns) -> None:

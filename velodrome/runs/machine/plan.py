@@ -153,7 +153,7 @@ def measured_needs(config: RunConfig, market: Market | Basket | None, device: st
     """Return what a training needs by place, from trials with few environments."""
     fewest = config.learner.fewest_envs(config.network)
     wanted = config.vector.max_envs if config.vector.num_envs == "auto" else config.num_envs
-    wanted = min(wanted, config.learner.most_envs() or wanted)
+    wanted = min(wanted, config.learner.most_envs() or wanted, config.vector.max_concurrent_envs or wanted)
     trial = GPU_TRIAL
     if not _on_gpu(device):
         weights = _weights(_observed_floats(config, market), config.network.hidden)
