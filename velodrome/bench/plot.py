@@ -88,6 +88,9 @@ def draw_lines(comparison: Comparison, panel: Any) -> None:
     panel.set_xticks(sizes, [f"{size:,}" for size in sizes])
     panel.set_xticks([], minor=True)
     panel.yaxis.set_major_formatter(EngFormatter())
+    rates = [row.steps_per_second for row in comparison.rows_to_show]
+    if max(rates) < 10.0 * min(rates):  # there may be no power of ten to name
+        panel.yaxis.set_minor_formatter(EngFormatter())
     panel.set_title(comparison.name)
 
 

@@ -24,6 +24,7 @@ COMPARED = {
     "dummy": "×Dummy",
     "subproc": "×Subp",
     "async": "×Async",
+    "ideal": "of ideal",
 }
 
 

@@ -189,6 +189,54 @@ def bench_result(
     run_benchmark(ResultBenchmark(validated(ResultOptions, measuring.asked(**own))), console())
 
 
+@bench.command(name="scale")
+def bench_scale(
+    *,
+    env: str = "trading",
+    parts: Words = None,
+    cores: Words = None,
+    ranks: Words = None,
+    size: int | None = None,
+    device: str | None = None,
+    iterations: int | None = None,
+    hidden: Words = None,
+    threads: int | None = None,
+    measuring: Measuring = DEFAULTS,
+) -> None:
+    """Measure what more cores, processes and ranks bring: steps a second beside those of one, times how many there are.
+
+    Steps of as many environments on each core, beside vectorisers with a process for each environment, and training
+    with as many environments in each rank of `velodrome train --nproc`, beside the same training without ranks.
+
+    Parameters
+    ----------
+    env
+        Environment of the catalogue that is stepped.
+    parts
+        What is measured: steps, training, or both.
+    cores
+        Cores to step on, such as 1 2 4; 1, 2, 4 … and all that there are if not given. One is always measured.
+    ranks
+        Processes to train in, such as 1 2 4; as many as there are cores, or GPUs, if not given.
+    size
+        Environments of each core, and of each rank.
+    device
+        Where the ranks learn: cpu or cuda. Steps are on cores in any case.
+    iterations
+        Iterations of each training; the first few are not counted.
+    hidden
+        Widths of the network's hidden layers, such as 64 64.
+    threads
+        Threads of each rank, and of the training without ranks.
+    """
+    own = {name: value for name, value in locals().items() if name not in ("env", "measuring")}
+    from velodrome.bench.run import run_benchmark
+    from velodrome.bench.scale.benchmark import ScaleBenchmark, ScaleOptions
+    from velodrome.envs.catalog import CATALOG
+
+    run_benchmark(ScaleBenchmark(CATALOG.get(env), validated(ScaleOptions, measuring.asked(**own))), console())
+
+
 @bench.command(name="generalise")
 def bench_generalise(
     *,

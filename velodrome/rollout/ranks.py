@@ -7,6 +7,7 @@ rounding of sums. Every function here passes its argument through unless it is c
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import itertools
@@ -42,6 +43,7 @@ class Ranks:
         self.weights: dict[Any, Tensor] = {}  # the part of all that each has, by type and device
         self.are_busy = False  # with a training, of which a program may begin several one after the other
         self.are_learning = False  # the others wait for what this one tells, and not for what it sends
+        self.are_at_rest = True  # no training of theirs is under way, or was cut off
         with self._answered():
             patience = timedelta(seconds=PATIENT_SECONDS)
             store, _, _ = next(distributed.rendezvous("env://", timeout=patience))
@@ -49,6 +51,16 @@ class Ranks:
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             own = distributed.PrefixStore(f"velodrome-{attempt}", store)
             distributed.init_process_group("gloo", store=own, rank=self.rank, world_size=self.size, timeout=patience)
+        atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """Close the connections before Python goes: a thread of gloo's that then asks for it would abort the process.
+
+        Those between GPUs wait for the other ranks, which after an error may not be there.
+        """
+        if self.are_at_rest or "cuda" not in self.groups:
+            self.groups.clear()
+            self.distributed.destroy_process_group()
 
     @property
     def leads(self) -> bool:

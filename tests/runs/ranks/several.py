@@ -59,6 +59,18 @@ def train_here(folder: Path, settings: dict[str, Any]) -> None:
     (folder / f"sizes-{group.rank}").write_text(repr(sizes))
 
 
+def part_here(folder: Path) -> None:
+    """Write down whether this rank has parted from the others, after an error beside a GPU and at an ordinary end."""
+    group = ranks.joined()
+    assert group is not None
+    group.groups["cuda"], group.are_at_rest, found = None, False, []
+    for at_rest in (False, True):
+        group.are_at_rest = at_rest
+        group.leave()
+        found.append(group.distributed.is_initialized())
+    (folder / f"joined-{group.rank}").write_text(repr(found))
+
+
 def train_own(folder: Path, settings: dict[str, Any]) -> None:
     """Train a run with these settings and no others in this rank."""
     train({**settings, "logging": {"folder": str(folder)}}, mode="quiet", evaluate=False)

@@ -8,7 +8,16 @@ import math
 import pytest
 import torch
 
-from tests.runs.ranks.several import fail_here, go_on_here, in_ranks, only_run, refuse_here, train_here, train_own
+from tests.runs.ranks.several import (
+    fail_here,
+    go_on_here,
+    in_ranks,
+    only_run,
+    part_here,
+    refuse_here,
+    train_here,
+    train_own,
+)
 from tests.runs.small_runs import last_tensors, lines, one_thread, small_run  # noqa: F401
 from velodrome.runs.run import Run, resume
 
@@ -85,6 +94,11 @@ def test_a_rank_that_dies_stops_the_others_with_a_sentence_and_the_run_goes_on(t
     assert finished.status == "finished"
     mean, wanted = (last_tensors(each)["moments.mean"] for each in (finished, alone))
     torch.testing.assert_close(mean, wanted, rtol=2e-4, atol=2e-4)
+
+
+def test_ranks_part_at_their_end_and_on_gpus_not_after_an_error(tmp_path):
+    assert in_ranks(2, part_here, tmp_path) == [0, 0]
+    assert [(tmp_path / f"joined-{rank}").read_text() for rank in range(2)] == ["[True, False]"] * 2
 
 
 def test_what_ranks_cannot_share_is_refused_before_there_is_a_folder(tmp_path):

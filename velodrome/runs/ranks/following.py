@@ -58,9 +58,12 @@ def in_all_ranks(function: Callable[P, Run]) -> Callable[P, Run]:
         ranks = joined()
         if ranks is None or ranks.are_busy:
             return function(*arguments, **options)
+        ranks.are_at_rest = False
         if not ranks.leads:
             market = options.get("market")
-            return Run.open(follow(ranks, None if isinstance(market, Mapping) else market))
+            run = Run.open(follow(ranks, None if isinstance(market, Mapping) else market))
+            ranks.are_at_rest = True
+            return run
         ranks.are_busy = True
         try:
             run = function(*arguments, **options)
@@ -71,6 +74,7 @@ def in_all_ranks(function: Callable[P, Run]) -> Callable[P, Run]:
         finally:
             ranks.are_busy = False
         ranks.sent(run.path.absolute())
+        ranks.are_at_rest = True
         forget(run.path)
         return run
 
