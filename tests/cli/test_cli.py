@@ -13,7 +13,7 @@ import pytest
 import velodrome as vd
 from velodrome import cli
 from velodrome.errors import DataError
-from velodrome.vector import native
+from velodrome.vector.cores import SPIN_COUNT, bound_spinning
 
 HEADER = "time,open,high,low,close,volume\n"
 GOOD = HEADER + "".join(f"2024-01-01 {hour:02d}:00,10,12,9,11,5\n" for hour in range(24))
@@ -241,11 +241,11 @@ def test_it_runs_as_a_process(command, bad):
 
 def test_waiting_threads_sleep_soon_unless_the_user_chose():
     told = {}
-    cli.let_waiting_threads_sleep(told)
-    assert told == {"GOMP_SPINCOUNT": native.SPIN_COUNT}
+    assert bound_spinning(told)
+    assert told == {"GOMP_SPINCOUNT": SPIN_COUNT}
     for chosen in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}):
         kept = dict(chosen)
-        cli.let_waiting_threads_sleep(kept)
+        assert not bound_spinning(kept)
         assert kept == chosen
 
 
@@ -260,4 +260,4 @@ cli.main()
 """
     environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [native.SPIN_COUNT, "False"]
+    assert done.stdout.split() == [SPIN_COUNT, "False"]

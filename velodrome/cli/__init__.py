@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
@@ -21,12 +21,10 @@ from velodrome.cli import champions, inspection, measuring, service, studies, tr
 from velodrome.cli.shared import DEBUG_FLAG, DEBUG_VARIABLE, GIVEN, INTERRUPTED, PROBLEM_FOUND, REFUSED, app
 from velodrome.cli.wording import told_error
 from velodrome.errors import VelodromeError
+from velodrome.vector.cores import bound_spinning
 
 __all__ = ["INTERRUPTED", "PROBLEM_FOUND", "REFUSED", "app", "main", "run"]
 OLD_FLAG = r"^--runs-folder\b"  # what train and eval called the folder of the runs once
-# How long a waiting thread of GNU OpenMP spins before it sleeps, as in vector/native.py. With its default,
-# milliseconds, learning by torch took ten times as long and more once other programs wanted the cores.
-SPIN_COUNT = "2000"
 COMMANDS = (
     training,
     trained_runs,
@@ -67,18 +65,9 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def let_waiting_threads_sleep(environment: MutableMapping[str, str]) -> None:
-    """Bound the spinning of OpenMP's threads, here and in all processes that are started, unless the user chose.
-
-    OpenMP looks at it once, when torch is imported: no command has done that yet.
-    """
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(environment):
-        environment["GOMP_SPINCOUNT"] = SPIN_COUNT
-
-
 def main() -> None:
     """Run the command line of this process."""
-    let_waiting_threads_sleep(os.environ)
+    bound_spinning(os.environ)  # and that of all processes that are started; no command has imported torch yet
     gc.set_threshold(
         50_000
     )  # imports make objects that stay: looking through them every 700 takes a sixth of the start

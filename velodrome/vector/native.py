@@ -23,6 +23,7 @@ from velodrome.vector.compile.cpu_loops import compiled_function, compiled_loop,
 from velodrome.vector.compile.packing import pack_arguments
 from velodrome.vector.compile.rehearsal import compiling, is_from_outside, rehearse
 from velodrome.vector.compile.taught import lessons
+from velodrome.vector.cores import SPIN_VARIABLE, bound_spinning
 from velodrome.vector.rule_env import RuleVectorEnv
 from velodrome.vector.space_arrays import map_nested
 
@@ -32,9 +33,6 @@ SMALLEST_PARALLEL_BATCH = 128
 TRIAL_STEPS = 12
 # Steps until the choice is made again, because other programs may have taken cores or left them.
 STEPS_BETWEEN_TRIALS = 4000
-# How long a waiting thread of GNU OpenMP spins before it sleeps. Its default, milliseconds, takes a core from torch
-# between steps and, on a machine with other work, makes a step hundreds of times slower (measured: 8 ms for 60 µs).
-SPIN_COUNT = "2000"
 
 
 @functools.cache
@@ -45,14 +43,12 @@ def start_threads() -> None:
     """
     torch = sys.modules.get("torch")
     threads_of_torch = torch.get_num_threads() if torch is not None else None
-    chosen = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ)
-    if not chosen:
-        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    bounded = bound_spinning(os.environ)
     try:
         numba.get_num_threads()
     finally:
-        if not chosen:
-            del os.environ["GOMP_SPINCOUNT"]
+        if bounded:
+            del os.environ[SPIN_VARIABLE]
         if torch is not None:
             torch.set_num_threads(threads_of_torch)
 
