@@ -81,4 +81,4 @@ def test_what_cannot_be_measured_is_refused(capsys, monkeypatch):
         assert told in capsys.readouterr().err
     monkeypatch.setattr("velodrome.vector.cuda.unavailable_reason", lambda backend: "there is no GPU")
     with pytest.raises(BackendError, match=r"--device cuda: there is no GPU\. Take cpu\."):
-        ScaleBenchmark(CATALOG.get("template"), ScaleOptions(device="cuda"))
+        ScaleBenchmark(CATALOG.get("template"), ScaleOptions(device="cuda", ranks=(1,)))

@@ -86,7 +86,8 @@ class ScaleBenchmark(Benchmark):
         options = self.options
         # One is what the others are compared with.
         self.cores = sorted({1, *(options.cores or doubled(numba.config.NUMBA_NUM_THREADS))})
-        self.ranks = options.ranks or doubled(self.processors())
+        most = self.processors()
+        self.ranks = options.ranks or doubled(most)
         self.training = RankedTraining(
             options.size, options.device, options.iterations, options.hidden, options.threads, options.seed
         )
