@@ -91,8 +91,9 @@ class VectorizedEnvConfig(BaseModel):
     max_memory: int | None = Field(
         None,
         ge=1,
-        description="MiB that a training may take, of the host's memory with its workers, on a GPU of the GPU's: "
-        "autoscale and num_envs = auto stay below it, and what needs more is refused; null: what is free",
+        description="MiB that a training may take, of the host's memory, on a GPU of the GPU's: autoscale (which "
+        "counts worker processes, too) and num_envs = auto stay below it, and what needs more is refused; what workers "
+        "of other environments will take is not known before; null: what is free",
     )
 
     @field_validator("env_type", mode="before")
