@@ -58,7 +58,8 @@ class Ranks:
 
         Those between GPUs wait for the other ranks, which after an error may not be there.
         """
-        if self.are_at_rest or "cuda" not in self.groups:
+        ends_well = self.are_at_rest or "cuda" not in self.groups
+        if ends_well and self.distributed.is_initialized():  # a program may have parted itself
             self.groups.clear()
             self.distributed.destroy_process_group()
 
