@@ -101,7 +101,7 @@ def test_memory_is_refused_with_what_to_use_instead():
     [
         (gymnasium.spaces.Box(-1.0, 1.0, (1,)), "one of several actions.*'ppo'"),
         (gymnasium.spaces.MultiDiscrete([2, 3]), "one of several actions"),
-        (gymnasium.spaces.Discrete(3, start=1), "count from 0"),
+        (gymnasium.spaces.Discrete(3, start=1), "counted from 0"),
     ],
 )
 def test_only_a_plain_choice_of_actions_is_taken(space, message):
