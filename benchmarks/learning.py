@@ -1,4 +1,4 @@
-"""What PPO and DQN learn here and in Stable-Baselines3 from the same settings, and how long that takes.
+"""What PPO, DQN and SAC learn here and in Stable-Baselines3 from the same settings, and how long that takes.
 
     python benchmarks/learning.py [--quick] [--json FILE] [--processes N] [--seeds 5] [--only dqn CartPole-v1]
 
@@ -76,11 +76,25 @@ DQN = {
     "activation": "relu",
 }
 
+SAC = {
+    "num_envs": 1,
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+    "buffer_size": 50_000,
+    "learning_starts": 1_000,
+    "gamma": 0.99,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "tau": 0.005,
+    "hidden": [64, 64],
+    "activation": "relu",
+}
+
 
 class Task(NamedTuple):
     """One algorithm on one environment."""
 
-    algorithm: str  # ppo or dqn
+    algorithm: str  # ppo, dqn or sac
     env: str
     steps: int
     seconds: tuple[int, int]  # that a training took here and in Stable-Baselines3 (docs/performance.md)
@@ -104,6 +118,7 @@ TASKS = (
     Task("dqn", "CartPole-v1", 50_000, (45, 61), DQN),
     Task("dqn", "Acrobot-v1", 100_000, (110, 138), DQN),
     Task("dqn", "LunarLander-v3", 150_000, (332, 332), DQN | HARDER),
+    Task("sac", "Pendulum-v1", 20_000, (60, 80), SAC),
 )
 
 
@@ -139,6 +154,7 @@ NAMES = {
     "gradient_steps": "updates",
     "exploration_fraction": "epsilon_fraction",
     "exploration_final_eps": "epsilon_end",
+    "tau": "target_share",
 }
 
 
@@ -157,6 +173,9 @@ def velodrome_config(task: Task, steps: int, seed: int, folder: str) -> dict[str
             "normalise_observations": normalise,
             "normalise_rewards": normalise,
         }
+    elif task.algorithm == "sac":
+        # As Stable-Baselines3 has it: no gradient is shortened, and a nat of entropy is worth 1 at first.
+        own = {"normalise_rewards": False, "max_gradient_norm": 1e9, "entropy_start": 1.0}
     else:
         interval = given.pop("target_update_interval")  # in environment steps; ours is in gradient steps
         own = {
@@ -208,7 +227,7 @@ def train_sb3(task: Task, steps: int, seed: int, folder: str) -> tuple[Path, Cal
     network: dict[str, Any] = {"net_arch": given.pop("hidden"), "activation_fn": activation}
     if "log_std_init" in given:
         network["log_std_init"] = given.pop("log_std_init")
-    algorithm = {"ppo": stable_baselines3.PPO, "dqn": stable_baselines3.DQN}[task.algorithm]
+    algorithm = getattr(stable_baselines3, task.algorithm.upper())
     model = algorithm("MlpPolicy", envs, seed=seed, device="cpu", policy_kwargs=network, **given)
     model.learn(steps)
 

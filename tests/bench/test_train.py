@@ -341,12 +341,16 @@ def test_an_algorithm_from_outside_is_benchmarked(tmp_path: Path, monkeypatch: p
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_another_algorithm_of_ours_is_benchmarked_without_peers() -> None:
+@pytest.mark.parametrize(("algorithm", "race_seconds"), [("dqn", 0.0), ("sac", 0.1)])
+def test_another_algorithm_of_ours_is_benchmarked_without_peers(algorithm: str, race_seconds: float) -> None:
     console = silent_console()
-    options = tiny(algorithm="dqn", against=("dummy",), sizes=(16,), race_seconds=0.0)
+    options = tiny(algorithm=algorithm, against=("dummy",), sizes=(16,), race_seconds=race_seconds)
     report = measured(options, console)
-    assert {row.peer for row in report.measurements} == {"velodrome"}
-    assert "Peers train ppo only; none is measured beside dqn." in console.file.getvalue()  # type: ignore[attr-defined]
+    assert {row.label for row in report.measurements} == {"velodrome"}  # by the one engine that it has
+    told = f"Peers train ppo only; none is measured beside {algorithm}."
+    assert told in console.file.getvalue()  # type: ignore[attr-defined]
+    if report.race is not None:
+        assert 0.8 < report.race.best_rule_share < 1.1
 
 
 def test_an_unknown_algorithm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from tests.learn.learners import SMALL_NETWORK, make_ppo, parameters_of, trading_worlds, without_times
-from velodrome.learn.config import DQNConfig, NetworkConfig
+from velodrome.learn.config import DQNConfig, NetworkConfig, SACConfig
 from velodrome.learn.dqn import DQN
 from velodrome.learn.ppo import PPO
+from velodrome.learn.sac import SAC
 from velodrome.rollout.disturbance import Strength
 
 DROPPING = {"layer_norm": True, "dropout": 0.3}
@@ -49,6 +50,16 @@ DQN_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 DQN_DISTURBED = ("three steps, normalised", "conv, per bar")  # cases whose windows are disturbed
 DQN_SETTINGS = {"rollout_length": 4, "updates": 3, "batch_size": 32, "buffer_size": 100, "learning_starts": 24,
                 "target_every": 4, "learning_rate": 3e-3, "gamma": 0.9}  # fmt: skip
+# name: network, settings of SAC
+SAC_CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mlp": ({}, {}),
+    "normalised, linear": ({}, {"schedule": "linear", "weight_decay": 2.0, **NORMALISED}),
+    "conv, layer norm, given weight": ({"kind": "conv", "layer_norm": True}, {"entropy": 0.1}),
+    "no entropy, no future": ({}, {"entropy": 0.0, "gamma": 0.0}),
+}
+SAC_DISTURBED = ("normalised, linear",)  # cases whose windows are disturbed
+SAC_SETTINGS = {"rollout_length": 4, "updates": 3, "batch_size": 32, "buffer_size": 100, "learning_starts": 24,
+                "target_share": 0.1, "learning_rate": 3e-3, "gamma": 0.9, "normalise_rewards": False}  # fmt: skip
 
 
 def ppo_of(case: str, worlds: Any = None, seed: int = 3) -> PPO:
@@ -67,12 +78,21 @@ def make_dqn(
     return DQN(worlds, settings, DQNConfig(**{**DQN_SETTINGS, **config}), total_steps=total_steps, seed=seed)
 
 
-def iterated(learner: PPO | DQN, times: int) -> list[dict[str, float]]:
+def make_sac(
+    worlds: Any = None, network: dict[str, Any] | None = None, seed: int = 3, total_steps: int = 1000, **config: Any
+) -> SAC:
+    """Return a small learner on a small market, whose ring of 16 rows wraps in the fifth iteration."""
+    worlds = trading_worlds(6, seed=seed, action="continuous") if worlds is None else worlds
+    settings = NetworkConfig(**{**SMALL_NETWORK, **(network or {})})
+    return SAC(worlds, settings, SACConfig(**{**SAC_SETTINGS, **config}), total_steps=total_steps, seed=seed)
+
+
+def iterated(learner: PPO | DQN | SAC, times: int) -> list[dict[str, float]]:
     """Return the metrics of some iterations, but for those that say how long they took."""
     return [without_times(learner.iterate()) for _ in range(times)]
 
 
-def assert_same(one: PPO | DQN, other: PPO | DQN) -> None:
+def assert_same(one: PPO | DQN | SAC, other: PPO | DQN | SAC) -> None:
     """Compare the weights of two learners, to the bit."""
     ours, theirs = parameters_of(one), parameters_of(other)
     assert ours.keys() == theirs.keys()

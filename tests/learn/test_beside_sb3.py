@@ -1,7 +1,8 @@
-"""DQN and PPO beside those of Stable-Baselines3: the same update from the same weights and samples, to the rounding."""
+"""DQN, SAC and PPO beside those of Stable-Baselines3: the same update from the same weights and samples."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from tests.learn.learners import foreign_worlds
-from velodrome.learn.config import DQNConfig, NetworkConfig, PPOConfig
+from velodrome.learn.config import DQNConfig, NetworkConfig, PPOConfig, SACConfig
 from velodrome.learn.dqn import DQN
 from velodrome.learn.ppo import PPO
+from velodrome.learn.sac import SAC
 from velodrome.rollout.observation import Observation
 from velodrome.rollout.replay import Transitions
 
@@ -49,8 +51,9 @@ def as_transitions(batch: Any) -> Transitions:
     """What they drew, as our buffer would give it."""
     discount = GAMMA * (1.0 - batch.dones.squeeze(1))
     seen, following = Observation(batch.observations), Observation(batch.next_observations)
-    actions = batch.actions.squeeze(1).long()
-    return Transitions(seen, actions, batch.rewards.squeeze(1), following, discount, None, torch.zeros_like(actions))
+    actions = batch.actions if batch.actions.is_floating_point() else batch.actions.squeeze(1).long()
+    places = torch.zeros(len(actions), dtype=torch.int64)
+    return Transitions(seen, actions, batch.rewards.squeeze(1), following, discount, None, places)
 
 
 def test_a_gradient_step_of_dqn_is_theirs(monkeypatch):
@@ -82,6 +85,69 @@ def test_the_network_of_dqn_starts_as_theirs():
         bounds = [float(tensor.abs().max()) for tensor in (own, other)]
         assert bounds[0] == pytest.approx(bounds[1], rel=0.15)
         assert float(own.std()) == pytest.approx(float(other.std()), rel=0.3)
+
+
+def test_gradient_steps_of_sac_are_theirs(monkeypatch):
+    target_share = 0.05
+    settings = {"learning_rate": RATE, "gamma": GAMMA, "batch_size": BATCH, "tau": target_share}
+    make = partial(gymnasium.make, "Pendulum-v1")
+    policy = {"net_arch": list(HIDDEN)}
+    theirs = stable_baselines3.SAC(
+        "MlpPolicy", make(), policy_kwargs=policy, seed=0, device="cpu", learning_starts=400, **settings
+    )
+    theirs.learn(300)  # collects only
+    config = SACConfig(
+        learning_rate=RATE,
+        gamma=GAMMA,
+        batch_size=BATCH,
+        target_share=target_share,
+        max_gradient_norm=1e9,
+        normalise_rewards=False,
+    )
+    network = NetworkConfig(hidden=HIDDEN, activation="relu")
+    ours = SAC(foreign_worlds(make, 1), network, config, total_steps=1_000, seed=0)
+    for own, other in zip(ours_of_sac(ours), theirs_of_sac(theirs), strict=True):
+        own.copy_(other)
+    ours.targets.load_state_dict(ours.critics.state_dict())
+    batches = [theirs.replay_buffer.sample(BATCH) for _ in range(20)]
+    assert all(float(batch.actions.abs().max()) <= 1.0 for batch in batches)  # theirs are stored from -1 to 1
+    drawn, replayed = iter(batches), iter(batches)
+    monkeypatch.setattr(theirs.replay_buffer, "sample", lambda *_, **__: next(drawn))
+
+    def sample(*_: Any) -> Transitions:
+        found = as_transitions(next(replayed))
+        return found._replace(actions=ours.acts_by.placed(found.actions))
+
+    monkeypatch.setattr(ours.replay, "sample", sample)
+    ours.generator = torch.default_generator  # from which they draw
+    torch.manual_seed(1)
+    theirs.train(gradient_steps=20, batch_size=BATCH)
+    torch.manual_seed(1)
+    for _ in range(20):
+        ours.learn()
+    for own, other in zip(ours_of_sac(ours), theirs_of_sac(theirs), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5)
+    for own, other in zip(critics_of(ours.targets), layers_of(theirs.critic_target), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-5)
+    assert float(ours.entropy.logarithm.detach()) == pytest.approx(float(theirs.log_ent_coef.detach()), rel=1e-4)
+
+
+def ours_of_sac(learner: SAC) -> list[torch.Tensor]:
+    """Both halves of the actor's head are layers of theirs; views, so that they can be written."""
+    head = learner.policy.policy_head
+    halves = [half for k in range(2) for half in (head.weight.detach().chunk(2)[k], head.bias.detach().chunk(2)[k])]
+    return [*layers_of(learner.policy.actor), *halves, *critics_of(learner.critics)]
+
+
+def critics_of(critics: Any) -> list[torch.Tensor]:
+    pairs = zip(critics.trunks, critics.heads, strict=True)
+    return [tensor for trunk, head in pairs for tensor in (*layers_of(trunk), *layers_of(head))]
+
+
+def theirs_of_sac(model: Any) -> list[torch.Tensor]:
+    actor = model.actor
+    parts = (actor.latent_pi, actor.mu, actor.log_std, model.critic)
+    return [tensor for part in parts for tensor in layers_of(part)]
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])

@@ -8,6 +8,7 @@ import sys
 import warnings
 from types import ModuleType
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from velodrome.learn import policy_files as export
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.networks.q_network import QNetwork
+from velodrome.learn.networks.soft_actor_critic import SquashedActor
 from velodrome.learn.policy import ActorCritic
 from velodrome.learn.policy_files import OPSET, export_onnx, export_torchscript
 from velodrome.outside.extras import install
@@ -178,6 +180,19 @@ def test_values_of_actions_are_exported_too(duelling, tmp_path):
     )
     policy = TrainedPolicy(network, SHAPE, SPACES["discrete"])
     assert_acts_alike(policy, torchscript_function(export_torchscript(policy, tmp_path / "policy.pt")))
+
+
+@pytest.mark.parametrize("write", [export_torchscript, export_onnx])
+def test_squashed_actions_are_exported_too(write, tmp_path):
+    torch.manual_seed(0)
+    space = gymnasium.spaces.Box(np.array([-3.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
+    network = SquashedActor(SHAPE, space, NetworkConfig(hidden=(8,), layer_norm=True))
+    with torch.no_grad():
+        network.policy_head.weight.mul_(5.0)
+    policy = TrainedPolicy(network, SHAPE, space)
+    path = write(policy, tmp_path / f"policy{'.pt' if write is export_torchscript else '.onnx'}")
+    function = torchscript_function(path) if write is export_torchscript else onnx_function(path)
+    assert_acts_alike(policy, function)
 
 
 def test_parameters_are_those_of_the_distribution(tmp_path):

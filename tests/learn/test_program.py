@@ -14,6 +14,7 @@ from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.config import NetworkConfig
 from velodrome.learn.ensembles import ensemble_of
 from velodrome.learn.networks.q_network import QNetwork
+from velodrome.learn.networks.soft_actor_critic import SquashedActor
 from velodrome.learn.policy import ActorCritic
 from velodrome.learn.program import decide, program_of
 from velodrome.rollout.moments import RunningMoments
@@ -39,6 +40,7 @@ CASES = {
     "values of actions": (CHOICE, {"duelling": False}),
     "duelling": (CHOICE, {"duelling": True, "kind": "conv", "channels": (4,)}),
     "without windows": (CHOICE, {}),
+    "squashed": (gymnasium.spaces.Box(-3.0, 1.0, (INSTRUMENTS + 1,), np.float32), {"squashed": True}),
 }
 
 
@@ -46,16 +48,15 @@ def make_policy(name: str, seed: int = 0) -> TrainedPolicy:
     """Return a policy with random weights, whose actions are far apart."""
     space, chosen = CASES[name]
     settings = {"hidden": (16, 8), **chosen}
-    duelling = settings.pop("duelling", None)
+    duelling, squashed = settings.pop("duelling", None), settings.pop("squashed", False)
     each = settings.get("kind") == "instruments"
     bank = WindowBank((small_basket(bars=60, instruments=INSTRUMENTS) if each else small_market(bars=60)).windows)
     layout = InstrumentLayout(INSTRUMENTS, (1, 5)) if each else None
     shape = ObservationShape(9, () if name == "without windows" else bank.shapes, layout)
     torch.manual_seed(seed)
     config = NetworkConfig(**settings)
-    network = (
-        ActorCritic(shape, space, config) if duelling is None else QNetwork(shape, space, config, duelling=duelling)
-    )
+    network = QNetwork(shape, space, config, duelling=duelling) if duelling is not None else None
+    network = network or (SquashedActor if squashed else ActorCritic)(shape, space, config)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape))
@@ -122,7 +123,9 @@ def test_networks_of_a_users_own_have_no_program():
 # Ensembles
 
 
-@pytest.mark.parametrize("name", ["tanh", "values of actions", "several choices", "gru", "norms", "weights"])
+@pytest.mark.parametrize(
+    "name", ["tanh", "values of actions", "several choices", "gru", "norms", "weights", "squashed"]
+)
 def test_an_ensemble_acts_and_disagrees_as_its_networks_do(name):
     members = [make_policy(name, seed) for seed in range(3)]
     if name == "values of actions":

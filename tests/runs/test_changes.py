@@ -157,6 +157,19 @@ def test_a_child_of_dqn_goes_on_with_its_replay(tmp_path):
     assert told in child.folder.log_path.read_text()
 
 
+def test_a_child_of_sac_goes_on_with_its_replay_and_another_weight_of_the_entropy(tmp_path):
+    settings = {"sac.rollout_length": 8, "sac.updates": 2, "sac.batch_size": 16, "sac.buffer_size": 512}
+    settings |= {"sac.learning_starts": 64, "params.action": "continuous"}
+    run = small_run(tmp_path, algorithm="sac", steps=128, **settings)
+    child = vd.resume(run, steps=256, **{"sac.entropy": 0.5}, **QUIET)
+    begun = checkpoint.load_checkpoint(checkpoint.checkpoints(child.path)[0])
+    stored = last_tensors(run)["replay.actions"]
+    assert stored.is_floating_point()
+    assert torch.equal(begun.tensors["replay.actions"][: len(stored)], stored)
+    weights = child.metrics.filter(pl.col("name") == "policy/entropy_weight").sort("step")["value"].to_list()
+    assert weights[-1] == 0.5
+
+
 def test_a_child_killed_before_its_first_checkpoint_begins_at_its_parents(parent, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Session, "_save", lambda session, best=False: 1 / 0)

@@ -308,6 +308,7 @@ def test_walk_forward_trains_an_ensemble_in_each_fold(tmp_path):
         {"algorithm": "dqn", "dqn.learning_starts": 64, "dqn.normalise_rewards": True},
         {"network.kind": "gru", "network.memory": 4},
         {"params.action": "continuous"},
+        {"params.action": "continuous", "algorithm": "sac", "sac.learning_starts": 64},
     ],
 )
 def test_every_kind_of_agent_makes_one(settings, tmp_path):

@@ -39,8 +39,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "algorithm": "dqn", "dqn.rollout_length": 8, "dqn.updates": 2, "dqn.batch_size": 32, "dqn.buffer_size": 512,
         "dqn.learning_starts": 128, "dqn.prioritised": True, "dqn.n_step": 2, "dqn.target_every": 5,
     },
+    "sac": {
+        "algorithm": "sac", "params.action": "continuous", "sac.rollout_length": 8, "sac.updates": 2,
+        "sac.batch_size": 32, "sac.buffer_size": 512, "sac.learning_starts": 128,
+    },
 }  # fmt: skip
-KILLS = 5  # of each variant: 20 together
+KILLS = 5  # of each variant: 25 together
 OPERATION_KILLS = 6
 MOST_KILLS = 40
 

@@ -33,6 +33,10 @@ LEARNERS = {
         "algorithm": "dqn", "dqn.rollout_length": 8, "dqn.updates": 2, "dqn.batch_size": 16, "dqn.buffer_size": 512,
         "dqn.learning_starts": 64, "dqn.normalise_observations": True, "augment.noise": 0.3,
     },
+    "sac": {
+        "algorithm": "sac", "params.action": "continuous", "sac.rollout_length": 8, "sac.updates": 2,
+        "sac.batch_size": 16, "sac.buffer_size": 512, "sac.learning_starts": 64, "augment.noise": 0.3,
+    },
     "dropout": {"network.kind": "tests.runs.small_runs:Dropping"},
 }  # fmt: skip
 

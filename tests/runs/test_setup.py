@@ -28,6 +28,7 @@ LEARNERS = {
     "mlp": {},
     "gru": {"network.kind": "gru", "network.memory": 8, "ppo.normalise_observations": True},
     "continuous": {"params.action": "continuous"},
+    "sac": {"algorithm": "sac", "sac.buffer_size": 512, "params.action": "continuous"},
     "dqn": {"algorithm": "dqn", "dqn.buffer_size": 512, "dqn.duelling": False, "dqn.normalise_observations": True},
 }
 
@@ -143,7 +144,7 @@ ABSURD = {"augment.noise": 100.0, "augment.mask_bars": 0.9, "augment.mask_featur
 COPIES = {"augment.copies": 3, "augment.bootstrap_block": 8, "augment.price_noise": 9.0}
 
 
-@pytest.mark.parametrize("kind", ["mlp", "gru", "continuous", "dqn", "portfolio"])
+@pytest.mark.parametrize("kind", ["mlp", "gru", "continuous", "dqn", "sac", "portfolio"])
 def test_validation_sees_nothing_of_noise_masks_and_copies(tmp_path, kind):
     further = {"env": "portfolio", "market.symbols": 3} if kind == "portfolio" else LEARNERS[kind]
     found = []

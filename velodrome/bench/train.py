@@ -155,7 +155,7 @@ class TrainBenchmark(Benchmark):
         options = self.options
         self.algorithm = ALGORITHMS.get(options.algorithm)
         self.threads = available_cores()
-        self.problem = train_problem(options)
+        self.problem = train_problem(options, numbers="Discrete" not in self.algorithm.action_spaces)
         floats = self.report.facts["floats"] = self.problem.case.floats
         if options.algorithm == COMPARED:
             operations = operations_per_step(floats, options.hidden, (ACTIONS, 1), options.epochs)
@@ -170,7 +170,8 @@ class TrainBenchmark(Benchmark):
         problem, sizes = self.problem, self.options.sizes
         own = partial(VelodromeTrainer, problem, self.algorithm)
         found = [self.contender(OURS, OURS, size, partial(own, size, "auto", seed)) for size in dict.fromkeys(sizes)]
-        if "engine" in self.algorithm.config_model().model_fields:
+        has_engines = "engine" in self.algorithm.config_model().model_fields
+        if has_engines and self.algorithm.reads(self.algorithm.name, "engine"):
             found.append(self.contender(OURS, AUTOGRAD, sizes[0], partial(own, sizes[0], "autograd", seed)))
         for name, peer in self.peers.items():
             size = ENVIRONMENTS[name]

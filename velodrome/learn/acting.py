@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from velodrome.errors import ConfigError
-from velodrome.learn.actions import Distribution, distribution_for
+from velodrome.learn.actions import distribution_for
+from velodrome.learn.learner import Acting
 from velodrome.learn.networks import instruments, trunks
 from velodrome.learn.networks.layers import ACTIVATIONS, Dropout
+from velodrome.learn.networks.soft_actor_critic import SquashedActor, SquashedGaussian
 from velodrome.learn.policy import ActorCritic
 from velodrome.rollout.moments import RunningMoments
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
@@ -25,7 +27,15 @@ from velodrome.rollout.worlds import ForeignWorlds, Worlds, box_bounds
 
 # Modules that do the same in training as in use.
 WITHOUT_MODES = (
-    *(ActorCritic, trunks.Trunk, trunks.RecurrentTrunk, trunks.LinearFirst, trunks.ConvolutionFirst),
+    *(
+        ActorCritic,
+        SquashedActor,
+        SquashedGaussian,
+        trunks.Trunk,
+        trunks.RecurrentTrunk,
+        trunks.LinearFirst,
+        trunks.ConvolutionFirst,
+    ),
     *(instruments.InstrumentTrunk, instruments.InstrumentFirst, instruments.InstrumentHead),
     *(instruments.ContextLinear, instruments.ContextHead, nn.Sequential, nn.ModuleList, nn.Linear, nn.Conv1d),
     *(nn.Flatten, nn.GRUCell, nn.LayerNorm, Dropout, *ACTIVATIONS.values()),
@@ -55,7 +65,7 @@ class TrainedPolicy:
     def __post_init__(self) -> None:
         network, windows = self.network, self.shape.windows
         # A network of action values has none of its own.
-        self.distribution: Distribution = getattr(network, "distribution", None) or distribution_for(self.action_space)
+        self.distribution: Acting = getattr(network, "distribution", None) or distribution_for(self.action_space)
         self.memory_size = int(getattr(network, "memory_size", 0))
         self.device = next(network.parameters()).device
         self.has_modes = any(type(module) not in WITHOUT_MODES for module in network.modules())

@@ -29,7 +29,7 @@ class Categorical:
 
     def __init__(self, count: int) -> None:
         self.width = count
-        self.counts = (count,)
+        self.counts: tuple[int, ...] = (count,)
 
     def sample(self, logits: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Draw actions by the Gumbel-max trick: one pass, and legal inside a CUDA graph."""
@@ -60,7 +60,7 @@ class MultiCategorical:
     def __init__(self, counts: tuple[int, ...]) -> None:
         self.counts = counts
         self.width = sum(counts)
-        self.shape = (len(counts),)
+        self.shape: tuple[int, ...] = (len(counts),)
         # Choices of the same size are one tensor: a hundred instruments then take as many kernels as one.
         self._size = counts[0] if len(set(counts)) == 1 else None
         self._parts = [Categorical(count) for count in counts]
@@ -111,7 +111,7 @@ class Gaussian:
     def __init__(self, size: int, tied: int = 1) -> None:
         self.width = size
         self.counts: tuple[int, ...] = ()
-        self.shape = (size,)
+        self.shape: tuple[int, ...] = (size,)
         self.tied = tied
 
     @property
@@ -159,7 +159,7 @@ class Dirichlet:
     def __init__(self, size: int) -> None:
         self.width = size
         self.counts: tuple[int, ...] = ()
-        self.shape = (size,)
+        self.shape: tuple[int, ...] = (size,)
 
     def sample(self, parameters: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
         """Draw actions; they are kept off the boundary, where the density has no finite logarithm."""

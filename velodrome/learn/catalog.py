@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from velodrome.learn.config import LearnerConfig, NetworkConfig
 
 ACTION_SPACES = ("Discrete", "MultiDiscrete", "Box")  # that learners can take
+EXAMPLES = {"Discrete": " (trading: action = 'levels' or 'brackets')", "Box": " (trading: action = 'continuous')"}
 CHANGEABLE = (
     "gamma",
     "learning_rate",
@@ -77,7 +78,7 @@ class AlgorithmEntry:
         if kind in self.action_spaces:
             return
         others = [repr(entry.name) for entry in ALGORITHMS if kind in entry.action_spaces]
-        example = " (trading: action = 'levels' or 'brackets')" if "Discrete" in self.action_spaces else ""
+        example = next((text for name, text in EXAMPLES.items() if name in self.action_spaces), "")
         raise ConfigError(
             f"algorithm = {self.name!r} takes {' and '.join(self.action_spaces)} actions and the action space is "
             f"{space}. Use an environment with such actions{example}"
@@ -139,6 +140,23 @@ ALGORITHMS = Registry(
             drops_units=True,
             advice=("fewer gradient steps (dqn.updates)", "smaller batches (dqn.batch_size)"),
             memory_advice=("a smaller replay buffer (dqn.buffer_size)", "smaller batches (dqn.batch_size)"),
+        ),
+        AlgorithmEntry(
+            "sac",
+            config="velodrome.learn.config:SACConfig",
+            learner="velodrome.learn.sac:SAC",
+            network="velodrome.learn.networks.soft_actor_critic:SquashedActor",
+            summary="soft actor-critic, for continuous actions",
+            action_spaces=("Box",),
+            network_settings=("kind", "hidden", "activation", "layer_norm", "channels", "kernel"),
+            unread=("engine", "compile", "per_bar"),
+            changeable=(
+                *(*CHANGEABLE, "rollout_length", "updates", "batch_size", "learning_starts", "target_share"),
+                *("entropy", "entropy_target"),
+            ),
+            augments=True,
+            advice=("fewer gradient steps (sac.updates)", "smaller batches (sac.batch_size)"),
+            memory_advice=("a smaller replay buffer (sac.buffer_size)", "smaller batches (sac.batch_size)"),
         ),
     ),
     _check,

@@ -246,8 +246,8 @@ class PPOConfig(LearnerConfig):
         return self.minibatches if network.kind == "gru" else 1
 
 
-class DQNConfig(LearnerConfig):
-    """Deep Q-learning; discrete actions only."""
+class ReplayConfig(LearnerConfig):
+    """What algorithms share that learn from a replay buffer."""
 
     rollout_length: int = Field(4, ge=1, le=65536, description="steps of every environment between two updates")
     updates: int = Field(
@@ -265,6 +265,24 @@ class DQNConfig(LearnerConfig):
     )
     buffer_size: int = Field(200_000, ge=1, description="transitions that the replay buffer holds")
     learning_starts: int = Field(10_000, ge=0, description="transitions collected before the first gradient step")
+
+    @property
+    def steps_of_transition(self) -> int:
+        """How many steps a transition is made of at most."""
+        return 1
+
+    def most_envs(self) -> int | None:
+        """Return how many environments the buffer holds enough steps of."""
+        return self.buffer_size // self.steps_of_transition
+
+    def samples(self, num_envs: int) -> int:
+        """Return how many samples it has in memory at most: those of the replay buffer, and a batch."""
+        return super().samples(num_envs) + self.buffer_size + self.batch_size
+
+
+class DQNConfig(ReplayConfig):
+    """Deep Q-learning; discrete actions only."""
+
     target_every: int = Field(
         200,
         ge=1,
@@ -293,19 +311,47 @@ class DQNConfig(LearnerConfig):
         json_schema_extra=searched(0.1, 0.9),
     )
 
-    def most_envs(self) -> int | None:
-        """Return how many environments the buffer holds enough steps of."""
-        return self.buffer_size // self.n_step
-
-    def samples(self, num_envs: int) -> int:
-        """Return how many samples it has in memory at most: those of the replay buffer, and a batch."""
-        return super().samples(num_envs) + self.buffer_size + self.batch_size
+    @property
+    def steps_of_transition(self) -> int:
+        """How many steps a transition is made of at most."""
+        return self.n_step
 
     def scheduled(self, done: float) -> dict[str, float]:
         """Return the learning rate, the share of random actions and, if used, the power of the importance weights."""
         epsilon = _between(self.epsilon_start, self.epsilon_end, done / self.epsilon_fraction)
         importance = {"importance": _between(self.importance_start, 1.0, done)} if self.prioritised else {}
         return {**super().scheduled(done), "epsilon": epsilon, **importance}
+
+
+class SACConfig(ReplayConfig):
+    """Soft actor-critic; continuous actions only."""
+
+    max_gradient_norm: float = Field(
+        10.0, gt=0.0, description="gradients longer than this are shortened to it, those of policy and values apart"
+    )
+    # Returns of a bar are so small that the entropy's weight would have to fall by thousands first.
+    normalise_rewards: bool = Field(
+        True, description="divide rewards by the running deviation of the discounted return"
+    )
+    updates: int = Field(
+        16, ge=1, le=65536, description="gradient steps after each rollout", json_schema_extra=searched(1, 64, log=True)
+    )
+    target_share: float = Field(
+        0.005,
+        gt=0.0,
+        le=1.0,
+        description="how far the target network follows the values in a gradient step",
+        json_schema_extra=searched(0.001, 0.05, log=True),
+    )
+    entropy: float | None = Field(
+        None, ge=0.0, description="weight of the policy's entropy; null: learnt, so that it stays at entropy_target"
+    )
+    entropy_start: float = Field(0.1, gt=0.0, description="weight of the entropy at first, where it is learnt")
+    entropy_target: float | None = Field(
+        None,
+        description="entropy that the policy is held at where the weight is learnt, in nats, of actions from -1 to 1; "
+        "null: -1 for each number of an action",
+    )
 
 
 def _left(schedule: Schedule, done: float) -> float:

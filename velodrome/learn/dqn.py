@@ -1,15 +1,13 @@
 """Deep Q-learning (Mnih et al., 2015; double, duelling, n-step and prioritised if asked for), on one page.
 
-Collect transitions into a replay buffer, draw some of them, move the values of their actions towards what followed.
-What surrounds the algorithm is in `learner.py`.
+Act by the largest value, now and then at random; draw transitions from a replay buffer, and move the values of their
+actions towards what followed. The rounds of it, and what else surrounds the algorithm, are in `replaying.py`.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -20,45 +18,38 @@ from torch.nn import functional
 from velodrome.learn.actions import Categorical
 from velodrome.learn.config import DQNConfig, NetworkConfig
 from velodrome.learn.engines.optimiser import FEWEST_SAMPLES, BatchNorm, Optimiser
-from velodrome.learn.learner import Learner, only
+from velodrome.learn.learner import only
 from velodrome.learn.networks.layers import BarEncoding, DropoutMasks, worth_encoding
-from velodrome.learn.networks.q_network import QNetwork
-from velodrome.rollout.launch import Captured
-from velodrome.rollout.replay import ReplayBuffer, Transitions
+from velodrome.learn.networks.q_network import QNetwork, action_count
+from velodrome.learn.replaying import ReplayLearner
+from velodrome.rollout.observation import Observation
+from velodrome.rollout.replay import Transitions
 from velodrome.rollout.worlds import Worlds
 
-REPORTED = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
 MOST_ENCODED = 1_000_000  # bars; at a width of 64 they are 256 MB
 ADAM_EPSILON = 1e-8  # small: rewards are not scaled by default, and gradients of market rewards are tiny
 
-logger = logging.getLogger(__name__)
 
+class DQN(ReplayLearner):
+    """One Q-network, its target, its environments and its memory."""
 
-class DQN(Learner):
-    """One Q-network, its target, its environments and its memory. `iterate` is some rounds of it: a rollout, then
-    gradient steps.
-    """
-
+    reported = ("loss/value", "value/mean_q", "optimiser/gradient_norm")
     config: DQNConfig
     policy: QNetwork
 
     def __init__(
         self, worlds: Worlds, network: NetworkConfig, config: DQNConfig, *, total_steps: int, seed: int
     ) -> None:
-        # Observations and rewards are stored as they came and scaled when drawn, by what is known then.
-        super().__init__(worlds, config, total_steps, seed)
+        exponent = config.priority_exponent if config.prioritised else None
+        how: dict[str, Any] = {"n_step": config.n_step, "priority_exponent": exponent, "section": "dqn"}
+        choices = Categorical(action_count(worlds.action_space))
+        super().__init__(worlds, config, total_steps, seed, choices, **how)
         device = worlds.device
         self.policy = QNetwork(worlds.shape, worlds.action_space, network, duelling=config.duelling).to(device)
         self.target = copy.deepcopy(self.policy).eval().requires_grad_(False)
         self.optimiser = Optimiser(self.policy, config, epsilon=ADAM_EPSILON)
-        exponent = config.priority_exponent if config.prioritised else None
-        self.replay = ReplayBuffer(
-            config.buffer_size, worlds, gamma=config.gamma, n_step=config.n_step, priority_exponent=exponent
-        )
         self.epsilon = torch.zeros((), device=device)  # share of random actions
         self.correction = torch.zeros((), dtype=torch.float64, device=device)  # power of the importance weights
-        self.report = torch.zeros(len(REPORTED), device=device)  # summed over the gradient steps of an iteration
-        self.updates = 0
         self.splitting, self.parts = self, 1  # of a batch, whose gradients are added up: the same step in less memory
         self.encode_batch = self._worth_encoding(config.batch_size)
         # The target's weights change rarely: its encodings serve many batches, and are kept unless they are many.
@@ -79,81 +70,24 @@ class DQN(Learner):
         self._prepare()
         worlds.reset(seed)
 
-    def _prepare(self) -> None:
-        """Allocate what a rollout needs and decide which parts of an iteration are CUDA graphs."""
-        config, worlds = self.config, self.worlds
-        size = (config.rollout_length, worlds.num_envs)
-        self.actions = torch.zeros(size, dtype=torch.int64, device=worlds.device)
-        self.played = torch.zeros((config.rounds, *size), dtype=torch.int64, device=worlds.device)
-        self.encode_rollout = self._worth_encoding(self.actions.numel())
-        self.collect = self._collect
-        self.learn: Callable[[], None] = self._learn
-        if self.captures_updates():
-            self.learn = Captured(self._learn, self.generator)
-            if self.captures_steps():
-                self.collect = Captured(self._collect, self.generator)
-            else:
-                logger.info("the rollout is no CUDA graph: these environments run on the host")
+    # Collect
 
-    def iterate(self) -> dict[str, float]:
-        """Collect and learn for some rounds; return what happened in them."""
-        began, learned = self.done, 0
-        self.report.zero_()
-        self.mean_reward.zero_()
-        for played in self.played:
-            learned += self._round()
-            played.copy_(self.actions)
-        reported = self.report[: len(REPORTED) if learned else 0] / max(learned, 1)
-        own = (*REPORTED[: len(reported)], "policy/epsilon"), torch.cat([reported, self.epsilon.view(1)])
-        distribution = Categorical(self.policy.actions)
-        return self.metrics(self.played.flatten(0, 1), distribution, began, self.mean_reward, own)
-
-    def _round(self) -> int:
-        """Collect a rollout, take gradient steps; return how many. Nothing here waits for a GPU."""
-        config = self.config
-        scheduled = config.scheduled(self.done)
+    def _begin_round(self, scheduled: Mapping[str, float]) -> None:
         self.optimiser.set_rate(scheduled["learning_rate"])
         self.epsilon.fill_(scheduled["epsilon"])
         self.correction.fill_(scheduled.get("importance", 0.0))
-        with self.clock("inference"):
-            if self.is_disturbed:
-                self.worlds.renew(self.steps)
-                self._encode_target()
-            self.collect()
-        self.steps += self.actions.numel()
-        if self.steps < max(config.learning_starts, config.n_step * self.worlds.num_envs):
-            return 0
-        with self.clock("learning"):
-            for _ in range(config.updates):
-                self.learn()
-                self.updates += 1
-                if self.updates % config.target_every == 0:
-                    self._copy_to_target()
-        return config.updates
+        if self.is_disturbed:
+            self._encode_target()
 
-    # Collect
-
-    @torch.no_grad()
-    def _collect(self) -> None:
-        """Act for `rollout_length` steps in every environment, now and then at random, and store what happened."""
-        worlds, replay = self.worlds, self.replay
-        phase = self.phase()
+    def _begin_rollout(self) -> BarEncoding | None:
         self._train(False)
-        encoding = self._encode(self.encode_rollout)
-        for t in range(len(self.actions)):
-            if self.moments is not None:
-                self.moments.update(worlds.observation.values)
-            with self._precision():
-                values = self.values(self.seen(worlds.observation), worlds.bank, encoding)
-            self.actions[t] = self._explore(values.argmax(1))
-            replay.see(worlds.observation)
-            with phase("environment"):
-                worlds.step(self.actions[t])
-            replay.store(self.actions[t], worlds)
-            self.mean_reward += worlds.reward.mean() / (len(self.played) * len(self.actions))
-            if self.scale is not None:
-                row = worlds.reward.clone().unsqueeze(0)  # scaled in place and thrown away: the buffer keeps them raw
-                self.scale.scale(row, worlds.terminated.unsqueeze(0), worlds.truncated.unsqueeze(0))
+        return self._encode(self._worth_encoding(self.actions.numel()))
+
+    def _act(self, observation: Observation, prepared: BarEncoding | None) -> Tensor:
+        """Choose the actions of the largest values, and now and then others."""
+        with self._precision():
+            values = self.values(observation, self.worlds.bank, prepared)
+        return self._explore(values.argmax(1))
 
     def _explore(self, greedy: Tensor) -> Tensor:
         """Replace a share epsilon of the actions by random ones."""
@@ -161,6 +95,9 @@ class DQN(Learner):
         other = torch.randint(self.policy.actions, size, device=device, generator=self.generator)
         explores = torch.rand(size, device=device, generator=self.generator) < self.epsilon
         return torch.where(explores, other, greedy)
+
+    def _told(self) -> dict[str, Tensor]:
+        return {"policy/epsilon": self.epsilon}
 
     # Learn
 
@@ -199,9 +136,7 @@ class DQN(Learner):
     @torch.no_grad()
     def _wanted(self, batch: Transitions) -> Tensor:
         """Return what the actions turned out to be worth: their rewards and the value of the state they led to."""
-        rewards = batch.rewards
-        if self.scale is not None:
-            rewards = rewards * self.scale.moments.scale
+        rewards = self.rewards_of(batch.rewards)
         if self.config.gamma == 0.0:
             return rewards
         bank, following = self.worlds.bank, self.seen(batch.following)
@@ -227,6 +162,10 @@ class DQN(Learner):
             with self._precision():
                 self.target.encode_bars(self.worlds.bank, self.target_bars.table)
 
+    def _end_update(self) -> None:
+        if self.updates % self.config.target_every == 0:
+            self._copy_to_target()
+
     # Around it
 
     def _train(self, training: bool) -> None:
@@ -243,15 +182,6 @@ class DQN(Learner):
         with self._precision():
             return self.policy.encode_bars(self.worlds.bank)
 
-    def _precision(self) -> Any:
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.worlds.device.type, torch.bfloat16, cache_enabled=False)
-
-    def check_size(self, num_envs: int) -> None:
-        """Refuse more environments than the buffer can hold a step of."""
-        self.replay.rows_for(num_envs)
-
     def can_split(self) -> bool:
         """Return whether batches can be cut into twice as many parts; batch norms see all of a batch at once."""
         enough = self.config.batch_size >= 2 * self.parts * FEWEST_SAMPLES
@@ -262,29 +192,14 @@ class DQN(Learner):
         self.parts = parts
         self.encode_batch = self._worth_encoding(self.config.batch_size // parts)
 
-    def make_room(self) -> None:
-        """Make room for other rollouts; the transitions to replay stay."""
-        self.replay.resize(self.worlds.num_envs)
-        self._prepare()
-
     def own_state(self) -> tuple[dict[str, Mapping[str, Tensor]], dict[str, Any]]:
         """Return the target, the optimiser's state and the transitions to replay."""
-        target, optimiser, replay = self.target.state_dict(), self.optimiser.state(), self.replay.state()
-        return {"target": target, "optimiser": optimiser, "replay": replay}, {"updates": self.updates}
+        tensors, plain = super().own_state()
+        return {"target": self.target.state_dict(), "optimiser": self.optimiser.state(), **tensors}, plain
 
     def load_own_state(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Take over what `own_state` returned."""
-        self.replay.load_state(only(tensors, "replay"))
+        super().load_own_state(tensors, plain)
         self.policy.load_state_dict(only(tensors, "target"))
         self._copy_to_target()
         self.optimiser.load_state(only(tensors, "optimiser"))
-        self.updates = int(plain["updates"])
-
-    def bytes_to_come(self) -> int:
-        """Return what the transitions will take that the buffer still has room for."""
-        empty = 1.0 - int(self.replay.filled) / self.replay.rows
-        return int(empty * sum(stored.nbytes for stored in self.replay.stored.values()))
-
-    def forget_episodes(self) -> None:
-        """Let no transition reach from the episodes that were being played into the new ones."""
-        self.replay.cut()

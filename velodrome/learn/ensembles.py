@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from velodrome.errors import ConfigError
 from velodrome.learn.acting import TrainedPolicy, outputs_of
-from velodrome.learn.actions import Dirichlet, Distribution
+from velodrome.learn.actions import Dirichlet
+from velodrome.learn.learner import Acting
 from velodrome.learn.networks.layers import ACTIVATIONS
 from velodrome.learn.networks.q_network import QNetwork
 from velodrome.learn.networks.trunks import LinearFirst, Trunk
@@ -37,7 +38,7 @@ class Mixture(nn.Module):
 
     meaning = ""  # of `apart`, as the end of a sentence
 
-    def __init__(self, own: Distribution, members: int) -> None:
+    def __init__(self, own: Acting, members: int) -> None:
         super().__init__()
         self.own, self.members = own, members  # the distribution of each of so many
         self.kind, self.dtype, self.shape, self.counts = own.kind, own.dtype, own.shape, own.counts
@@ -112,7 +113,7 @@ class MeanNumbers(Mixture):
     high: Tensor
     reach: Tensor  # half of the range
 
-    def __init__(self, own: Distribution, members: int, low: Tensor, high: Tensor) -> None:
+    def __init__(self, own: Acting, members: int, low: Tensor, high: Tensor) -> None:
         super().__init__(own, members)
         self.register_buffer("low", low)
         self.register_buffer("high", high)
@@ -152,7 +153,7 @@ class MeanWeights(Mixture):
 class MeanSoftmax(MeanWeights):
     """Of numbers whose softmax is the weights: those that give the mean of the members' weights."""
 
-    def __init__(self, own: Distribution, members: int, scale: float) -> None:
+    def __init__(self, own: Acting, members: int, scale: float) -> None:
         super().__init__(own, members)
         self.scale = scale  # of the numbers in the exponent, which lie between −1 and 1
 
@@ -308,7 +309,8 @@ class EnsemblePolicy(TrainedPolicy):
     @property
     def members(self) -> int:
         """How many there are."""
-        return self.distribution.members  # type: ignore[union-attr]
+        mixture: Any = self.distribution
+        return mixture.members
 
     @property
     def normalisation(self) -> tuple[Tensor, Tensor] | None:
@@ -319,7 +321,8 @@ class EnsemblePolicy(TrainedPolicy):
     @property
     def disagreement_meaning(self) -> str:
         """What `disagreement` measures, in words."""
-        return self.distribution.meaning  # type: ignore[union-attr]
+        mixture: Any = self.distribution
+        return mixture.meaning
 
     @torch.no_grad()
     def decide(self, seen: Observation, memory: Tensor, deterministic: bool = True) -> tuple[Tensor, Tensor, Tensor]:

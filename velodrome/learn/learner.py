@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from velodrome.learn.actions import Distribution
 from velodrome.learn.config import LearnerConfig
 from velodrome.rollout.launch import Captured, takes_kernels
 from velodrome.rollout.moments import RewardScale, RunningMoments
@@ -27,6 +26,22 @@ from velodrome.vector.argument_checks import checked_count
 OWN_MODULES = ("torch.", "velodrome.")  # of networks that draw no random numbers
 Named = tuple[Sequence[str], Tensor]  # names, and a number for each, on the learner's device
 MOST_ACTIONS_SHOWN = 32  # shares of more actions than this are not counted
+
+
+class Acting(Protocol):
+    """How a policy acts: a distribution that PPO learns, or what another algorithm or an ensemble has."""
+
+    kind: str
+    dtype: torch.dtype
+    width: int  # parameters
+    counts: tuple[int, ...]  # of each choice, how many actions
+    shape: tuple[int, ...]  # of an action
+
+    def sample(self, parameters: Tensor, log_std: Tensor | None, generator: torch.Generator | None) -> Tensor:
+        """Draw actions."""
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the actions to take if none are drawn."""
 
 
 class Learner:
@@ -100,12 +115,7 @@ class Learner:
             self.average.take(self.policy)
 
     def metrics(
-        self,
-        actions: Tensor,
-        distribution: Distribution,
-        began: float,
-        reward: float | Tensor,
-        own: Named | None = None,
+        self, actions: Tensor, distribution: Acting, began: float, reward: float | Tensor, own: Named | None = None
     ) -> dict[str, float]:
         """Return what all learners report of an iteration: of its actions, [steps, environments, …], the environments'
         episodes, and where the time went.
@@ -382,9 +392,9 @@ def only(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def action_mix(actions: Tensor, distribution: Distribution) -> Named:
+def action_mix(actions: Tensor, distribution: Acting) -> Named:
     """Return the share of every discrete action, or mean and deviation of continuous ones."""
-    if distribution.kind in ("gaussian", "dirichlet"):
+    if distribution.dtype.is_floating_point:
         return ("action/mean", "action/std"), torch.stack([actions.mean(), actions.std(correction=0)]).double()
     if distribution.kind == "multi_categorical" or distribution.width > MOST_ACTIONS_SHOWN:
         return (), torch.zeros(0, dtype=torch.float64, device=actions.device)

@@ -27,7 +27,7 @@ class Transitions(NamedTuple):
     """m transitions of up to n steps; fewer where the episode ended."""
 
     observation: Observation
-    actions: Tensor  # [m] int64
+    actions: Tensor  # [m] int64, or [m, size] float32
     rewards: Tensor  # [m] discounted sum over the steps
     following: Observation  # after the last of the steps
     discount: Tensor  # [m] of the value of that: gamma to the number of steps, 0 where the episode terminated
@@ -53,11 +53,23 @@ class ReplayBuffer:
     """
 
     def __init__(
-        self, capacity: int, worlds: Worlds, *, gamma: float, n_step: int = 1, priority_exponent: float | None = None
+        self,
+        capacity: int,
+        worlds: Worlds,
+        *,
+        gamma: float,
+        n_step: int = 1,
+        priority_exponent: float | None = None,
+        numbers: tuple[int, ...] = (),
+        section: str = "dqn",
     ) -> None:
-        """Make an empty buffer. priority_exponent: draw by error to this power; None: all have the same chance."""
+        """Make an empty buffer.
+
+        priority_exponent: draw by error to this power; None: all have the same chance. numbers: shape of an action of
+        numbers; (): it is a choice. section: of the configuration in which its settings are, for messages.
+        """
         n, device = worlds.num_envs, worlds.device
-        self.capacity, self.n_step = capacity, n_step
+        self.capacity, self.n_step, self.section = capacity, n_step, section
         rows = self.rows_for(n)
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -67,7 +79,7 @@ class ReplayBuffer:
         self.stored = {
             "values": empty(worlds.shape.values),
             "next_values": empty(worlds.shape.values),
-            "actions": empty(dtype=torch.int32),
+            "actions": empty(*numbers) if numbers else empty(dtype=torch.int32),
             "reward": empty(),
             "terminated": empty(dtype=torch.bool),
             "truncated": empty(dtype=torch.bool),
@@ -93,8 +105,8 @@ class ReplayBuffer:
         rows = self.capacity // num_envs
         if rows < self.n_step:
             raise ConfigError(
-                f"dqn.buffer_size = {self.capacity:,} holds {rows} steps of {num_envs:,} environments, but dqn.n_step "
-                f"= {self.n_step} needs {self.n_step}; set dqn.buffer_size to at least {self.n_step * num_envs:,}."
+                f"{self.section}.buffer_size = {self.capacity:,} holds {rows} steps of {num_envs:,} environments, and "
+                f"transitions have {self.n_step}; set it to at least {self.n_step * num_envs:,}."
             )
         return rows
 
@@ -203,7 +215,7 @@ class ReplayBuffer:
         discount = self.powers.index_select(0, last + 1) * ~self._take("terminated", at)
         return Transitions(
             Observation(self._take("values", places), self._cursor("cursor", places)),
-            self._take("actions", places).long(),
+            self._actions(places),
             rewards,
             Observation(self._take("next_values", at), self._cursor("next_cursor", at)),
             discount.float(),
@@ -228,6 +240,10 @@ class ReplayBuffer:
 
     def _take(self, name: str, places: Tensor) -> Tensor:
         return self.stored[name].flatten(0, 1).index_select(0, places)
+
+    def _actions(self, places: Tensor) -> Tensor:
+        taken = self._take("actions", places)
+        return taken if taken.is_floating_point() else taken.long()
 
     def _cursor(self, name: str, places: Tensor) -> Tensor | None:
         return self._take(name, places) if name in self.stored else None
@@ -268,12 +284,12 @@ class ReplayBuffer:
         if rows != self.rows or given != shapes:
             raise ConfigError(
                 f"The saved replay buffer holds {rows} rows of {given}; this one {self.rows} rows of {shapes}. Resume "
-                f"with the same environment, num_envs and dqn.buffer_size."
+                f"with the same environment, num_envs and {self.section}.buffer_size."
             )
         if n_step != self.n_step or (self.tree is not None) != ("highest" in tensors):
             raise ConfigError(
-                f"The saved replay buffer is of dqn.n_step = {n_step}, dqn.prioritised = {'highest' in tensors}; this "
-                f"one of {self.n_step} and {self.tree is not None}. Resume with the same."
+                f"The saved replay buffer is of n_step = {n_step}, prioritised = {'highest' in tensors}; this one of "
+                f"{self.n_step} and {self.tree is not None}. Resume with the same."
             )
         if not (0 <= head < rows and 0 <= filled <= rows and 0 <= gap <= filled * self.num_envs and recent >= 0):
             position = f"{head}, {filled}, {gap}, {recent}"

@@ -21,7 +21,8 @@ from velodrome.runs.config.run_config import SECTIONS, RunConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 EVERY_KEY = [*(name for name in RunConfig.model_fields if name not in {*SECTIONS, "params"}), *all_fields("trading")]
-EVERY_KEY.remove("dqn.engine")  # inherited, and not read by DQN
+for unread in ("dqn.engine", "sac.engine", "sac.compile", "sac.per_bar"):  # inherited, and not read by them
+    EVERY_KEY.remove(unread)
 
 
 def rendered(section: str | None = None, **options) -> str:

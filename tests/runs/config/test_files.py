@@ -243,7 +243,9 @@ def test_every_mistake_is_told_at_once(write):
 def test_an_unknown_algorithm_or_environment_is_told_with_the_file_and_the_other_mistakes(write):
     path = write("algorithm: dqqn\nsteps: 0\ndqn: {gamma: 0.9}\n")
     first, second = refusal(path, ["learning_rate=1e-3"]).splitlines()
-    assert first == f"{path}: algorithm = 'dqqn': unknown algorithm 'dqqn'; there are ppo, dqn. Did you mean 'dqn'?"
+    assert (
+        first == f"{path}: algorithm = 'dqqn': unknown algorithm 'dqqn'; there are ppo, dqn, sac. Did you mean 'dqn'?"
+    )
     assert second.startswith(f"{path}: steps = 0: not legal")
     message = refusal(write("env: tradng\nmarket: {session: day}\nparams: {spread: 1}\n"), ["leverage=2"])
     assert message.startswith(f"{path}: env = 'tradng': there is no such environment. Did you mean 'trading'?")
@@ -261,7 +263,7 @@ def test_an_unknown_algorithm_or_environment_is_told_with_the_file_and_the_other
         ("ppo.epochs=many", "ppo.epochs = 'many': not legal; it takes: whole number 1 … 1,000. It is: passes over"),
         ("ppo.epochs=1.5", "ppo.epochs = 1.5: not legal; it takes: whole number"),
         ("ppo.schedule=square", "ppo.schedule = 'square': not legal; it takes: one of constant, linear, cosine."),
-        ("algorithm=pppo", "algorithm = 'pppo': unknown algorithm 'pppo'; there are ppo, dqn. Did you mean 'ppo'?"),
+        ("algorithm=pppo", "unknown algorithm 'pppo'; there are ppo, dqn, sac. Did you mean 'ppo'?"),
         ("steps=true", "steps = true: not legal; it takes: whole number ≥ 1."),
         ("market.windows=true", "market.windows = true: not legal; it takes: whole number ≥ 1, or {timeframe: "),
         ("market.windows=abc", "market.windows = 'abc': not legal; it takes: whole number ≥ 1, or {timeframe: "),
@@ -360,7 +362,7 @@ def test_of_a_section_without_effect_one_setting_is_told(write):
 def test_a_section_that_does_not_exist_is_told_with_those_that_do():
     message = refusal(None, ["pppo.clip=0.1"])
     assert message == (
-        "unknown key 'pppo.clip'. Did you mean 'ppo.clip'? Sections: vector, market, network, ppo, dqn, augment, "
+        "unknown key 'pppo.clip'. Did you mean 'ppo.clip'? Sections: vector, market, network, ppo, dqn, sac, augment, "
         "teacher, checkpoint, evaluation, logging, resources."
     )
 

@@ -71,13 +71,16 @@ def test_it_is_explained_like_the_others():
     assert "bars that a convolution sees, unit: rows of the window (not read by scout)" in " ".join(
         help_text("network.kernel").split()
     )
-    assert "Takes: one of ppo, dqn, scout" in help_text("algorithm")
+    assert "Takes: one of ppo, dqn, sac, scout" in help_text("algorithm")
 
 
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["algorithm=scuot"], "algorithm = 'scuot': unknown algorithm 'scuot'; there are ppo, dqn, scout. Did you"),
+        (
+            ["algorithm=scuot"],
+            "algorithm = 'scuot': unknown algorithm 'scuot'; there are ppo, dqn, sac, scout. Did you",
+        ),
         (["algorithm=scout", "scout.scouts=0"], "scout.scouts = 0: not legal; it takes: whole number 1 … 9. It is: "),
         (["algorithm=scout", "scouts=true"], "scout.scouts = true: not legal"),
         (["algorithm=scout", "scout=3"], "scout = 3: it is a section; write settings in it, such as scout.gamma."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,9 +21,10 @@ WINDOW = 32  # bars
 VOLATILITY = 0.02
 SPLITS = {"train": 0.8, "test": 0.2}
 SHORT, LONG = 0, 2  # actions
+ONE = np.float32(1.0)  # position
 EVALUATION_ENVS = 256  # stretches into which the test split is cut, played side by side
 
-Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]  # observations [n, floats] -> actions [n]
+Act = Callable[[NDArray[np.float32]], NDArray[Any]]  # observations [n, floats] -> actions, [n] or [n, 1]
 
 
 class TrainProblem(NamedTuple):
@@ -33,11 +35,12 @@ class TrainProblem(NamedTuple):
     settings: Any  # the `TrainOptions`, the same for every contender
 
 
-def train_problem(options: Any) -> TrainProblem:
-    """Return the market ar1 without costs, for which the optimum is known."""
+def train_problem(options: Any, numbers: bool = False) -> TrainProblem:
+    """Return the market ar1 without costs, for which the optimum is known. numbers: an action is any position."""
     prices = synthetic_bars("ar1", options.bars, options.seed, volatility=VOLATILITY)
     market = build_market(prices, FEATURES[:8], WINDOW, splits=SPLITS, check_leaks=False, name="ar1")
-    case = trading_case(market.split("train"), {"fee": 0.0, "episode_length": options.episode_length})
+    params = {"fee": 0.0, "episode_length": options.episode_length, **({"action": "continuous"} if numbers else {})}
+    case = trading_case(market.split("train"), params)
     return TrainProblem(market, case, options)
 
 
@@ -73,9 +76,12 @@ class OutOfSample:
         """
         bars = iter(range(self.steps))
 
-        def follow(_: NDArray[np.float32]) -> NDArray[np.int64]:
+        is_choice = isinstance(self.envs.single_action_space, gymnasium.spaces.Discrete)
+
+        def follow(_: NDArray[np.float32]) -> NDArray[Any]:
             rows = self.starts + next(bars)
-            return np.where(self.closes[rows] > self.closes[rows - 1], LONG, SHORT)
+            rises = self.closes[rows] > self.closes[rows - 1]
+            return np.where(rises, LONG, SHORT) if is_choice else np.where(rises, ONE, -ONE)[:, None]
 
         return self.share(follow)
 

@@ -25,6 +25,7 @@ from velodrome.learn.ensembles import (
 from velodrome.learn.networks.instruments import ContextLinear, InstrumentHead, InstrumentTrunk
 from velodrome.learn.networks.layers import ACTIVATIONS, PIECE, Dropout
 from velodrome.learn.networks.q_network import QNetwork
+from velodrome.learn.networks.soft_actor_critic import SquashedActor, SquashedGaussian
 from velodrome.learn.networks.trunks import ConvolutionFirst, LinearFirst, RecurrentTrunk, Trunk
 from velodrome.learn.policy import ActorCritic
 from velodrome.learn.program.running import (
@@ -210,10 +211,10 @@ class Writer:
         self.product(each, weight[:, : layer.own], None, place, rows)
         return place, len(weight)
 
-    def heads(self, network: ActorCritic | QNetwork, values: int) -> int:
-        """Write a network; return where the parameters of its actions are."""
-        trunk = network.actor if isinstance(network, ActorCritic) else network.trunk
-        if type(trunk) is InstrumentTrunk:
+    def heads(self, network: ActorCritic | QNetwork | SquashedActor, values: int) -> int:
+        """Write a network; return where the parameters of its actions are, or the actions of one that squashes them."""
+        trunk = network.trunk if isinstance(network, QNetwork) else network.actor
+        if type(trunk) is InstrumentTrunk and isinstance(network, ActorCritic):
             head = network.policy_head
             if type(head) is not InstrumentHead:
                 raise Unwritten
@@ -232,13 +233,23 @@ class Writer:
             features = self.trunk(trunk, values)
         else:
             raise Unwritten
-        last: Any = network.policy_head if isinstance(network, ActorCritic) else network.action_head
+        last: Any = network.action_head if isinstance(network, QNetwork) else network.policy_head
         if type(last) is not nn.Linear:
             raise Unwritten
+        if isinstance(network, SquashedActor):
+            return self.squashed(network.distribution, features, last)
         place = self.product(features, last.weight, last.bias)
         if isinstance(network, QNetwork) and network.state_head is not None:
             state = self.product(features, network.state_head.weight, network.state_head.bias)
             self.add(DUEL, place, last.out_features, state)
+        return place
+
+    def squashed(self, distribution: SquashedGaussian, features: int, last: nn.Linear) -> int:
+        """Write the actions that a squashed distribution plays if none are drawn; return where they are."""
+        count = len(distribution.middle)
+        place = self.product(features, last.weight[:count], last.bias[:count])
+        self.add(ACTIVATE, place, count, list(ACTIVATIONS.values()).index(nn.Tanh))
+        self.add(STRETCH, place, count, 1, self.keep(distribution.reach, distribution.middle))
         return place
 
     # Ensembles
@@ -298,6 +309,11 @@ def at_a_line(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return found
 
 
+def decided(distribution: Any) -> int:
+    """Return how many numbers of a network an action is made of."""
+    return len(distribution.middle) if isinstance(distribution, SquashedGaussian) else distribution.width
+
+
 @torch.no_grad()
 def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, steps: int = 1) -> Program | None:
     """Return what a policy does at some bars of its market, in this number of environments that all begin.
@@ -313,8 +329,8 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
             if isinstance(network, EnsembleNetwork) and type(own) in TOGETHER:
                 mixture: Any = own
                 own, members = mixture.own, mixture.members
-                at = writer.ensemble(network, own.width)
-            elif type(network) in (ActorCritic, QNetwork):
+                at = writer.ensemble(network, decided(own))
+            elif type(network) in (ActorCritic, QNetwork, SquashedActor):
                 at = writer.heads(network, writer.values(policy.normalisation))  # type: ignore[arg-type]
             else:
                 return None
@@ -325,7 +341,7 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
     shown = writer.encodings or [np.zeros((len(bars), 0), np.float32)]
     kind = CHOICES if own.counts else WEIGHTS if isinstance(own, Dirichlet) else NUMBERS
     low, high = [np.zeros(0, np.float32) if end is None else end.cpu().numpy() for end in (policy.low, policy.high)]
-    room = writer.place(own.width)
+    room = writer.place(decided(own))
     return Program(
         np.array(writer.operations, np.int64),
         at_a_line(np.concatenate(writer.parts)),
@@ -333,7 +349,7 @@ def program_of(policy: TrainedPolicy, bars: NDArray[np.int64], num_envs: int, st
         position,
         at_a_line(np.zeros(writer.room, np.float32)),
         np.zeros((num_envs, policy.memory_size), np.float32),
-        np.array([kind, at, own.width, room], np.int64),
+        np.array([kind, at, decided(own), room], np.int64),
         np.array([members, TOGETHER.get(type(policy.distribution), False)], np.int64),
         np.array(own.counts, np.int64),
         low,

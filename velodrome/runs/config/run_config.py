@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from velodrome.envs.catalog import CATALOG
 from velodrome.errors import BackendError, ConfigError, did_you_mean
 from velodrome.learn.catalog import ALGORITHMS
-from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig
+from velodrome.learn.config import DQNConfig, LearnerConfig, NetworkConfig, PPOConfig, SACConfig
 from velodrome.runs.config import parameters, sections
 from velodrome.runs.config.parameters import is_rule, price_data
 from velodrome.runs.config.sections import CheckpointConfig, EvaluationConfig, LoggingConfig, Section, setting
@@ -95,6 +95,7 @@ class RunConfig(Section):
     network: NetworkConfig = Field(default_factory=NetworkConfig)
     ppo: PPOConfig = Field(default_factory=PPOConfig)
     dqn: DQNConfig = Field(default_factory=DQNConfig)
+    sac: SACConfig = Field(default_factory=SACConfig)
     augment: sections.AugmentConfig = Field(default_factory=sections.AugmentConfig)
     teacher: sections.TeacherConfig = Field(default_factory=sections.TeacherConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)

@@ -137,6 +137,7 @@ def _warm_up() -> None:
     import velodrome.learn.leader
     import velodrome.learn.ppo
     import velodrome.learn.program
+    import velodrome.learn.sac
     import velodrome.runs.run
     import velodrome.tables.resampled
     import velodrome.tune.verdict
