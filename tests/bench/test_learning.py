@@ -141,7 +141,7 @@ def test_the_longest_cells_come_first_and_a_failure_does_not_wait_for_the_rest(l
     assert kinds[-1] == ("ppo", "CartPole-v1", "velodrome")
     assert asked[0].seconds == 69.0
     assert list(json.loads(path.read_text(encoding="utf-8"))["cells"]) == [asked[0].name]
-    assert "0 of 10 cells are in" in capsys.readouterr().out
+    assert "0 of 12 cells are in" in capsys.readouterr().out
 
 
 # Slow: all trainings at once, some 7,000 seconds of a core
