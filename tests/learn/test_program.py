@@ -41,6 +41,7 @@ CASES = {
     "duelling": (CHOICE, {"duelling": True, "kind": "conv", "channels": (4,)}),
     "without windows": (CHOICE, {}),
     "squashed": (gymnasium.spaces.Box(-3.0, 1.0, (INSTRUMENTS + 1,), np.float32), {"squashed": True}),
+    "squashed instruments": (NUMBERS, {"squashed": True, "kind": "instruments"}),
 }
 
 

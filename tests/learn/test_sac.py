@@ -13,11 +13,11 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import velodrome as vd
 from tests.learn.learner_cases import NORMALISED, SAC_CASES, iterated, make_sac
-from tests.learn.learners import Bandit, Endless, foreign_worlds, parameters_of, trading_worlds
+from tests.learn.learners import Bandit, Endless, foreign_worlds, parameters_of, portfolio_worlds, trading_worlds
 from tests.markets import small_market
 from velodrome.learn.acting import TrainedPolicy
 from velodrome.learn.networks.soft_actor_critic import LOG_STD_RANGE, SquashedGaussian, squashed_for
-from velodrome.rollout.observation import Observation
+from velodrome.rollout.observation import Observation, split_windows
 from velodrome.rollout.worlds import make_worlds
 
 # Actions
@@ -77,7 +77,9 @@ def test_actions_are_random_until_learning_starts():
     low, high = learner.worlds.low, learner.worlds.high
     with torch.no_grad():
         learner.policy.policy_head.weight.zero_()
-        learner.policy.policy_head.bias.copy_(torch.tensor([9.0, -9.0]))  # always the upper end
+        learner.policy.deviation_head.weight.zero_()
+        learner.policy.policy_head.bias.fill_(9.0)  # always the upper end
+        learner.policy.deviation_head.bias.fill_(-9.0)
     shares = []
     for _ in range(6):
         learner.iterate()
@@ -185,6 +187,35 @@ def test_cut_off_episodes_are_worth_what_would_have_come_and_ended_ones_nothing(
     values = learner.critics(Observation(shown), torch.zeros((len(shown), 1))).mean(0)
     left = torch.arange(length, 0, -1) if terminates else torch.tensor([1e9])
     torch.testing.assert_close(values, (1.0 - gamma**left) / (1.0 - gamma), rtol=0.05, atol=0.05)
+
+
+# One network for all instruments
+
+
+def test_swapping_instruments_swaps_their_actions_and_leaves_values_as_they_are():
+    learner = make_sac(portfolio_worlds(4, 3), {"kind": "instruments"}, buffer_size=200)
+    iterated(learner, 3)
+    layout, size = learner.worlds.shape.instruments, learner.worlds.shape.values
+    assert layout is not None
+    order = torch.tensor([2, 0, 1])
+    values = torch.randn((5, size))
+    windows = torch.randn((5, learner.worlds.shape.window_floats))
+    swapped = values.clone()
+    for first in layout.own:
+        swapped[:, first : first + 3] = values[:, first + order]
+    parts = [
+        part.unflatten(2, (3, -1))[:, :, order].flatten(1)
+        for part in split_windows(windows, learner.worlds.bank.shapes)
+    ]
+    before, after = Observation(values, None, windows), Observation(swapped, None, torch.cat(parts, 1))
+    numbers = learner.acts_by.shape[0]
+    places = torch.cat([order, torch.arange(3, numbers)])  # what belongs to no instrument stays
+    means, deviations = (part[:, places] for part in learner.policy(before).chunk(2, 1))
+    torch.testing.assert_close(learner.policy(after), torch.cat([means, deviations], 1), rtol=1e-4, atol=1e-5)
+    actions = learner.acts_by.uniform(5, None)
+    expected = learner.critics(before, actions)
+    torch.testing.assert_close(learner.critics(after, actions[:, places]), expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(learner.critics(after, actions), expected, rtol=1e-3)
 
 
 # What it is good for

@@ -19,7 +19,6 @@ REFUSALS = {
     "a range without ends": (lambda: make_sac(foreign_worlds(partial(Bandit, ENDLESS), 2)), "ends are finite"),
     "whole numbers": (lambda: make_sac(foreign_worlds(partial(Bandit, WHOLE), 2)), "of floats"),
     "a network with memory": (partial(make_sac, network={"kind": "gru"}), "'gru': SAC replays single steps"),
-    "a network for instruments": (partial(make_sac, network={"kind": "instruments"}), "does not divide by instrument"),
     "batch norms": (partial(make_sac, network={"kind": "mlp_batch_norm"}), "statistics differ"),
     "a buffer smaller than a step": (partial(make_sac, buffer_size=5), r"sac\.buffer_size = 5 "),
 }

@@ -64,7 +64,7 @@ class QNetwork(nn.Module):
         return encode_bars(self.trunk.first, bank, table)
 
 
-def spread_out(trunk: Trunk) -> None:
+def spread_out(trunk: nn.Module) -> None:
     """Start the linear layers as torch does, with biases of their own, and not with those of 0 that PPO starts from.
 
     Units without biases all bend at the origin and hardly tell the states around it apart, as those of CartPole.

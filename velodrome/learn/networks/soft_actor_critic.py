@@ -14,18 +14,19 @@ from torch.nn import functional
 from velodrome.errors import ConfigError
 from velodrome.learn.actions import LOG_ROOT_2_PI
 from velodrome.learn.config import NetworkConfig
+from velodrome.learn.networks.instruments import ContextHead, InstrumentHead, InstrumentTrunk
 from velodrome.learn.networks.q_network import spread_out
-from velodrome.learn.networks.trunks import Trunk, UserTrunk, make_trunk
+from velodrome.learn.networks.trunks import RecurrentTrunk, Trunk, UserTrunk, make_trunk
 from velodrome.rollout.observation import Observation, ObservationShape, WindowBank
 
 CRITICS = 2  # the lower of two values counts: the larger of noisy ones is too large
 REFUSED = {
     "gru": "SAC replays single steps and cannot carry memory between them",
-    "instruments": "SAC's critics see all of an action at once, which does not divide by instrument",
     "mlp_batch_norm": "batches of SAC's critics hold actions of different policies, whose statistics differ",
 }
 LOG_2 = math.log(2.0)
 LOG_STD_RANGE = (-20.0, 2.0)  # of deviations that a network gives
+SingleStepTrunk = Trunk | UserTrunk | InstrumentTrunk
 
 
 class SquashedGaussian(nn.Module):
@@ -108,12 +109,14 @@ class SquashedActor(nn.Module):
     def __init__(self, shape: ObservationShape, space: gymnasium.Space, config: NetworkConfig) -> None:
         super().__init__()
         self.distribution: SquashedGaussian = squashed_for(space)
-        self.actor = plain_trunk(shape, config)
-        self.policy_head = nn.Linear(self.actor.out_features, self.distribution.width)
+        self.actor = single_step_trunk(shape, config)
+        size = len(self.distribution.middle)
+        self.policy_head, self.deviation_head = (_head(self.actor, size) for _ in range(2))
 
     def forward(self, observation: Observation, bank: WindowBank | None = None, encoding: None = None) -> Tensor:
         """Return the parameters of the distribution over actions, [n, 2 · size] float32."""
-        return self.policy_head(self.actor(observation, bank, encoding)).float()
+        features = self.actor(observation, bank, encoding)
+        return torch.cat([self.policy_head(features), self.deviation_head(features)], 1).float()
 
 
 class SoftCritics(nn.Module):
@@ -122,9 +125,12 @@ class SoftCritics(nn.Module):
     def __init__(self, shape: ObservationShape, distribution: SquashedGaussian, config: NetworkConfig) -> None:
         super().__init__()
         self.distribution = distribution
-        joined = replace(shape, values=shape.values + len(distribution.middle), instruments=None)
-        trunks = [plain_trunk(joined, config) for _ in range(CRITICS)]
-        self.trunks, self.heads = nn.ModuleList(trunks), nn.ModuleList(nn.Linear(one.out_features, 1) for one in trunks)
+        layout = shape.instruments
+        if layout is not None:  # the first numbers of an action are the instruments' own
+            layout = replace(layout, own=(*layout.own, shape.values))
+        joined = replace(shape, values=shape.values + len(distribution.middle), instruments=layout)
+        trunks = [single_step_trunk(joined, config) for _ in range(CRITICS)]
+        self.trunks, self.heads = nn.ModuleList(trunks), nn.ModuleList(_value_head(trunk) for trunk in trunks)
 
     def forward(self, observation: Observation, actions: Tensor, bank: WindowBank | None = None) -> Tensor:
         """Return the values of actions, [critics, n] float32."""
@@ -134,15 +140,26 @@ class SoftCritics(nn.Module):
         return torch.cat(found, 1).float().T
 
 
-def plain_trunk(shape: ObservationShape, config: NetworkConfig) -> Trunk | UserTrunk:
-    """Return a trunk for single steps, whose layers begin as torch begins them."""
+def single_step_trunk(shape: ObservationShape, config: NetworkConfig) -> SingleStepTrunk:
+    """Return a trunk that remembers nothing, whose layers begin as torch begins them."""
     if config.kind in REFUSED:
         raise ConfigError(
-            f"network.kind = {config.kind!r}: {REFUSED[config.kind]}; use 'mlp', 'conv' or a network of your own, or "
-            "algorithm = 'ppo'."
+            f"network.kind = {config.kind!r}: {REFUSED[config.kind]}; use 'mlp', 'conv', 'instruments' or a network of "
+            "your own, or algorithm = 'ppo'."
         )
     trunk = make_trunk(shape, config)
-    assert isinstance(trunk, Trunk | UserTrunk)
-    if isinstance(trunk, Trunk):
+    assert not isinstance(trunk, RecurrentTrunk)
+    if not isinstance(trunk, UserTrunk):
         spread_out(trunk)
     return trunk
+
+
+def _head(trunk: SingleStepTrunk, size: int) -> nn.Module:
+    """Return the last layer of a policy, for so many numbers."""
+    if isinstance(trunk, InstrumentTrunk):
+        return InstrumentHead(trunk, (1,) * size, 1.0)
+    return nn.Linear(trunk.out_features, size)
+
+
+def _value_head(trunk: SingleStepTrunk) -> nn.Module:
+    return ContextHead(trunk, 1, 1.0) if isinstance(trunk, InstrumentTrunk) else nn.Linear(trunk.out_features, 1)

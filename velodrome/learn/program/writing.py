@@ -213,8 +213,16 @@ class Writer:
 
     def heads(self, network: ActorCritic | QNetwork | SquashedActor, values: int) -> int:
         """Write a network; return where the parameters of its actions are, or the actions of one that squashes them."""
+        place = self._head(network, values)
+        if isinstance(network, SquashedActor):
+            own = network.distribution
+            self.add(ACTIVATE, place, decided(own), list(ACTIVATIONS.values()).index(nn.Tanh))
+            self.add(STRETCH, place, decided(own), 1, self.keep(own.reach, own.middle))
+        return place
+
+    def _head(self, network: ActorCritic | QNetwork | SquashedActor, values: int) -> int:
         trunk = network.trunk if isinstance(network, QNetwork) else network.actor
-        if type(trunk) is InstrumentTrunk and isinstance(network, ActorCritic):
+        if type(trunk) is InstrumentTrunk and not isinstance(network, QNetwork):
             head = network.policy_head
             if type(head) is not InstrumentHead:
                 raise Unwritten
@@ -236,20 +244,10 @@ class Writer:
         last: Any = network.action_head if isinstance(network, QNetwork) else network.policy_head
         if type(last) is not nn.Linear:
             raise Unwritten
-        if isinstance(network, SquashedActor):
-            return self.squashed(network.distribution, features, last)
         place = self.product(features, last.weight, last.bias)
         if isinstance(network, QNetwork) and network.state_head is not None:
             state = self.product(features, network.state_head.weight, network.state_head.bias)
             self.add(DUEL, place, last.out_features, state)
-        return place
-
-    def squashed(self, distribution: SquashedGaussian, features: int, last: nn.Linear) -> int:
-        """Write the actions that a squashed distribution plays if none are drawn; return where they are."""
-        count = len(distribution.middle)
-        place = self.product(features, last.weight[:count], last.bias[:count])
-        self.add(ACTIVATE, place, count, list(ACTIVATIONS.values()).index(nn.Tanh))
-        self.add(STRETCH, place, count, 1, self.keep(distribution.reach, distribution.middle))
         return place
 
     # Ensembles
