@@ -253,8 +253,8 @@ def test_a_preset_is_complete_and_its_environment_takes_its_parameters(name):
 
 
 def test_the_presets_are_those_that_the_docs_promise():
-    own_data = {"trading", "portfolio", "dqn", "sac", "torchtrade", "intraday", "gpu", "portfolio_gpu"}
-    demos = {"demo", "demo_portfolio", "demo_dqn", "demo_sac", "ou", "smoke"}
+    own_data = {"trading", "portfolio", "dqn", "sac", "torchtrade", "intraday", "gpu", "portfolio_gpu", "portfolio_sac"}
+    demos = {"demo", "demo_portfolio", "demo_dqn", "demo_sac", "demo_portfolio_sac", "ou", "smoke"}
     assert set(preset_names()) == own_data | demos | {"cartpole", "cage2", "cage2_reduced", "cage2_gpu"}
     assert preset_names()[0] == "trading"
     features = ("log_return", "rsi_14", "ema_10", "ema_20", "volatility_20", "volume_z_50", "minute_of_day")
@@ -278,6 +278,8 @@ OWN = "market.source=prices/"
         ("portfolio", [], "demo_portfolio", "portfolio"),
         (None, ["env=portfolio"], "demo_portfolio", "portfolio"),
         ("dqn", [], "demo_dqn", "dqn"),
+        ("sac", [], "demo_sac", "sac"),
+        ("portfolio_sac", [], "demo_portfolio_sac", "portfolio_sac"),
         ({"preset": "trading"}, [], "demo", "trading"),
     ],
 )
