@@ -37,6 +37,11 @@ LEARNERS = {
         "algorithm": "sac", "params.action": "continuous", "sac.rollout_length": 8, "sac.updates": 2,
         "sac.batch_size": 16, "sac.buffer_size": 512, "sac.learning_starts": 64, "augment.noise": 0.3,
     },
+    "sac, dropout": {
+        "algorithm": "sac", "params.action": "continuous", "sac.learning_starts": 64, "sac.buffer_size": 512,
+        "sac.rollout_length": 8, "sac.updates": 1, "sac.batch_size": 16,
+        "network.kind": "tests.runs.small_runs:Dropping",
+    },
     "dropout": {"network.kind": "tests.runs.small_runs:Dropping"},
 }  # fmt: skip
 

@@ -68,16 +68,18 @@ def test_without_validations_nothing_is_chosen_and_the_latest_policy_is_judged(t
     assert named.agents[0].step == named.agents[0].training_steps > 0
 
 
-@pytest.mark.parametrize(("alone", "is_told"), [(320, True), (319, False)])
-def test_a_policy_that_is_never_allowed_to_learn_is_told_of(tmp_path, alone, is_told):
+@pytest.mark.parametrize(
+    ("settings", "is_told"),
+    [
+        ({"ppo.critic_first": 320}, True),
+        ({"ppo.critic_first": 319}, False),
+        ({"algorithm": "dqn", "dqn.learning_starts": 321}, True),
+        ({"algorithm": "dqn", "dqn.learning_starts": 320}, False),
+    ],
+)
+def test_a_policy_that_is_never_allowed_to_learn_is_told_of(tmp_path, settings, is_told):
     screen = Console(file=io.StringIO(), width=400)
-    vd.train(
-        "smoke",
-        mode="plain",
-        console=screen,
-        evaluate=False,
-        **tiny(tmp_path, steps=320, **{"ppo.critic_first": alone}),
-    )
+    vd.train("smoke", mode="plain", console=screen, evaluate=False, **tiny(tmp_path, steps=320, **settings))
     assert ("warning: the policy learns nothing in this run." in screen.file.getvalue()) is is_told
 
 

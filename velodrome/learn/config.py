@@ -165,6 +165,10 @@ class LearnerConfig(LearnConfig):
         """Return everything that changes over a run, as it is when a fraction `done` of the run is over."""
         return {"learning_rate": self.rate_at(done)}
 
+    def idle_at_first(self) -> tuple[str, int]:
+        """Return for how many steps at the beginning the policy learns nothing, and the setting that says so."""
+        return "", 0
+
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs."""
         return 1
@@ -241,6 +245,10 @@ class PPOConfig(LearnerConfig):
         weight = {"entropy_weight": self.entropy * _left(self.entropy_schedule, done)} if falls else {}
         return {**super().scheduled(done), **weight}
 
+    def idle_at_first(self) -> tuple[str, int]:
+        """Return for how many steps the critic learns alone."""
+        return "critic_first", self.critic_first
+
     def fewest_envs(self, network: NetworkConfig) -> int:
         """Return how many environments it needs: a recurrent network is trained on minibatches of whole ones."""
         return self.minibatches if network.kind == "gru" else 1
@@ -270,6 +278,10 @@ class ReplayConfig(LearnerConfig):
     def steps_of_transition(self) -> int:
         """How many steps a transition is made of at most."""
         return 1
+
+    def idle_at_first(self) -> tuple[str, int]:
+        """Return for how many steps transitions are collected alone: the round that comes to the number learns."""
+        return "learning_starts", max(self.learning_starts - 1, 0)
 
     def most_envs(self) -> int | None:
         """Return how many environments the buffer holds enough steps of."""

@@ -168,11 +168,6 @@ class DQN(ReplayLearner):
 
     # Around it
 
-    def _train(self, training: bool) -> None:
-        """Say whether what comes is learning, for networks to which that makes a difference."""
-        if self.policy.acts_otherwise:
-            self.policy.train(training)
-
     def _worth_encoding(self, samples: int) -> bool:
         return worth_encoding(self.policy, self.worlds.bank, self.config.per_bar, samples)
 

@@ -134,6 +134,11 @@ class ReplayLearner(Learner):
                 row = worlds.reward.clone().unsqueeze(0)  # scaled in place and thrown away: the buffer keeps them raw
                 self.scale.scale(row, worlds.terminated.unsqueeze(0), worlds.truncated.unsqueeze(0))
 
+    def _train(self, training: bool) -> None:
+        """Say whether what comes is learning, for policies to which that makes a difference."""
+        if self.policy.acts_otherwise:
+            self.policy.train(training)
+
     def rewards_of(self, stored: Tensor) -> Tensor:
         """Return stored rewards as values count them."""
         return stored if self.scale is None else stored * self.scale.moments.scale

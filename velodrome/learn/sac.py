@@ -61,6 +61,9 @@ class SAC(ReplayLearner):
             optimiser.set_rate(scheduled["learning_rate"])
         self.explores.fill_(self.steps < self.config.learning_starts)
 
+    def _begin_rollout(self) -> None:
+        self._train(False)
+
     def _act(self, observation: Observation, prepared: None) -> Tensor:
         """Draw actions from the policy; before learning starts, from all of their range."""
         with self._precision():
@@ -78,6 +81,7 @@ class SAC(ReplayLearner):
         batch = self.replay.sample(self.config.batch_size, self.generator)
         batch = batch._replace(observation=self._shown(batch.observation), following=self._shown(batch.following))
         weight = self.entropy.weight()
+        self._train(True)
         with self._precision():
             parameters = self.policy(batch.observation)
         actions, log_prob = self.acts_by.draw(parameters, self.generator)
@@ -93,6 +97,9 @@ class SAC(ReplayLearner):
             followers: list[Tensor] = list(self.targets.parameters())
             followed: list[Tensor] = list(self.critics.parameters())
             torch._foreach_lerp_(followers, followed, self.config.target_share)
+            if self.policy.acts_otherwise:  # as batch norms of a user's own network do, by what they count
+                for follower, own in zip(self.targets.buffers(), self.critics.buffers(), strict=True):
+                    follower.copy_(own)
             told = value_loss, policy_loss, mean_value, -log_prob.mean(), norm
             self.report += torch.stack([number.detach() for number in told])
 

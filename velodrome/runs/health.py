@@ -146,13 +146,13 @@ def _mean_up_to(training: Series, steps: NDArray[np.int64], place: int, width: i
 
 def learns_nothing(config: RunConfig) -> list[str]:
     """Return a warning if the policy of a run is never allowed to learn."""
-    alone = getattr(config.learner, "critic_first", 0)
+    name, alone = config.learner.idle_at_first()
     if config.steps > alone:
         return []
+    setting, until = f"{config.algorithm}.{name}", getattr(config.learner, name)
     return [
-        f"warning: the policy learns nothing in this run. For the first {alone:,} steps its critic learns alone "
-        f"({config.algorithm}.critic_first), and the run has {config.steps:,}. Give more steps, or "
-        f"{config.algorithm}.critic_first=0."
+        f"warning: the policy learns nothing in this run. It stays as it is until step {until:,} ({setting}), and the run "
+        f"has {config.steps:,}. Give more steps, or a smaller {setting}."
     ]
 
 

@@ -110,6 +110,7 @@ class SquashedActor(nn.Module):
         super().__init__()
         self.distribution: SquashedGaussian = squashed_for(space)
         self.actor = single_step_trunk(shape, config)
+        self.acts_otherwise = isinstance(self.actor, UserTrunk)  # than it learns: a user's own network may do anything
         size = len(self.distribution.middle)
         self.policy_head, self.deviation_head = (_head(self.actor, size) for _ in range(2))
 
