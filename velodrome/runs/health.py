@@ -151,8 +151,8 @@ def learns_nothing(config: RunConfig) -> list[str]:
         return []
     setting, until = f"{config.algorithm}.{name}", getattr(config.learner, name)
     return [
-        f"warning: the policy learns nothing in this run. It stays as it is until step {until:,} ({setting}), and the run "
-        f"has {config.steps:,}. Give more steps, or a smaller {setting}."
+        f"warning: the policy learns nothing in this run. It stays as it is until step {until:,} ({setting}), and the "
+        f"run has {config.steps:,}. Give more steps, or a smaller {setting}."
     ]
 
 
