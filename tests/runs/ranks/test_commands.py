@@ -77,7 +77,16 @@ def test_a_rank_that_is_killed_stops_the_others_within_seconds(tmp_path):
     assert time.monotonic() - began < 30.0
     assert process.returncode == cli.REFUSED
     assert "Rank 1 of 2 was ended by SIGKILL" in told
+    assert "torch/distributed" not in told
     assert only_run(tmp_path).status in ("failed", "interrupted")
+
+
+def test_what_all_ranks_refuse_is_said_in_one_sentence(tmp_path):
+    words = ["train", "smoke", "algorithm=dqn", "--nproc", "2", f"logging.folder={tmp_path}"]
+    done = subprocess.run([sys.executable, "-m", "velodrome", *words], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == cli.REFUSED
+    (told,) = done.stderr.splitlines()
+    assert told.startswith("velodrome: algorithm = dqn: several ranks can train ppo.")
 
 
 def test_an_interruption_saves_in_all_ranks(tmp_path):
